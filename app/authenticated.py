@@ -154,7 +154,6 @@ class RowSeal:
             page = self.page_after(session, page[-1])
 
     def is_row(self, row: Any) -> list[ColumnElement[bool]]:
-        """Return the condition that a row is this one."""
         return [
             self.table.c[name] == getattr(row, label)
             for name, label in zip(self._keys, self._read_keys, strict=True)
@@ -190,14 +189,12 @@ class RowSeal:
 
 
 def seal_of(model: Any) -> RowSeal:
-    """Return the seal of a model."""
     if model not in _seals:
         _seals[model] = RowSeal(model)
     return _seals[model]
 
 
 def seals() -> list[RowSeal]:
-    """Return the seals of all authenticated tables."""
     return [
         seal_of(mapper.class_) for mapper in Base.registry.mappers if issubclass(mapper.class_, Authenticated)
     ]

@@ -54,7 +54,6 @@ class InvalidInput(ServiceError, code="INVALID_INPUT", status=400):
 
     @classmethod
     def field(cls, name: str, problem: str) -> InvalidInput:
-        """Make the error for one bad field."""
         return cls(f"{name} {problem}.", details={"fields": {name: [problem]}})
 
 

@@ -31,7 +31,6 @@ class JobName(StrEnum):
 
     @property
     def queue(self) -> QueueName:
-        """Return the queue of this job."""
         return QueueName.SHOPPING if self is JobName.BUY else QueueName.CHAINS
 
     @property

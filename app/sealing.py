@@ -16,7 +16,6 @@ class SealedColumn:
     name: str
 
     def seal(self, secret: bytes | str, row_id: str) -> str:
-        """Seal a secret for a row."""
         plain = secret.encode() if isinstance(secret, str) else secret
         return app_state().ports.vault.seal(plain, SecretLocation(self.table, self.name, row_id))
 

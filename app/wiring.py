@@ -154,7 +154,6 @@ def _probes(settings: Settings) -> list[Probe]:
 def bridges_between(
     settings: Settings, chains: Mapping[ChainName, Chain]
 ) -> dict[BridgeRoute, tuple[BridgeProvider, ...]]:
-    """Return the bridge providers between the given chains, by route."""
     network = settings.network.value
     cctp = CCTP_DEPLOYMENTS[network]
     attestations = AttestationClient(

@@ -47,7 +47,6 @@ class ActiveClaimCode:
 
     @property
     def is_claimed(self) -> bool:
-        """Return whether it was redeemed."""
         return self.claimed_at is not None
 
     @property

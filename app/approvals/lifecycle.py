@@ -14,8 +14,6 @@ from app.core.state_machine import Transitions
 
 
 class ApprovalKind(StrEnum):
-    """What is requested."""
-
     TRANSFER = "transfer"
     WITHDRAWAL = "withdrawal"
     SWAP = "swap"

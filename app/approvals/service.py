@@ -123,7 +123,6 @@ class ApprovalView:
 
     @property
     def purchase_id(self) -> str | None:
-        """Return the purchase that was queued, if it is one."""
         return self.subject_id if self.kind is ApprovalKind.PURCHASE else None
 
 
@@ -197,7 +196,6 @@ def get(approval_id: str, *, agent_id: str | None = None) -> ApprovalView:
 
 
 def find(approval_id: str) -> ApprovalView | None:
-    """Return an approval, or None if there is none with this id."""
     canonical = identifiers.parse_id(approval_id)
     with read_only_unit() as session:
         row = session.get(Approval, canonical) if canonical else None

@@ -13,8 +13,6 @@ from app.observability import logs
 
 
 class ActorKind(StrEnum):
-    """The kinds of actors."""
-
     MASTER_KEY = "master_key"
     AGENT = "agent"
     OWNER = "owner"
@@ -35,7 +33,6 @@ class Actor:
 
 
 def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
-    """Return the holder of a master key."""
     return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, logs.originating_request_id(), client_address)
 
 

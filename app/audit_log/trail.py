@@ -221,7 +221,6 @@ def summarized_list(values: Sequence[str]) -> Any:
 
 
 def hashed_values(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that the hash of an entry covers."""
     return {
         name: value.isoformat(timespec="microseconds") if isinstance(value, datetime) else value
         for name, value in entry.items()

@@ -56,7 +56,6 @@ class ServicePurchaseView:
 def add(
     session: Session, transaction_id: str, wallet_id: str, request: SellerRequest, offer: PaymentOffer
 ) -> None:
-    """Record for which request a payment is signed."""
     session.add(
         ServicePurchase(
             id=transaction_id, wallet_id=wallet_id, host=request.host, method=request.method,
@@ -95,7 +94,6 @@ def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer
 
 
 def payees_of(wallet_id: str) -> Sequence[PinnedPayee]:
-    """Return the payees of a wallet by host."""
     with read_only_unit() as session:
         pinned = select(PinnedPayee).where(PinnedPayee.wallet_id == wallet_id)
         return session.scalars(pinned.order_by(PinnedPayee.host, PinnedPayee.chain)).all()
@@ -159,7 +157,6 @@ def bought_answer(purchase: ServicePurchaseView, answer: SellerAnswer | None) ->
 
 
 def has_payee(wallet_id: str, host: str) -> bool:
-    """Return whether a wallet has paid at a host."""
     pinned = select(PinnedPayee.chain).where(PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host)
     with read_only_unit() as session:
         return session.execute(pinned.limit(1)).first() is not None

@@ -67,7 +67,6 @@ class SellerAnswer:
         return values[0] if len(values) == 1 else None
 
     def to_json(self) -> str:
-        """Return it as JSON, to be stored."""
         document = {
             "status": self.status,
             "headers": [list(each) for each in self.headers],
@@ -78,7 +77,6 @@ class SellerAnswer:
 
     @classmethod
     def from_json(cls, text: bytes) -> SellerAnswer:
-        """Read the output of `to_json`."""
         document = json.loads(text)
         headers = [(name, value) for name, value in document["headers"]]
         body = base64.b64decode(document["body"])

@@ -116,8 +116,6 @@ class ServiceSearchText(Model):
 
 
 class SubscriptionStatus(StrEnum):
-    """States of a subscription."""
-
     ACTIVE = "active"
     CANCELLED = "cancelled"
 

@@ -22,7 +22,6 @@ class ChainName(StrEnum):
 
     @property
     def family(self) -> Family:
-        """Return the family of this chain."""
         return Family.SOLANA if self is ChainName.SOLANA else Family.EVM
 
 

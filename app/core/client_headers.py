@@ -13,5 +13,4 @@ _PREFIXES = ("x-forwarded-", "cf-", "x-envoy-", "x-azure-", "x-appengine-", "x-o
 
 
 def names_client(name: str) -> bool:
-    """Return whether a header is one of them."""
     return name.lower() in OF_CLIENT or name.lower().startswith(_PREFIXES)

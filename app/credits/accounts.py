@@ -162,7 +162,6 @@ def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0
 
 
 def lock_available(session: Session, owner_id: str) -> int:
-    """Lock an account's row and return its available credits."""
     available_nanos: int = _LOCK.one(session, {"owner_id": owner_id}).available_nanos
     return available_nanos
 

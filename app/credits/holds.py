@@ -27,8 +27,6 @@ from app.errors import InsufficientCredits
 
 
 class CreditHoldState(StrEnum):
-    """The states of a hold."""
-
     HELD = "held"
     LAPSED = "lapsed"
     SETTLED = "settled"

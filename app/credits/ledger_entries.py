@@ -26,8 +26,6 @@ class Bucket(StrEnum):
 
 
 class EntryKind(StrEnum):
-    """The reason of an entry."""
-
     GRANT = "grant"
     HOLD = "hold"
     SETTLE = "settle"

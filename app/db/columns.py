@@ -38,7 +38,6 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """Return the instant in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -61,5 +60,4 @@ class Units(TypeDecorator[int]):
         return str(value) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any, _dialect: Dialect) -> int | None:
-        """Return the integer."""
         return None if value is None else int(value)

@@ -17,8 +17,6 @@ from app.extensions import Model
 
 
 class ProcessKind(StrEnum):
-    """The kinds of process that record heartbeats."""
-
     WORKER = "worker"
     SHOPPER = "shopper"
 
@@ -39,7 +37,6 @@ _AT = PreparedRead(select(table_of(Heartbeat).c.at).where(table_of(Heartbeat).c.
 
 
 def record(kind: ProcessKind = ProcessKind.WORKER) -> None:
-    """Record that a process of this kind is alive."""
     now = clock.now()
     with unit_of_work() as session:
         insert = insert_into(session, Heartbeat).values(name=kind.value, at=now)
@@ -56,6 +53,5 @@ def ages(session: Session) -> dict[str, int]:
 
 
 def is_alive(session: Session, kind: ProcessKind = ProcessKind.WORKER) -> bool:
-    """Return whether a process of this kind was alive recently."""
     at = _AT.scalar(session, {"of_kind": kind.value})
     return at is not None and at + _ALIVE_WITHIN[kind] > clock.now()

@@ -75,7 +75,6 @@ class KeptConnection:
             raise
 
     def _open(self) -> Any:
-        """Return the driver's connection."""
         if self._engine is None:
             self._engine = db.engine
             event.listen(self._engine, "engine_disposed", lambda _engine: self._close())

@@ -32,7 +32,6 @@ class PreparedStatement:
     """A statement with a `bindparam` for every value; a unit executes it in its transaction."""
 
     def __init__(self, statement: ClauseElement) -> None:
-        """Store the statement; it is compiled when it is first executed."""
         self._statement = statement
         self._compiled: dict[str, _CompiledStatement] = {}
 

@@ -28,7 +28,6 @@ from app.extensions import Base
 
 
 def table_of(model: type[Base]) -> Table:
-    """Return the table of a model."""
     return cast("Table", model.__table__)
 
 

@@ -51,7 +51,6 @@ _SERVICE_WIDE_SCOPE = "all"
 
 
 def miss_limit() -> RateLimitItem | None:
-    """Return DEVICE_MISS_LIMIT, or None if guessing is not limited."""
     text = app_state().settings.device_miss_limit
     return parse(text) if text else None
 

@@ -61,7 +61,6 @@ def list_of(
 
 
 def last_of(target_id: str) -> DeliveryView | None:
-    """Return the latest delivery to a target."""
     with read_only_unit() as session:
         row = session.execute(
             select(EventDelivery, Event.type)

@@ -19,8 +19,6 @@ from app.events.types import EventType, matches
 
 
 class DeliveryStatus(StrEnum):
-    """The states of a delivery."""
-
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"

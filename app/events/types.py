@@ -7,8 +7,6 @@ from enum import StrEnum
 
 
 class EventType(StrEnum):
-    """The types, as on the wire."""
-
     TRANSACTION_PENDING = "transaction.pending"
     TRANSACTION_CONFIRMED = "transaction.confirmed"
     TRANSACTION_FAILED = "transaction.failed"
@@ -54,11 +52,9 @@ PATTERNS = frozenset({ALL, *EventType, *(f"{each.partition('.')[0]}.*" for each 
 
 
 def matches(patterns: Iterable[str], event_type: str) -> bool:
-    """Return whether one of the patterns covers a type."""
     group = f"{event_type.partition('.')[0]}.*"
     return any(pattern in (ALL, event_type, group) for pattern in patterns)
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """Return the types that the patterns cover."""
     return [each.value for each in EventType if matches(patterns, each)]

@@ -52,7 +52,6 @@ class ForwardingEntry:
         self._checks = checks
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Serve one request."""
         found = self._target.match(request_line_target(environ))
         if found is None or environ["REQUEST_METHOD"] not in _METHODS or cors.is_preflight(environ):
             return self._dispatch(environ, start_response)

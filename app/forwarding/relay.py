@@ -67,9 +67,7 @@ class Meter(Protocol):
         """Release the hold, because the client gets no response."""
         ...
 
-    def on_response_head(self, incoming: UpstreamResponse) -> None:
-        """Note the head of the response."""
-        ...
+    def on_response_head(self, incoming: UpstreamResponse) -> None: ...
 
     def stream(self) -> None:
         """Note that the response is streamed, not buffered."""

@@ -128,7 +128,6 @@ class FixedPriceMeter(GatewayMeter):
         return outgoing
 
     def cancel(self) -> None:
-        """Refund the price."""
         self._settle(lambda session: usage.refund(session, self.id))
 
     def feed(self, piece: bytes) -> bytes:
@@ -240,7 +239,6 @@ class HoldMeter(GatewayMeter):
         return replace(outgoing, body=self.params.body)
 
     def cancel(self) -> None:
-        """Release the hold."""
         self._settle(lambda session: usage.cancel(session, self.id))
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:

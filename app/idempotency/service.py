@@ -74,7 +74,6 @@ class Claim:
             raise IdempotencyConflict("Another request with this Idempotency-Key has replaced this one.")
 
     def store_response(self, status: int, body: bytes) -> None:
-        """Store the response for replay."""
         for row_id in self._row_ids:
             values = {"answer_status": status, "answer_sealed": _ANSWERS.seal(body, row_id)}
             is_held = and_(self._is_held, IdempotencyKey.id == row_id)

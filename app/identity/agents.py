@@ -36,7 +36,6 @@ def list_ids_after(session: Session, after_id: str | None, *, limit: int) -> lis
 
 
 def exists_with(agent_id: Any) -> ColumnElement[bool]:
-    """Return the condition that an agent with an id exists."""
     return exists().where(Agent.id == agent_id, Agent.deleted_at.is_(None))
 
 

@@ -35,7 +35,6 @@ class GatewayKeyView:
 
     @property
     def is_active(self) -> bool:
-        """Return whether it is accepted."""
         return self.revoked_at is None
 
 

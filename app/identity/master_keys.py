@@ -51,7 +51,6 @@ def seal_supplied_key(key: str) -> MintedKey:
 
 
 def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None) -> MasterKeyView:
-    """Insert a master key."""
     row = MasterKey(
         id=key.id, name=name, owner_email=owner_email, digest=key.digest, sealed=key.sealed,
         active=True, created_at=clock.now(),
@@ -67,7 +66,6 @@ def exists(session: Session) -> bool:
 
 
 def is_active(session: Session, key_id: str) -> bool:
-    """Return whether a master key is accepted."""
     active = select(MasterKey.id).where(MasterKey.id == key_id, MasterKey.active.is_(True))
     return session.scalar(active) is not None
 

@@ -55,7 +55,6 @@ def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]
 
 
 def is_valid(session: Session, key_id: str) -> bool:
-    """Return whether a key is valid."""
     return bool(list_valid(session, [key_id]))
 
 

@@ -28,7 +28,5 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class MasterKeyPrincipal:
-    """The holder of a master key."""
-
     key_id: str
     name: str

@@ -78,7 +78,6 @@ def is_ours(text: str) -> bool:
 
 
 def has_key_segment(path: str) -> bool:
-    """Return whether a segment of a path may be a key."""
     return "/ak_" in path or "/gw_" in path
 
 

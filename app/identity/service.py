@@ -58,8 +58,6 @@ class MintedKey:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """An agent as it was when read."""
-
     id: str
     name: str
     email: str | None
@@ -239,7 +237,6 @@ def seal_key(key: str, table: str) -> MintedKey:
 
 
 def open_key(sealed: str, table: str, row_id: str) -> str:
-    """Open the sealed key of a row."""
     return SealedColumn(table, "sealed").open(sealed, row_id).decode()
 
 
@@ -252,7 +249,6 @@ def build_api_key(
     agent_id: str | None = None,
     email: str | None = None,
 ) -> ApiKey:
-    """Build the row of a minted key."""
     return ApiKey(
         id=key.id, kind=kind.value, agent_id=agent_id, account_id=account_id, email=email,
         digest=key.digest, sealed=key.sealed, created_at=at,

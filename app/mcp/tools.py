@@ -36,7 +36,6 @@ class McpTool:
     """The view of one object, which is called if the argument with this name is present."""
 
     def target_of(self, arguments: Mapping[str, Any]) -> ViewTarget | None:
-        """Return the view for these arguments."""
         if self.detail is not None and arguments.get(self.detail[0]) is not None:
             return self.detail[1]
         return self.target

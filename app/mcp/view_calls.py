@@ -65,7 +65,6 @@ def respond(
     route: str,
     derives_key: bool = False,
 ) -> Response:
-    """Serve an environ as a request within a request, and return the response or that of the error."""
     with current_app.request_context(environ):
         inner = current_request()
         inner.id, inner.derives_idempotency_keys = request.id, derives_key

@@ -108,7 +108,6 @@ def totals(store: CounterStore) -> list[Sample] | None:
 
 
 def collect() -> Iterator[Metric]:
-    """Yield the metrics of this process."""
     for metric in _declared:
         yield from metric.collect()
 

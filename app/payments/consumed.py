@@ -33,8 +33,6 @@ RETRY_WINDOW = timedelta(hours=24)
 
 
 class PaymentStatus(StrEnum):
-    """The states of a payment."""
-
     SETTLING = "settling"
     PAID = "paid"
     SERVING = "serving"
@@ -128,7 +126,6 @@ _COMPLETED_STATUSES = {
 
 
 def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
-    """Return the claim key of a transaction."""
     return f"tx:{chain.value}:{tx_hash}"
 
 
@@ -190,7 +187,6 @@ def claim_unused(session: Session, keys: Iterable[str], holder_id: str) -> None:
 
 
 def add_payment(session: Session, payment: Payment, *, status: PaymentStatus) -> None:
-    """Add a new payment."""
     now = clock.now()
     payment.request_id = logs.originating_request_id()
     payment.created_at = now
@@ -314,7 +310,6 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
 
 
 def find_without_claim(session: Session) -> list[str]:
-    """Return payments that were not voided and have no claim."""
     claimed = select(PaymentClaim.key).where(PaymentClaim.holder_id == Payment.id).exists()
     return list(
         session.scalars(select(Payment.id).where(Payment.status != PaymentStatus.VOID.value, ~claimed))
@@ -327,6 +322,5 @@ def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
 
 
 def find_settling(session: Session, chain: ChainName, limit: int) -> list[str]:
-    """Return the payments of a chain that are being settled."""
     rows = select(Payment.id).where(is_settling_on(chain)).order_by(Payment.created_at).limit(limit)
     return list(session.scalars(rows))

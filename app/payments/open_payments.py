@@ -33,7 +33,6 @@ def is_open(payment: PaymentRow) -> bool:
 
 
 def find(session: Session, payer: str, fingerprint: str) -> PaymentRow | None:
-    """Return the open payment of a payer for the request with this fingerprint, None if none is open."""
     for mac in consumed.fingerprint_macs(fingerprint):
         latest: PaymentRow | None = _LATEST.one_or_none(session, {"of_payer": payer, "of_fingerprint": mac})
         if latest is not None and is_open(latest):

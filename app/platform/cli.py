@@ -76,7 +76,6 @@ def create_master_key(name: str | None, owner_email: str | None) -> None:
 
 @master_keys.command("list")
 def list_master_keys() -> None:
-    """List master keys, truncated."""
     with read_only_unit() as session:
         found = identity_keys.list_all(session)
     for key in found:

@@ -222,7 +222,6 @@ class Balances:
     amounts: tuple[TokenAmount, ...] = field(default_factory=tuple)
 
     def of(self, token: Token) -> TokenAmount:
-        """Return the amount of one token."""
         return next(amount for amount in self.amounts if amount.token == token)
 
 

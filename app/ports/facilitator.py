@@ -79,8 +79,6 @@ class SettlementCapacity:
 
 
 class Facilitator(Protocol):
-    """The facilitator of one chain."""
-
     @property
     def name(self) -> ChainName:
         """The chain's name in the API."""

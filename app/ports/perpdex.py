@@ -102,8 +102,6 @@ class OrderRef:
 
 @dataclass(frozen=True, slots=True)
 class CancelOrders:
-    """Cancel resting orders."""
-
     orders: tuple[OrderRef, ...]
 
 
@@ -152,8 +150,6 @@ class ActionPayload:
 
 
 class Perpdex(Protocol):
-    """The exchange."""
-
     def query_weight(self, query: PerpdexQuery) -> int:
         """Return a query's weight against the exchange's rate limit per IP address. No network."""
 

@@ -106,8 +106,6 @@ class ShoppingStep:
 
 @dataclass(frozen=True, slots=True)
 class OrderConfirmation:
-    """The shop has confirmed the order."""
-
     order_number: str | None
     total_nanos: int
     payment_method: str | None

@@ -169,7 +169,6 @@ class PurchaseSession:
         return advice.index
 
     def on_step(self, step: ShoppingStep) -> None:
-        """Record a step."""
         self._step = step
         with unit_of_work() as session:
             session.add(
@@ -181,11 +180,9 @@ class PurchaseSession:
             self._renew_lease(session)
 
     def on_screenshot(self, name: str, png: bytes) -> None:
-        """Store a screenshot."""
         self._store_evidence(name, SCREENSHOT_TYPE, png)
 
     def on_page(self, document: str) -> None:
-        """Store the document of the page on which the purchase failed."""
         self._store_evidence("page", PAGE_TYPE, document.encode(errors="replace"))
 
     def heartbeat(self) -> None:

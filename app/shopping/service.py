@@ -64,7 +64,6 @@ class PurchaseView:
 
 
 def is_configured() -> bool:
-    """Return whether a shopper is running."""
     with read_only_unit() as session:
         return is_alive(session, ProcessKind.SHOPPER)
 

@@ -58,7 +58,6 @@ def buy(
 def purchase_price(
     request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None
 ) -> PaymentPrice:
-    """Return the price of a purchase that is requested with this body."""
     return request.price(
         service.price_nanos(),
         body,
@@ -85,7 +84,6 @@ def access_token(purchase_id: str) -> str:
 
 
 def account_of_token(purchase_id: str, token: str) -> str | None:
-    """Return the account that pays for a purchase, None if the token is not the purchase's."""
     if not any(hmac.compare_digest(token.encode(), each.encode()) for each in _tokens(purchase_id)):
         return None
     return service.paying_account_of(purchase_id)

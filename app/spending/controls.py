@@ -139,7 +139,6 @@ def controls_of(session: Session, wallet_ids: Sequence[str]) -> dict[str, Contro
 
 
 def find_controls(session: Session, wallet_id: str) -> ControlsView | None:
-    """Return the controls of a wallet, or None if it has none."""
     row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
     return None if row is None else controls_view(row)
 

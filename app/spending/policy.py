@@ -92,8 +92,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a day."""
-
     day: Window
     week: Window
     month: Window

@@ -75,7 +75,6 @@ _ok, _warn, _fail = (functools.partial(Finding, severity) for severity in Severi
 
 
 def run_checks() -> Iterator[Finding]:
-    """Yield the findings of all checks."""
     state = app_state()
     settings, ports = state.settings, state.ports
     yield from _run_check("settings", lambda: _check_settings(settings))

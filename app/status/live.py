@@ -53,8 +53,6 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table."""
-
     result: Result
     system: str
     capability: str

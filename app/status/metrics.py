@@ -92,7 +92,6 @@ def _exposition_order(sample: Sample) -> tuple[list[str], str, Decimal]:
 
 
 def _gauge_metrics(queue: JobQueue) -> Iterator[Metric]:
-    """Yield gauges of queues and database."""
     depths = {name.value: depth for name, depth in queue.depths().items()}
     yield _gauge("queue_jobs", "Jobs waiting.", depths, "queue")
     try:
@@ -105,7 +104,6 @@ def _gauge_metrics(queue: JobQueue) -> Iterator[Metric]:
 
 
 def _database_gauges(session: Session) -> Iterator[Metric]:
-    """Yield gauges of the database."""
     credit_totals = credit_accounts.totals(session)
     yield _gauge(
         "credits_usd",

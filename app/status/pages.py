@@ -49,7 +49,6 @@ def front_page() -> Response:
 
 @pages.get("/docs")
 def reference_page() -> Response:
-    """Return the API reference."""
     # In a script element "<" could end it, and occurs in strings only.
     document = Markup(app_state().part(OpenApiDocument).text.replace("<", r"\u003c"))  # noqa: S704 - escaped here
     response = _page("docs.html", document=document)

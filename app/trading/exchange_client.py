@@ -39,8 +39,6 @@ _MESSAGES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDocument:
-    """A document and the time at which it was read."""
-
     document: Json
     read_at: datetime
 

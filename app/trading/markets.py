@@ -30,8 +30,6 @@ _SEPARATORS = str.maketrans("-/_:", "    ")
 
 
 class MarketSource(StrEnum):
-    """Sources of a list of markets."""
-
     EXCHANGE = "exchange"
     STORED = "stored"
     BUNDLED = "bundled"

@@ -77,7 +77,6 @@ def back_off() -> None:
 
 
 def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) -> PerpdexError:
-    """Return the error with the time of a retry."""
     return PerpdexError(
         f"{message}; try again in {retry_after_seconds} s.",
         details={"reason": reason, "retry_after_seconds": retry_after_seconds},

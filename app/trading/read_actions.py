@@ -38,7 +38,6 @@ def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dic
 
 
 def exchange_address(wallet: WalletView) -> str:
-    """Return the address of the wallet's account on the exchange."""
     return wallet.address_on(ChainName.ETHEREUM)
 
 

@@ -88,7 +88,6 @@ class Hold(Step[int]):
         ).amount_nanos
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
-        """Return the hold's row."""
         return {
             "id": self.id,
             "account_id": self.account_id,
@@ -99,7 +98,6 @@ class Hold(Step[int]):
         }
 
     def result(self, credits_nanos: int) -> int:  # noqa: ARG002 - no part of a hold
-        """Return the amount."""
         return self.nanos
 
 
@@ -144,7 +142,6 @@ class Charge(_Ending):
         return usage.charge(session, self.account_id, self.call, charge_id=self.id, metered=self.metered)
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
-        """Return the row of the charge."""
         # Not `super()`: a dataclass with slots is another class than the one that the compiler saw.
         key = {"api_key_id": self.call.api_key_id, "memo": usage.memo_of(self.call)}
         return {**_Ending.parameters(self, now), **key}
@@ -157,7 +154,6 @@ class Settlement(_Ending):
     statement = step_statements.SETTLEMENT
 
     def run(self, session: Session) -> HoldResult:
-        """Settle the hold."""
         return usage.settle(session, self.id, self.metered)
 
 

@@ -83,8 +83,6 @@ class MeteredUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProviderTotals:
-    """The total usage of one provider by an account."""
-
     calls: int
     cost_nanos: int
     tokens_in: int
@@ -221,7 +219,6 @@ def usage_since(session: Session, account_id: str, start: datetime) -> list[Usag
 
 
 def by_provider(session: Session, account_id: str) -> dict[str, ProviderTotals]:
-    """Return an account's usage by provider; one row each is read."""
     rows = _TOTALS.all(session, {"owner_id": account_id})
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 

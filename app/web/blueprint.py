@@ -167,6 +167,5 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
 
 
 def error_document(description: str) -> Mapping[str, Any]:
-    """Return the documentation of an error response."""
     schema = {"$ref": "#/components/schemas/Error"}
     return {"description": description, "content": {"application/json": {"schema": schema}}}

@@ -22,7 +22,6 @@ class RequestHeaders(EnvironHeaders):
     """The headers of a request; unlike the base class, a look-up of an absent one raises no exception internally."""
 
     def get(self, key: str, default: Any = None, type: Callable[[str], Any] | None = None) -> Any:  # type: ignore[override] # noqa: A002 - the library's own signature
-        """Return the value of a header."""
         found = self.environ.get(_variable(key))
         return default if found is None else found if type is None else super().get(key, default, type)
 

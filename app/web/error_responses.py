@@ -63,7 +63,6 @@ def response_of(error: Exception, *, route: str) -> Response:
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """Return the JSON body of an error."""
     body: dict[str, Any] = {"error": error.message, "code": error.code, **error.members}
     if error.details:
         body["details"] = error.details
@@ -72,7 +71,6 @@ def error_body(error: ServiceError) -> dict[str, Any]:
 
 
 def error_response(error: ServiceError) -> Response:
-    """Return the response of an error."""
     response = jsonify(error_body(error))
     response.status_code = error.status
     response.headers.update(error.headers)

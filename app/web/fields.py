@@ -163,7 +163,6 @@ class UsdOrNone(Usd):
         return super()._serialize(value or None, attr, obj, **kwargs)
 
     def deserialize(self, value: Any, attr: str | None = None, data: Any = None, **kwargs: Any) -> Any:
-        """Return 0 for null."""
         return 0 if value is None else super().deserialize(value, attr, data, **kwargs)
 
 

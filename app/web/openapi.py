@@ -134,7 +134,6 @@ class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]
         operations: dict[str, Any] | None = None,
         **_kwargs: Any,
     ) -> None:
-        """Complete the operations of a path."""
         for operation in (operations or {}).values():
             parameters = operation.get("parameters", [])
             for parameter in parameters:

@@ -39,5 +39,4 @@ class OpenApiDocument:
 
     @cached_property
     def text(self) -> str:
-        """The document as JSON."""
         return json.dumps(self.read(), separators=(",", ":"))

@@ -25,7 +25,6 @@ class ServerHooks(Hooks):
         return json.dumps(members).encode()
 
     def count_shed(self, reason: ShedReason) -> None:
-        """Count it in the metrics."""
         counters.CONNECTIONS_SHED.labels(reason.value).inc()
 
 

@@ -51,7 +51,6 @@ def text_message(text: str) -> SignableMessage:
 
 
 def digest_of(message: SignableMessage) -> bytes:
-    """Return the 32 bytes that are signed."""
     return keccak(b"\x19" + message.version + message.header + message.body)
 
 

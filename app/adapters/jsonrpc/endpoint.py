@@ -52,7 +52,6 @@ class AdaptiveLimit:
         self._accepted = 0
 
     def refuse(self, size: int) -> None:
-        """Record that a size was refused."""
         self.value, self._accepted = min(self.value, max(size // 2, 1)), 0
 
     def accept(self, size: int) -> None:
@@ -75,7 +74,6 @@ class RpcEndpoint:
         number: int,
         max_batch: int,
     ) -> None:
-        """Store the URL and the limits; no request is made before the first call."""
         self._http = http
         self._url = url
         self._identity = identity

@@ -42,8 +42,6 @@ class ResponseTooLargeError(Unreachable):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A completely read response."""
-
     status: int
     body: bytes
     retry_after_seconds: int = 0

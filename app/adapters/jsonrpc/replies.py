@@ -81,7 +81,6 @@ class RpcError:
 
     @property
     def kind(self) -> RpcErrorKind:
-        """Return what is refused."""
         if self.data is not None or "revert" in self.message.lower():
             return RpcErrorKind.CALL  # a contract chose this text
         by_code = RpcErrorKind.RATE_LIMIT if self.code in _RATE_LIMIT_CODES else RpcErrorKind.CALL

@@ -22,7 +22,6 @@ from app.ports.perpdex import (
 
 
 def build_payload(action: Action, *, nonce: int, deployment: PerpdexDeployment) -> ActionPayload:
-    """Return the payload of an action."""
     return ActionPayload(_action(action, nonce, deployment), nonce)
 
 

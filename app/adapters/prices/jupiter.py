@@ -27,7 +27,6 @@ class JupiterPrices:
     """The last source before the last known price."""
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
-        """Store the base address and the plan."""
         self._url = f"{base_url.rstrip('/')}/price/v3"
         self._http = RateLimitedClient(
             SERVICE,

@@ -40,8 +40,6 @@ _log = structlog.get_logger(__name__)
 
 
 class PriceSource(Protocol):
-    """A source of current prices."""
-
     def read(self) -> Mapping[Token, int]:
         """Return nano-dollars per whole token, for the tokens with a current price. Raises: PortError."""
 

@@ -165,7 +165,6 @@ class SolanaChain:
         *,
         expected: StoredTransaction | None = None,  # noqa: ARG002
     ) -> SentTransaction | None:
-        """Return None: there are no nonces."""
         return None
 
     def head(self) -> BlockRef:

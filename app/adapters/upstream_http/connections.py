@@ -143,7 +143,6 @@ class ConnectionPool:
             old.close()
 
     def close(self) -> None:
-        """Close all idle connections."""
         with self._lock:
             resting = [connection for rested in self._idle.values() for connection in rested]
             self._idle.clear()
@@ -164,7 +163,6 @@ class ConnectionPool:
             return rested.pop()
 
     def _remove_expired(self, origin: str | None) -> list[UpstreamConnection]:
-        """Remove expired connections, of one origin or of all."""
         dropped = []
         for name in [origin] if origin is not None else list(self._idle):
             rested = self._idle.get(name)

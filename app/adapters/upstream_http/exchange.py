@@ -111,7 +111,6 @@ class HttpUpstreamResponse:
                 open_socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the exchange, if it has not ended."""
         self._end(is_reusable=False)
 
     def _end(self, *, is_reusable: bool) -> None:

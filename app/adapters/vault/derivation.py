@@ -87,7 +87,6 @@ def evm_address(key: PrivateKey) -> str:
 
 
 def solana_address(key: Ed25519PrivateKey) -> str:
-    """Return the base58 address of an Ed25519 key."""
     return str(Pubkey(key.public_key().public_bytes_raw()))
 
 

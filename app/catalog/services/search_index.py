@@ -34,7 +34,6 @@ def index_service(session: Session, service_id: str, *, name: str, description: 
 
 
 def remove_service(session: Session, service_id: str) -> None:
-    """Remove a service from the index."""
     session.execute(delete(ServiceSearchText).where(ServiceSearchText.service_id == service_id))
 
 

@@ -274,7 +274,6 @@ def listing_of(session: Session, service_id: str) -> ServiceListing:
 
 
 def owner_detail(service: ServiceView) -> dict[str, Any]:
-    """Return the details of a service for its owner."""
     specified = select(ServiceSpecification.endpoints).where(ServiceSpecification.service_id == service.id)
     with read_only_unit() as session:
         endpoints = session.scalar(specified) or ()
@@ -300,7 +299,6 @@ def owner_statistics(service: ServiceView) -> dict[str, Any]:
 
 
 def view_of(row: Service | Row[*tuple[Any, ...]]) -> ServiceView:
-    """Return the service in a row, which has `COLUMNS`."""
     values = {each.name: getattr(row, each.name) for each in fields(ServiceView)}
     return ServiceView(**{**values, "status": ServiceStatus(row.status)})
 

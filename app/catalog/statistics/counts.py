@@ -133,7 +133,6 @@ def record_failed_call(session: Session, service_id: str, *, at: datetime | None
 
 
 def totals(session: Session, service_id: str) -> ServiceTotals:
-    """Return the exact totals of a service."""
     row = session.execute(
         select(func.sum(ServiceTotal.calls), func.sum(ServiceTotal.revenue_nanos)).where(
             ServiceTotal.service_id == service_id

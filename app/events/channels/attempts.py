@@ -48,7 +48,6 @@ class Attempt:
         return self.is_unanswered or is_slow
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record of the attempt."""
         return {
             "at": clock.isoformat(self.at),
             "status_code": self.status_code,

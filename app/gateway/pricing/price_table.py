@@ -81,8 +81,6 @@ _PRICE_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """A model of the price table."""
-
     model: ModelInfo
     _is_own: bool
     # The sizes of prompts above which some price changes.
@@ -101,7 +99,6 @@ class TableModel:
 
     @property
     def context_window(self) -> int | None:
-        """Return the context window in tokens, if the table has it."""
         return self.model.context_window
 
     def rates(
@@ -184,7 +181,6 @@ def min_rates(table: str, at: datetime) -> Rates:
 
 
 def highest_rates(known: Iterable[Rates]) -> Rates:
-    """Return the highest rate of each kind."""
     known = list(known)
     return Rates(
         **{
@@ -200,7 +196,6 @@ def _providers() -> dict[str, Provider]:
 
 
 def table_names() -> frozenset[str]:
-    """Return the providers in the price table."""
     return frozenset(_providers())
 
 

@@ -130,7 +130,6 @@ def problem_since_accepted() -> str | None:
 
 
 def stored() -> dict[str, PriceList]:
-    """Return what is stored of the lists, by state."""
     with read_only_unit() as session:
         found = session.scalars(select(PriceList)).all()
         session.expunge_all()

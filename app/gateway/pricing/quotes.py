@@ -163,7 +163,6 @@ class FixedPrice:
     nanos: int
 
     def quote(self, request: PricedRequest) -> CallQuote:
-        """Return the price."""
         return _fixed_quote(path_prefix(request.path), self.nanos)
 
 
@@ -316,7 +315,6 @@ class ReportedPrice:
         return quote._replace(rule=self, params=params)
 
     def settle(self, params: CostParams, reading: UsageReading, at: datetime) -> MeteredUsage:
-        """Return the cost of a call."""
         del at
         usage = reading.usage
         if usage is not None and usage.cost_nanos is not None:

@@ -138,7 +138,6 @@ class RateBook:
         )
 
     def has_model(self, name: str) -> bool:
-        """Return whether a model has its own prices."""
         return any(
             found is not None
             for found in (

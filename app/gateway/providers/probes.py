@@ -91,7 +91,6 @@ _REQUESTS: Mapping[str, tuple[_ProbeRequest, ...]] = {
 
 
 def probes(table: ProviderTable, upstream: Upstream) -> Iterator[Probe]:
-    """Yield the probes of the built-in providers."""
     for row in table.rows:
         for request in _REQUESTS.get(row.slug, ()):
             if not row.is_configured:

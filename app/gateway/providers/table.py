@@ -69,8 +69,6 @@ def match_route(routes: Iterable[Route], method: str, raw_path: str) -> RouteMat
 
 
 class ProviderKind(StrEnum):
-    """Kinds of providers."""
-
     LANGUAGE_MODEL = "language-model"
     CHAIN_RPC = "chain-rpc"
     PRICE_DATA = "price-data"
@@ -147,7 +145,6 @@ class Provider:
         return self._location_at(base_url, method, rest)
 
     def network_names(self) -> tuple[str, ...]:
-        """Return the names of available networks."""
         has_networks = self.api_key or not self.endpoints
         return tuple(dict.fromkeys([*self.endpoints, *(self.networks if has_networks else ())]))
 
@@ -196,7 +193,6 @@ class ProviderTable:
         self._by_name = {alias: row for row in self.rows for alias in (row.slug, *row.aliases)}
 
     def has(self, name: str) -> bool:
-        """Return whether a row has this name."""
         return name in self._by_name
 
     def find(self, name: str) -> Provider:

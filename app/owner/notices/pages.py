@@ -91,7 +91,6 @@ def add_address(agent_id: str, token: str) -> Response:
 
 @session_pages.post(f"{_PAGE}/browser")
 def add_browser(agent_id: str) -> Response:
-    """Add the browser that has subscribed."""
     key, form = owner_key_of(agent_id), request.form
     subscription = {name: form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
     try:
@@ -116,7 +115,6 @@ def add_webhook(agent_id: str) -> Response:
 
 @session_pages.post(f"{_PAGE}/test")
 def send_test_notice(agent_id: str) -> Response:
-    """Send a test to one target."""
     key = owner_key_of(agent_id)
     app_state().rate_limiter.count(_TESTS_PER_AGENT, "notice-test", key.agent_id)
     delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
@@ -125,7 +123,6 @@ def send_test_notice(agent_id: str) -> Response:
 
 @session_pages.post(f"{_PAGE}/remove")
 def remove_target(agent_id: str) -> Response:
-    """Remove a target."""
     key = owner_key_of(agent_id)
     removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
     if removed.kind is TargetKind.EMAIL:

@@ -190,7 +190,6 @@ def sign_in(
 
 
 def confirm(owner: OwnerKeyView, challenge: bytes | None, assertion: str) -> bool:
-    """Return whether one of the owner's passkeys signed a challenge."""
     with unit_of_work() as session:
         found = verify_assertion(session, owner, challenge, assertion)
     return found is not None

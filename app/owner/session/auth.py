@@ -106,7 +106,6 @@ def agent_of(key: OwnerKeyView) -> AgentSnapshot:
 
 
 def set_session_cookie(response: Response, token: str) -> Response:
-    """Set the cookie with a session's new token."""
     cookies.set_cookie(
         response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds())
     )

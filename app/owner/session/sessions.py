@@ -52,7 +52,6 @@ class LiveSession:
     keys: tuple[OwnerKeyView, ...]
 
     def key_for(self, agent_id: str) -> OwnerKeyView | None:
-        """Return the session's key to an agent, if it has one."""
         return next((key for key in self.keys if key.agent_id == agent_id), None)
 
 
@@ -155,7 +154,6 @@ def owner_as_actor(key: OwnerKeyView) -> Actor:
 
 
 def end_session(token: str | None) -> None:
-    """End the session of a token, if there is one."""
     with unit_of_work() as session:
         _end(session, token)
 

@@ -71,7 +71,6 @@ def sign_in() -> Response:
 
 @session_pages.post("/add")
 def add_agent() -> Response:
-    """Add an agent to this session with its owner key."""
     try:
         token, key = sessions.add_agent(
             current_session(), request.form.get("owner_key", ""), network=client_network(request.remote_addr)
@@ -98,7 +97,6 @@ def show_sessions() -> Response:
 
 @session_pages.post("/sessions/end-others")
 def end_other_sessions() -> Response:
-    """End all sessions but this one."""
     sessions.end_other_sessions(current_session())
     return see_other(url_for("owner.show_sessions", done="ended"))
 

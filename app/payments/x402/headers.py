@@ -37,7 +37,6 @@ class HashPayment:
     proof: str | None
 
     def claim_key(self) -> str:
-        """Return the key under which this payment is claimed."""
         return transaction_claim_key(self.facilitator.name, self.tx_hash)
 
 
@@ -50,7 +49,6 @@ class SignedPayment:
     payload: Mapping[str, Any]
 
     def claim_key(self) -> str:
-        """Return the key under which this payment is claimed."""
         return self.facilitator.claim_of(self.payload)
 
 
@@ -69,7 +67,6 @@ class PaymentHeaders(NamedTuple):
 
     @property
     def has_payment(self) -> bool:
-        """Return whether a payment is presented."""
         return bool(self.signed or self.plain)
 
 

@@ -67,7 +67,6 @@ class PayableRequest(NamedTuple):
     def price(
         self, nanos: int, body: bytes, *, provider_name: str, description: str, unavailable_reason: str | None
     ) -> PaymentPrice:
-        """Return the price of this request with a body."""
         return PaymentPrice(
             nanos=nanos,
             fingerprint=request_fingerprint(self.method, self.target, body),

@@ -60,7 +60,6 @@ class FleetControlsResult:
 
     @property
     def updated(self) -> bool:
-        """Return whether no agent failed."""
         return not self.failed
 
 

@@ -232,7 +232,6 @@ def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> tuple[
 
 
 def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
-    """Return the result of a rotation from its entry."""
     with read_only_unit() as session:
         entry = trail.get_entry(session, entry_id)
         recorded = entry.after or {}
@@ -276,7 +275,6 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGra
 
 
 def grant_of_entry(entry_id: str) -> CreditGrant:
-    """Return the result of a grant from its entry."""
     with read_only_unit() as session:
         entry = trail.get_entry(session, entry_id)
     recorded = entry.after or {}

@@ -41,7 +41,6 @@ def expected_tokens(
 def recorded_arrivals(
     session: Session, chain: ChainName, wallet_ids: Sequence[str]
 ) -> Mapping[str, list[OwnTransaction]]:
-    """Return the arrivals and refunds on a chain by wallet."""
     arrivals: dict[str, list[OwnTransaction]] = defaultdict(list)
     if not wallet_ids:
         return arrivals

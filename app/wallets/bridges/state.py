@@ -39,8 +39,6 @@ from app.wallets.views import bridge as bridge_views
 
 
 class BridgeStage(StrEnum):
-    """The stages of a bridge."""
-
     SOURCE = "source"
     CROSSING = "crossing"
     ARRIVED = "arrived"
@@ -78,8 +76,6 @@ _NO_EVIDENCE = {
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """A bridge as it was read."""
-
     id: str
     wallet_id: str
     stage: BridgeStage
@@ -143,7 +139,6 @@ def end_block_of(bridge: Bridge) -> BlockRef | None:
 
 
 def lock(session: Session, bridge_id: str) -> Bridge | None:
-    """Lock a bridge and return it."""
     # The no-op update acquires the row lock on PostgreSQL and the write lock on SQLite.
     session.execute(
         update(Bridge)
@@ -155,7 +150,6 @@ def lock(session: Session, bridge_id: str) -> Bridge | None:
 
 
 def source_of(legs: Sequence[Transaction]) -> Transaction | None:
-    """Return the transaction of the source leg."""
     return next((leg for leg in legs if leg.leg == BridgeLegKind.SOURCE), None)
 
 

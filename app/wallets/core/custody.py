@@ -167,7 +167,6 @@ def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
 
 
 def key_location(wallet_id: str) -> SecretLocation:
-    """Return the location that the key of a wallet is sealed to."""
     return SecretLocation("wallet_keys", "sealed", wallet_id)
 
 
@@ -188,7 +187,6 @@ class RetiredWallet:
     empty_since: datetime | None
 
     def address_on(self, chain: ChainName) -> str:
-        """Return the wallet's address on a chain."""
         return self.solana_address if chain.family is Family.SOLANA else self.evm_address
 
 

@@ -37,8 +37,6 @@ class MovementStatus(StrEnum):
 
 
 class TransactionType(StrEnum):
-    """The types of a transaction, as on the wire."""
-
     TRANSFER = "transfer"
     WITHDRAWAL = "withdrawal"
     FUNDING = "funding"
@@ -67,8 +65,6 @@ PERPDEX_CHAIN = "perpdex"
 
 
 class StatusReason(StrEnum):
-    """The reason of a status change, if it has one."""
-
     REVERTED = "reverted"
     SLOT_TAKEN = "slot_taken"
     CANCELLED = "cancelled"
@@ -197,7 +193,6 @@ def add_attempt(
     signed: SignedTransaction,
     purpose: AttemptPurpose = AttemptPurpose.PAYMENT,
 ) -> None:
-    """Add signed bytes of a transaction."""
     now = clock.now()
     attempt = {
         "transaction_id": transaction_id, "chain": chain.value, "tx_hash": signed.tx_hash, "purpose": purpose.value,

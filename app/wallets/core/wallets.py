@@ -78,7 +78,6 @@ class WalletView:
     spending_status: Any = field(default=None, repr=False, compare=False)
 
     def address_on(self, chain: ChainName) -> str:
-        """Return the wallet's address on a chain."""
         return self.addresses[chain.value]
 
 
@@ -195,7 +194,6 @@ def agent_with_address(session: Session, address: str) -> str | None:
 
 
 def find_by_address(session: Session, address: str, *, agent_id: str) -> WalletView | None:
-    """Return the wallet of an agent at an address, or None."""
     wallet = session.scalar(
         select(Wallet).where(
             or_(Wallet.evm_address == address, Wallet.solana_address == address), Wallet.agent_id == agent_id

@@ -39,8 +39,6 @@ _WAITING = TransactionOutcome(TransactionStatus.WAITING)
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationPass:
-    """The counts of one pass."""
-
     checked: int = 0
     settled: int = 0
     reopened: int = 0

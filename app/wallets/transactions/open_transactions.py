@@ -63,7 +63,6 @@ class OpenMovement:
 
     @property
     def expires(self) -> bool:
-        """Return whether its bytes expire."""
         return self.query.expires_at_height is not None
 
     @property

@@ -78,7 +78,6 @@ class FinalOutcome:
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it failed."""
         return self.status is MovementStatus.FAILED
 
     @property

@@ -20,8 +20,6 @@ from app.wallets.core.models import Bridge, Transaction
 
 @dataclass(frozen=True, slots=True)
 class LegView:
-    """A leg of a bridge."""
-
     leg: str
     chain: str
     status: str

@@ -55,7 +55,6 @@ class AttestationClient:
     """One base address of the service. Opens no connection before the first request."""
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
-        """Store the base address, and what limits requests; there are no keys."""
         self._url = base_url.rstrip("/")
         self._http = RateLimitedClient(
             "circle",

@@ -63,7 +63,6 @@ class CctpBridge:
         *,
         bounds: BridgeFeeLimits,
     ) -> None:
-        """Store both sides and the attestation service."""
         self._source = source
         self._destination = destination
         self._attestations = attestations
@@ -205,7 +204,6 @@ class CctpBridge:
         return BridgeProgress(BridgePhase.WAITING, note="attestation_expired", proof={})
 
     def _expected_burn(self, transfer: BridgeTransfer) -> CctpBurn:
-        """Return the expected message of a bridge."""
         request = transfer.request
         return CctpBurn(
             source_domain=self._domain(self._source),

@@ -32,10 +32,7 @@ _PLACEHOLDER = b"\xa5" * 376, b"\xa5" * 130
 
 
 class EvmCctpChain:
-    """CCTP on one EVM chain."""
-
     def __init__(self, chain: EvmChain, deployment: CctpDeployment) -> None:
-        """Store the chain, used for all reads."""
         self.name = chain.name
         self._chain = chain
         self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal

@@ -28,7 +28,6 @@ _MAX_RANGES = 50
 
 
 def nonce_used_call(transmitter: str, message: CctpMessage, *, block: str = "latest") -> RpcCall[bool]:
-    """Return the call for whether a message's nonce is used."""
     data = "0x" + _USED_NONCES.encode(message.nonce).hex()
     return RpcCall(
         "eth_call",

@@ -83,7 +83,6 @@ def assert_attests(message: CctpMessage, burn: CctpBurn) -> None:
 
 
 def address_word(address: str, chain: ChainName) -> bytes:
-    """Return an address as 32 bytes, as messages encode it."""
     if chain.family is Family.SOLANA:
         return bytes(Pubkey.from_string(address))
     return bytes(12) + bytes.fromhex(address[2:])

@@ -40,8 +40,6 @@ _U64 = 2**64
 
 
 class SolanaCctpChain:
-    """CCTP on Solana."""
-
     name = ChainName.SOLANA
 
     def __init__(self, chain: SolanaChain, lookup_table: str | None) -> None:

@@ -33,7 +33,6 @@ class PortalBridge:
     name = "portal"
 
     def __init__(self, ethereum: EvmChain, base: EvmChain, portal: str) -> None:
-        """Store both chains, and the portal's address on the first."""
         self._ethereum = ethereum
         self._base = base
         self._portal = portal

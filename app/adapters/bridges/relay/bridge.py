@@ -28,7 +28,6 @@ class OrderBridge:
     """Orders of one service between two EVM chains. Opens no connection before the first call."""
 
     def __init__(self, source: EvmChain, destination: EvmChain, service: OrderService) -> None:
-        """Store both chains and the service."""
         self._source = source
         self._destination = destination
         self._service = service

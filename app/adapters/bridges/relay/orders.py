@@ -44,8 +44,6 @@ class OrderQuote:
 
 
 class OrderStatus(StrEnum):
-    """A service's status of an order."""
-
     OPEN = "open"
     PAID = "paid"
     REFUNDED = "refunded"

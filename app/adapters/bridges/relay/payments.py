@@ -16,8 +16,6 @@ _MAX_REORG_BLOCKS = 8
 
 
 class PaymentNotFound(StrEnum):
-    """Why a payment is not found."""
-
     NOT_FOUND = "not_seen"
     """The chain does not show it, or shows less."""
     UNREADABLE = "unreadable"

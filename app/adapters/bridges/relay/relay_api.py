@@ -32,8 +32,6 @@ _ORDER_STATUSES = {
 
 
 class RelayOrderService(OrderService):
-    """Relay."""
-
     name = "relay"
     route = "Relay"
     key_header = "x-api-key"

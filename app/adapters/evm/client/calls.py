@@ -31,7 +31,6 @@ def nonce(address: str, block: str = "latest", *, tolerates: Tolerance | None = 
 
 
 def balance(address: str, block: str = "latest") -> RpcCall[int]:
-    """Return a call for the native balance of an address."""
     return RpcCall("eth_getBalance", (address, block), read=wire.quantity)
 
 
@@ -51,7 +50,6 @@ def head() -> RpcCall[int]:
 
 
 def block(tag: str) -> RpcCall[BlockRef]:
-    """Return a call for a block by its number or tag."""
     return RpcCall("eth_getBlockByNumber", (tag, False), read=wire.block_ref)
 
 

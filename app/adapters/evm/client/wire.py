@@ -61,8 +61,6 @@ class RpcTransaction:
 
 @dataclass(frozen=True, slots=True)
 class RpcBlock:
-    """A block with all of its transactions."""
-
     ref: BlockRef
     transactions: tuple[RpcTransaction, ...]
 
@@ -98,7 +96,6 @@ def fee_units(units: int) -> int:
 
 
 def hex_bytes(result: object) -> bytes:
-    """Read hexadecimal bytes."""
     if not isinstance(result, str) or not _BYTES.fullmatch(result):
         raise MalformedResponseError("expected bytes")
     return bytes.fromhex(result[2:])

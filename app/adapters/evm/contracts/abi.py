@@ -41,7 +41,6 @@ class Function:
     """A contract function by its signature, such as `balanceOf(address)`, and the types of its results."""
 
     def __init__(self, signature: str, returns: str = "()") -> None:
-        """Derive the selector."""
         self.selector = keccak(text=signature)[:_SELECTOR_BYTES]
         self._arguments = _types(signature[signature.index("(") :])
         self._results = _types(returns)
@@ -64,7 +63,6 @@ class Function:
         return results[0] if len(results) == 1 else results
 
     def at(self, target: str, *arguments: object, may_fail: bool = False) -> MulticallItem:
-        """Return a call of this function of a contract, for a Multicall3."""
         return MulticallItem(target, self, self.encode(*arguments), may_fail)
 
 
@@ -72,7 +70,6 @@ class ContractEvent:
     """A contract event by its signature, such as `Withdrawal(address indexed,uint256)`."""
 
     def __init__(self, signature: str) -> None:
-        """Derive the topic."""
         self._topic = "0x" + keccak(text=signature.replace(" indexed", "")).hex()
         fields = signature[signature.index("(") + 1 : -1].split(",")
         self._is_indexed = [field.endswith(" indexed") for field in fields]

@@ -11,10 +11,8 @@ _WORD_BITS = 8
 
 
 def word_call(payer: str, nonce: int) -> MulticallItem:
-    """Return the call that reads the word of a payer's nonce."""
     return _NONCE_BITMAP.at(PERMIT2, payer, nonce >> _WORD_BITS)
 
 
 def is_used(word: int, nonce: int) -> bool:
-    """Return whether a nonce is used, by its word."""
     return bool(word >> (nonce & (1 << _WORD_BITS) - 1) & 1)

@@ -24,7 +24,6 @@ class ChainlinkPrices:
     """The feeds of one chain, read in one call."""
 
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
-        """Store the chain's nodes and the feeds' addresses."""
         self._rpc = rpc
         self._multicall = deployment.multicall3
         feeds = {ETH: deployment.eth_usd_feed, SOL: deployment.sol_usd_feed}

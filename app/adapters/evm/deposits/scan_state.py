@@ -22,7 +22,6 @@ class EvmScanState:
 
     @classmethod
     def from_terms(cls, terms: Terms) -> EvmScanState:
-        """Read the output of `as_terms`."""
         since, number, native, sequence, fresh = (
             int(terms[name] or 0) for name in ("since", "number", "native", "sequence", "fresh")
         )
@@ -39,7 +38,6 @@ class EvmScanState:
         }
 
     def at_block(self, number: int, native_units: int, sequence: int) -> EvmScanState:
-        """Return the state at a later block."""
         return replace(self, number=number, native_units=native_units, sequence=sequence)
 
     def with_scan_done(self) -> EvmScanState:

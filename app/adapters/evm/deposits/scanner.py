@@ -96,7 +96,6 @@ def _start_blocks(
 def _changed_scan_states(
     watched: Sequence[WatchedAddress], scan_states: Mapping[str, EvmScanState], *, was_complete: bool
 ) -> Mapping[str, Terms]:
-    """Return the scan states that changed."""
     changed: dict[str, Terms] = {}
     for entry in watched:
         before = EvmScanState.from_terms(entry.scan_state)
@@ -123,7 +122,6 @@ def _block(endpoint: RpcEndpoint, tag: str) -> BlockRef:
 
 
 def _blocks(endpoint: RpcEndpoint, number: int, cursor: BlockRef | None) -> tuple[BlockRef, BlockRef | None]:
-    """Return the block of a number, and that of the cursor's if there is one."""
     block = calls.block(hex(number))
     if cursor is None or cursor.number == number:
         endpoint.run([block])

@@ -49,7 +49,6 @@ class FeeTerms:
 
     @classmethod
     def from_terms(cls, terms: Terms) -> FeeTerms:
-        """Read the output of `as_terms`."""
         names = ("gas", "max_fee_per_gas", "max_priority_fee_per_gas", "l1_fee")
         gas, max_fee, tip, l1_fee = (int(str(terms[name])) for name in names)
         return cls(gas, GasPrice(max_fee, tip), l1_fee)

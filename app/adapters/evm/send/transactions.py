@@ -85,7 +85,6 @@ class UnsignedTransaction:
 
 
 def encode_signed(unsigned: UnsignedTransaction, y_parity: int, r: int, s: int) -> bytes:
-    """Return the bytes of a transaction with its signature."""
     return _encode([*unsigned.fields(), *(_rlp_string(_big_endian(number)) for number in (y_parity, r, s))])
 
 
@@ -129,7 +128,6 @@ def sign(unsigned: UnsignedTransaction, signer: Signer, *, sender: str) -> tuple
 
 
 def hash_of(raw: bytes) -> str:
-    """Return the transaction hash of signed bytes."""
     return "0x" + keccak(raw).hex()
 
 

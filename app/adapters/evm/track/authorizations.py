@@ -72,7 +72,6 @@ class OpenAuthorization:
         return permit2.word_call(self.payer, int.from_bytes(self.nonce, "big"))
 
     def is_used(self, state: int) -> bool:
-        """Return whether it was used, by the result of `state_at`."""
         if self.permit2_recipient is None:
             return bool(state)
         return permit2.is_used(state, int.from_bytes(self.nonce, "big"))

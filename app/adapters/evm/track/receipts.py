@@ -109,7 +109,6 @@ class EvmReceiptPoller:
     def _receipts(
         self, queries: Sequence[TransactionQuery], *also: RpcCall[int]
     ) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
-        """Return the receipts by query, and the queries that are known to have none."""
         receipts = _receipt_calls(queries)
         self._rpc.run(*(call for _, call in receipts), *also)
         return _split_by_receipt(queries, receipts)
@@ -203,7 +202,6 @@ def _split_by_receipt(
     queries: Sequence[TransactionQuery],
     receipts: Sequence[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]],
 ) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
-    """Return the receipts by query, and the queries that are known to have none."""
     landed: dict[str, TransactionReceipt] = {}
     unclear: set[str] = set()
     for watch, call in receipts:

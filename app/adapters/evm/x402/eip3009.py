@@ -49,7 +49,6 @@ _MIN_SECONDS_LEFT = 6
 
 
 def usdc_domain(deployment: EvmDeployment) -> SigningDomain:
-    """Return the EIP-712 domain of a chain's USDC."""
     return SigningDomain(deployment.usdc_domain_name, _DOMAIN_VERSION, deployment.chain_id, deployment.usdc)
 
 

@@ -54,10 +54,7 @@ _VALID = bytes.fromhex("1626ba7e").ljust(_WORD, b"\0")
 
 
 class EvmFacilitator:
-    """The facilitator of one EVM chain."""
-
     def __init__(self, chain: EvmChain, *, confirmations: int) -> None:
-        """Store the chain; a payment by hash is final at this many confirmations."""
         deployment = chain.deployment
         self.name = chain.name
         self._rpc = chain.rpc
@@ -300,7 +297,6 @@ class EvmFacilitator:
         return False
 
     def _token_logs(self, receipt: TransactionReceipt) -> Iterator[EventLog]:
-        """Yield the token's own logs."""
         return (log for log in receipt.logs if log.contract == self._usdc)
 
 

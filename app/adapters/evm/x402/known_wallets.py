@@ -147,7 +147,6 @@ def contract_owner(owner: bytes) -> str | None:
 
 
 def is_factory(address: str) -> bool:
-    """Return whether an address is the factory of a known wallet."""
     return address in _COINBASE_FACTORIES | _SAFE_FACTORIES
 
 

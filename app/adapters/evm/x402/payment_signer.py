@@ -26,10 +26,7 @@ _NONCE_BYTES = 32
 
 
 class EvmPaymentSigner:
-    """The payment signer of one EVM chain."""
-
     def __init__(self, chain: EvmChain) -> None:
-        """Store the chain."""
         self._chain = chain
         self._deployment = chain.deployment
         self.asset = eip3009.usdc_asset(chain.deployment)

@@ -33,10 +33,7 @@ _GAS_LIMIT = 260_000
 
 
 class EvmTransferSponsor:
-    """Sponsored transfers on one EVM chain."""
-
     def __init__(self, chain: EvmChain) -> None:
-        """Store the chain."""
         self._chain = chain
         self._usdc, self._multicall = chain.deployment.usdc, chain.deployment.multicall3
         self._native = native(chain.name)

@@ -31,7 +31,6 @@ def accounts(
 
 
 def blockhash(level: CommitmentLevel) -> SolanaRpcCall[wire.Blockhash]:
-    """Return a call for the newest blockhash."""
     return SolanaRpcCall(GetLatestBlockhash(RpcContextConfig(commitment=level)), wire.blockhash)
 
 
@@ -41,7 +40,6 @@ def epoch_info(level: CommitmentLevel) -> SolanaRpcCall[wire.EpochInfo]:
 
 
 def slot(level: CommitmentLevel) -> SolanaRpcCall[int]:
-    """Return a call for the newest slot."""
     return SolanaRpcCall(GetSlot(RpcContextConfig(commitment=level)), wire.number)
 
 

@@ -95,8 +95,6 @@ class SignatureStatuses:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An entry of an address's history."""
-
     signature: str
     slot: int
 
@@ -142,21 +140,18 @@ def number(value: object) -> int:
 
 
 def text(value: object) -> str:
-    """Read a string."""
     if not isinstance(value, str):
         raise MalformedResponseError("expected a string")
     return value
 
 
 def members(value: object) -> Mapping[str, object]:
-    """Read an object."""
     if not isinstance(value, dict):
         raise MalformedResponseError("expected an object")
     return value
 
 
 def entries(value: object) -> Sequence[object]:
-    """Read a list."""
     if not isinstance(value, list):
         raise MalformedResponseError("expected a list")
     return value
@@ -193,7 +188,6 @@ def blockhash(result: object) -> Blockhash:
 
 
 def epoch_info(result: object) -> EpochInfo:
-    """Read `getEpochInfo`."""
     return EpochInfo(number(field(result, "absoluteSlot")), number(field(result, "blockHeight")))
 
 

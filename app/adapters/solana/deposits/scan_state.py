@@ -50,7 +50,6 @@ class SolanaScanState:
 
     @classmethod
     def from_terms(cls, terms: Terms) -> SolanaScanState:
-        """Read the output of `as_terms`."""
         doubt, wallet_before, tokens_before = (
             terms["doubt"], terms["wallet_before"], terms["tokens_before"],
         )  # fmt: skip

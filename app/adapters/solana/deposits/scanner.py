@@ -227,7 +227,6 @@ def _read_deposits(
     *,
     at: int,
 ) -> tuple[SolanaScanState, list[Deposit]]:
-    """Return the scan state after a share of the history, and the deposits in it."""
     account, scan_state = history.account, history.scan_state
     holder = account.holder
     deposits: list[Deposit] = []

@@ -34,7 +34,6 @@ class TransferParties:
 
     @property
     def lamports(self) -> int:
-        """The sender's lamports."""
         return self.sender.lamports if self.sender else 0
 
 

@@ -101,7 +101,6 @@ def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pub
 
 
 def unsigned_transaction(message: MessageV0) -> VersionedTransaction:
-    """Return a transaction for simulation."""
     return VersionedTransaction.populate(
         message, [Signature.default()] * message.header.num_required_signatures
     )
@@ -138,7 +137,6 @@ def with_reference(paying: Instruction, reference: str) -> Instruction:
 
 
 def encode(transaction: VersionedTransaction) -> str:
-    """Return a transaction in base64."""
     return base64.b64encode(bytes(transaction)).decode()
 
 

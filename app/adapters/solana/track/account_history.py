@@ -92,7 +92,6 @@ class _HistoryWalk:
 
 
 def newest_entry(account: str) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
-    """Return a call for the newest confirmed entry of an account."""
     return _page(account, CommitmentLevel.Confirmed, limit=1)
 
 
@@ -153,7 +152,6 @@ def transaction_call(
     *,
     tolerates: Callable[[RpcError], bool] | None = None,
 ) -> SolanaRpcCall[T]:
-    """Return a call for a transaction with a reader of its own."""
     config = RpcTransactionConfig(
         encoding=UiTransactionEncoding.Base64, commitment=commitment, max_supported_transaction_version=0
     )

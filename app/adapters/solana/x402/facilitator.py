@@ -45,12 +45,9 @@ _ACCOUNT_CREATION_UNITS = 40_000
 
 
 class SolanaFacilitator:
-    """The facilitator of one cluster."""
-
     name = ChainName.SOLANA
 
     def __init__(self, chain: SolanaChain) -> None:
-        """Store the chain; a payment by hash is final when it is finalized."""
         self._rpc = chain.rpc
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
         self.asset = payments.usdc_asset(chain.deployment)

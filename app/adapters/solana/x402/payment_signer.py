@@ -46,10 +46,7 @@ _TRANSFER_METHODS = (None, "default")
 
 
 class SolanaPaymentSigner:
-    """The payment signer of one cluster."""
-
     def __init__(self, chain: SolanaChain) -> None:
-        """Store the chain and its mint of USDC."""
         self._chain = chain
         self._rpc = chain.rpc
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)

@@ -68,7 +68,6 @@ class PartialTransaction:
 
     @property
     def message(self) -> MessageV0:
-        """The signed message."""
         message = self.transaction.message
         if not isinstance(message, MessageV0):
             raise Rejected("invalid_payload")

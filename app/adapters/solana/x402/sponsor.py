@@ -37,10 +37,7 @@ _SAMPLE_FEE = 1
 
 
 class SolanaTransferSponsor:
-    """Sponsored transfers on one cluster."""
-
     def __init__(self, chain: SolanaChain) -> None:
-        """Store the chain and its mint of USDC."""
         self._chain = chain
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
 

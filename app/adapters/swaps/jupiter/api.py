@@ -57,7 +57,6 @@ class JupiterApi:
     """One base address of the API. Opens no connection before the first request."""
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
-        """Store the base address and the plan."""
         self._url = f"{base_url.rstrip('/')}/swap/v2/build"
         self._http = RateLimitedClient(
             SERVICE,

@@ -49,7 +49,6 @@ class JupiterExchange:
     """Jupiter on one cluster. Opens no connection before the first call."""
 
     def __init__(self, chain: SolanaChain, base_url: str, access: ServiceAccess = KEYLESS) -> None:
-        """Store the chain, used for all reads, and how the API is reached."""
         self._chain = chain
         self._api = JupiterApi(base_url, access)
         self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)

@@ -64,7 +64,6 @@ _REMOTE_FILE = _MediaPart(_MIN_DOCUMENT_TOKENS, _REMOTE_FILE_LIKELY, is_unbounde
 
 
 def max_text_tokens(text: bytes) -> int:
-    """Return an upper bound on the tokens of a text."""
     others = len(text.translate(None, delete=_LETTERS_AND_SPACES))
     return others + -(-(len(text) - others) // BYTES_PER_TOKEN)
 

@@ -76,7 +76,6 @@ class ToolRequest(NamedTuple):
     is_research: bool
 
     def of(self, billing: ToolBilling) -> list[HostedTool]:
-        """Return the tools that are billed in one way."""
         return [tool for tool in self.tools if tool.billing is billing]
 
     def at_most(self, most: int) -> HostedTools:

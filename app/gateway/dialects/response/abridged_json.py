@@ -39,7 +39,6 @@ class AbridgedJson:
         """The size of the text omitted from long strings, by the names of their fields."""
 
     def feed(self, piece: bytes) -> None:
-        """Add the next bytes."""
         at = 0
         if self._is_escaped and piece:
             self._is_escaped, at = False, 1

@@ -58,7 +58,6 @@ class ResponseReader:
         self._cleaned = self._frames if is_cleaned and isinstance(self._frames, SseParser) else None
 
     def feed(self, chunk: bytes) -> bytes:
-        """Read a chunk and return the bytes to relay."""
         self._received += len(chunk)
         if self._cleaned is not None:
             return b"".join(self._strip_frames(self._cleaned.feed(chunk)))

@@ -316,7 +316,6 @@ def _is_failed(event: Mapping[str, Any]) -> bool:
 
 
 def _is_image_event(event: Mapping[str, Any]) -> bool:
-    """Return whether this is a response of an image route: its usage is that of images."""
     kind = event.get("type")
     if isinstance(kind, str) and kind.startswith(_IMAGE_EVENTS):
         return True
