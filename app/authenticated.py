@@ -201,13 +201,18 @@ def seals() -> list[RowSeal]:
 
 
 @contextmanager
-def changing(session: Session, model: Any, *conditions: ColumnElement[bool]) -> Iterator[None]:
+def changing(
+    session: Session, model: Any, *conditions: ColumnElement[bool], reduces_power: bool = False
+) -> Iterator[None]:
     """Lock and verify the rows that meet conditions, and give them a new MAC when the block has changed them.
 
-    Rows that only meet the conditions afterwards keep theirs. Raises: RowChanged.
+    Rows that only meet the conditions afterwards keep theirs. A change that `reduces_power` is not stopped by rows that
+    others wrote: they get no MAC, so that they stay refused. Raises: RowChanged.
     """
     seal = seal_of(model)
     rows = _lock(session, seal, conditions)
+    if reduces_power:
+        rows = [row for row in rows if seal.accepts(session, row)]
     for row in rows:
         seal.verify(session, row)
     yield
@@ -215,9 +220,11 @@ def changing(session: Session, model: Any, *conditions: ColumnElement[bool]) -> 
     seal.restamp(session, rows)
 
 
-def change(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
+def change(
+    session: Session, model: Any, *conditions: ColumnElement[bool], reduces_power: bool = False, **values: Any
+) -> int:
     """Change the rows that meet conditions, with new MACs; return how many. Raises: RowChanged."""
-    with changing(session, model, *conditions):
+    with changing(session, model, *conditions, reduces_power=reduces_power):
         done: Any = session.execute(update(model).where(*conditions).values(values))
         return int(done.rowcount)
 

@@ -54,12 +54,12 @@ def mask_key(key: str) -> str:
 
 def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
     """Return the newest valid key of each agent that has one; one query. The response must be `no-store`."""
-    rows = session.execute(
-        select(ApiKey.agent_id, ApiKey.id, ApiKey.sealed)
+    rows = session.scalars(
+        select(ApiKey)
         .where(ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None))
         .order_by(ApiKey.created_at)
     )
-    return {row.agent_id: service.open_key(row.sealed, ApiKey.__tablename__, row.id) for row in rows}
+    return {str(row.agent_id): service.open_api_key(session, row) for row in rows}
 
 
 def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: timedelta) -> KeyRotation:
@@ -79,7 +79,7 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: ti
         previous = previous.values(expires_at=case((is_valid_longer, until), else_=ApiKey.expires_at))
     else:
         previous = previous.values(revoked_at=now)
-    with changing(session, ApiKey, ApiKey.agent_id == agent_id):
+    with changing(session, ApiKey, ApiKey.agent_id == agent_id, reduces_power=True):
         previous_key_ids = session.scalars(previous.returning(ApiKey.id)).all()
     session.add(service.build_api_key(key, KeyKind.AGENT, agent_id=agent_id, account_id=agent_id, at=now))
     session.flush()
@@ -88,26 +88,26 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: ti
 
 def reveal_key(session: Session, key_id: str) -> str:
     """Open the key of a row, even if it was revoked since; for replays."""
-    sealed = session.scalars(select(ApiKey.sealed).where(ApiKey.id == key_id)).one()
-    return service.open_key(sealed, ApiKey.__tablename__, key_id)
+    return service.open_api_key(session, session.scalars(select(ApiKey).where(ApiKey.id == key_id)).one())
 
 
 def list_gateway_keys(session: Session, page: PageRequest) -> Page[GatewayKeyView]:
     """Return a page of gateway-only keys, oldest first."""
     found = page_of(session, ApiKey, page, ApiKey.kind == KeyKind.GATEWAY.value)
-    return Page([_view(row) for row in found.items], found.total, page)
+    return Page([_view(session, row) for row in found.items], found.total, page)
 
 
 def revoke_gateway_key(session: Session, key_id: str) -> bool:
     """Revoke a gateway-only key; return whether this call did so. Raises: NotFound."""
     is_key = (ApiKey.id == key_id, ApiKey.kind == KeyKind.GATEWAY.value)
-    if change(session, ApiKey, *is_key, ApiKey.revoked_at.is_(None), revoked_at=clock.now()):
+    is_valid = ApiKey.revoked_at.is_(None)
+    if change(session, ApiKey, *is_key, is_valid, reduces_power=True, revoked_at=clock.now()):
         return True
     if session.scalar(select(ApiKey.id).where(*is_key)) is None:
         raise NotFound("There is no such gateway-only key.")
     return False
 
 
-def _view(row: ApiKey) -> GatewayKeyView:
-    key = service.open_key(row.sealed, ApiKey.__tablename__, row.id)
+def _view(session: Session, row: ApiKey) -> GatewayKeyView:
+    key = service.open_api_key(session, row)
     return GatewayKeyView(row.id, mask_key(key), row.email, row.created_at, row.revoked_at)

@@ -175,14 +175,20 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
     Raises: NotFound when the agent has no valid key.
     """
     query = (
-        select(ApiKey.id, ApiKey.sealed)
+        select(ApiKey)
         .where(ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None))
         .order_by(ApiKey.created_at.desc())
         .limit(1)
     )
-    row = session.execute(query).one_or_none()
+    row = session.scalars(query).one_or_none()
     if row is None:
         raise NotFound("This agent has no valid key.")
+    return open_api_key(session, row)
+
+
+def open_api_key(session: Session, row: ApiKey) -> str:
+    """Open the key of a row; the response must be `no-store`. Raises: RowChanged, if it was moved to another agent."""
+    _KEY_SEAL.verify(session, row)
     return open_key(row.sealed, ApiKey.__tablename__, row.id)
 
 

@@ -129,7 +129,8 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
     """Freeze or unfreeze all wallets of an agent; waits for units that hold their locks."""
     lock_accounts_of(session, [agent_id])
     frozen_at = clock.now() if frozen else None
-    change(session, SpendingAccount, SpendingAccount.agent_id == agent_id, frozen_at=frozen_at)
+    is_agents = SpendingAccount.agent_id == agent_id
+    change(session, SpendingAccount, is_agents, reduces_power=frozen, frozen_at=frozen_at)
 
 
 def advance_controls_version(session: Session, wallet_ids: Collection[str]) -> None:

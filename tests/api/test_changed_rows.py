@@ -488,3 +488,37 @@ def test_an_operator_accepts_what_he_wrote_by_hand_and_the_log_says_so(
             [entry] = trail.list_entries(session, PageRequest(1, 0))[0].items
         assert entry.action == "rows.accepted"
         assert "spending_controls" in str(entry.after)
+
+
+def test_a_key_that_was_moved_to_another_agent_is_not_shown(client: FlaskClient) -> None:
+    victim = client.post("/v1/agents/register", json={}).get_json()
+    mine = client.post("/v1/agents/register", json={}).get_json()
+    with unit_of_work() as session:
+        session.execute(
+            update(ApiKey)
+            .where(ApiKey.agent_id == victim["agentId"])
+            .values(agent_id=mine["agentId"], created_at=clock.now() + timedelta(days=1))
+        )
+    claimed = client.post("/v1/device/claim", json={"code": mine["claimCode"]})
+    assert claimed.status_code == 500
+    assert victim["apiKey"] not in claimed.text
+    with unit_of_work() as session:
+        session.execute(
+            update(ApiKey).where(ApiKey.created_at > clock.now()).values(agent_id=victim["agentId"])
+        )
+
+
+def test_a_changed_row_does_not_stop_a_freeze(client: FlaskClient) -> None:
+    agent = register(client)
+    second = agent.post("/v1/wallets", {}).get_json()["id"]
+    with unit_of_work() as session:
+        is_first = SpendingAccount.wallet_id == agent.wallet_id
+        session.execute(update(SpendingAccount).where(is_first).values(controls_version=7))
+    with unit_of_work() as session:
+        wallets.set_frozen(session, agent.id, frozen=True)
+    with read_only_unit() as session:
+        frozen = {row.wallet_id: row.frozen_at for row in session.scalars(select(SpendingAccount))}
+    assert frozen[second] is not None
+    assert frozen[agent.wallet_id] is not None
+    assert any("spending_accounts" in each for each in changed())
+    rows.accept()
