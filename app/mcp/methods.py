@@ -141,7 +141,9 @@ def _result_of(response: Response) -> dict[str, Any]:
 
 def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content that x402 defines for a tool that must be paid for, with the code of the refusal."""
-    kept = {name: refusal[name] for name in ("code", "details", "request_id") if name in refusal}
+    kept: dict[str, Any] = {
+        name: refusal[name] for name in ("code", "details", "request_id") if name in refusal
+    }
     structured = {**kept, **document}
     return {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
 

@@ -207,7 +207,7 @@ def status_from_row(row: Any) -> SpendingStatus:
 
 
 def put_controls(
-    session: Session, wallet_id: str, changes: ControlsChange, *, agent_id: str
+    session: Session, wallet_id: str, changes: ControlsChange
 ) -> tuple[ControlsView, ControlsReplacement]:
     """Create or update a wallet's controls for the agent's own key; return them, and the change.
 
@@ -219,10 +219,12 @@ def put_controls(
     if old is not None and is_locked and policy.is_looser(old, new):
         raise ControlsLocked
     accounts.advance_controls_version(session, [wallet_id])
-    done = ControlsReplacement(agent_id, wallet_id, old, new)
+    done = ControlsReplacement(account.agent_id, wallet_id, old, new)
     if done.has_changed:
         data = {"wallet_id": wallet_id, "loosens": done.loosens, **done.as_json(changes)}
-        outbox.record(session, EventType.CONTROLS_CHANGED, agent_id=agent_id, object_id=wallet_id, data=data)
+        outbox.record(
+            session, EventType.CONTROLS_CHANGED, agent_id=account.agent_id, object_id=wallet_id, data=data
+        )
     return _write(session, wallet_id, new, version=account.controls_version + 1, exists=old is not None), done
 
 

@@ -262,17 +262,17 @@ def test_an_idempotency_key_belongs_to_the_agent_across_a_rotation(ops: Operator
 
 def test_a_repeated_request_creates_nothing_again(ops: Operator) -> None:
     agent = ops.make_agent()
-    for path, body in (
-        ("/agents", {"name": "once"}),
-        (f"/agents/{agent.id}/rotate-key", {"grace_seconds": 5}),
-        (f"/agents/{agent.id}/credits", {"credits_usd": 5}),
-        ("/master-keys", {"name": "once"}),
+    for path, body, other in (
+        ("/agents", {"name": "once"}, {"name": "other"}),
+        (f"/agents/{agent.id}/rotate-key", {"grace_seconds": 5}, {"grace_seconds": 6}),
+        (f"/agents/{agent.id}/credits", {"credits_usd": 5}, {"credits_usd": 6}),
+        ("/master-keys", {"name": "once"}, {"name": "other"}),
     ):
         first = ops.post(path, body, Idempotency_Key="k")
         assert first.status_code < 300, first.text
         again = ops.post(path, body, Idempotency_Key="k")
         assert again.get_json() == first.get_json()
-        assert ops.post(path, {**body, "name": "other"}, Idempotency_Key="k").status_code == 409
+        assert ops.post(path, other, Idempotency_Key="k").status_code == 409
     assert agent.get("/v1/balance").status_code == 200
     with read_only_unit() as session:
         assert session.scalar(select(func.count(AgentRow.id))) == 2

@@ -164,7 +164,7 @@ def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     assert_any_field(body, schemas.ControlsBody)
     with unit_of_work() as session:
         changes = ControlsChange(**body)
-        controls, done = spending_controls.put_controls(session, wallet.id, changes, agent_id=wallet.agent_id)
+        controls, done = spending_controls.put_controls(session, wallet.id, changes)
         if done.loosens:
             act = AuditEvent(AuditAction.CONTROLS_LOOSENED, wallet.agent_id, **done.as_json(changes))
             trail.record(session, current_actor(), act)
