@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
@@ -13,10 +12,6 @@ from app.core import clock
 from app.core.money import usd_string
 from app.events import outbox
 from app.events.types import EventType
-from app.state import app_state
-
-if TYPE_CHECKING:
-    from app.approvals.service import ApprovalView
 
 _TYPES: Mapping[ApprovalStatus, EventType] = {
     ApprovalStatus.AWAITING: EventType.APPROVAL_REQUESTED,
@@ -29,19 +24,12 @@ _TYPES: Mapping[ApprovalStatus, EventType] = {
 }
 
 
-def page_url(agent_id: str, approval_id: str) -> str:
-    """Return the page on which the owner decides."""
-    return f"{app_state().settings.public_url}/owner/agents/{agent_id}/approvals/{approval_id}"
-
-
-def announce(
-    session: Session, row: Approval | ApprovalView, status: ApprovalStatus, **more: str | None
-) -> None:
+def announce(session: Session, row: Approval, status: ApprovalStatus, **more: str | None) -> None:
     """Record the event of a status of an approval, without the agent's own words."""
     data = {
-        "approval_id": row.id, "wallet_id": row.wallet_id, "kind": str(row.kind), "status": status.value,
+        "approval_id": row.id, "wallet_id": row.wallet_id, "kind": row.kind, "status": status.value,
         "reason": row.reason, "value_usd": usd_string(row.value_nanos), "recipient": row.recipient,
-        "domain": row.domain, "request_hash": row.request_hash, "url": page_url(row.agent_id, row.id),
+        "domain": row.domain, "request_hash": row.request_hash, "url": row.url,
         "expires_at": clock.isoformat(row.expires_at), **more,
     }  # fmt: skip
     outbox.record(session, _TYPES[status], agent_id=row.agent_id, object_id=row.id, data=data)

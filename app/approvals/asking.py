@@ -11,8 +11,9 @@ from flask import Response, jsonify
 
 from app.approvals import service
 from app.approvals.lifecycle import ApprovalKind, ApprovalStatus
+from app.approvals.models import Approval
 from app.approvals.schemas import AwaitingApproval
-from app.approvals.service import ApprovalView, PaymentRequest
+from app.approvals.service import PaymentRequest
 from app.core.money import usd_string
 from app.errors import ApprovalRequired, InvalidInput, ServiceError
 from app.idempotency.service import Claim
@@ -91,10 +92,10 @@ def rebuilt(subject_id: str, rebuild: Callable[[str], Any]) -> Any:
     return rebuild(subject_id) if approval is None else awaiting_response(approval)
 
 
-def awaiting_response(approval: ApprovalView) -> Response:
+def awaiting_response(approval: Approval) -> Response:
     """Return the answer to a request that an approval stands for."""
-    status = "awaiting_approval" if approval.status is ApprovalStatus.AWAITING else approval.status.value
-    values = {"status": status, "message": _MESSAGES[approval.status], "approval": approval}
+    status = "awaiting_approval" if approval.status == ApprovalStatus.AWAITING else approval.status
+    values = {"status": status, "message": _MESSAGES[ApprovalStatus(approval.status)], "approval": approval}
     response = jsonify(AwaitingApproval().dump(values))
     response.status_code = ACCEPTED
     response.headers["Location"] = f"/v1/approvals/{approval.id}"

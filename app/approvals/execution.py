@@ -117,14 +117,14 @@ def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
             if row.decided_at is None or clock.now() >= row.decided_at + _PERIOD:
                 minutes = _PERIOD // timedelta(minutes=1)
                 message = f"It could not be executed within {minutes} minutes; nothing was paid."
-                _fail(row, holder, _error("EXPIRED", message))
+                _fail(row, holder, "EXPIRED", message)
                 return
             actions[kind](_open(row, kind), claim)
         except ServiceError as error:
             _on_refusal(row, holder, claim, error)
             return
         if not claim.is_bound:
-            _fail(row, holder, _error("NOTHING_TO_PAY", "Nothing had to be paid. Repeat the request."))
+            _fail(row, holder, "NOTHING_TO_PAY", "Nothing had to be paid. Repeat the request.")
 
 
 def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: ServiceError) -> None:
@@ -132,12 +132,14 @@ def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: Servic
         # It was recorded as failed: the transaction says why.
         _log.info("approved_payment_failed", approval_id=row.id, code=error.code)
         with unit_of_work() as session:
-            session.execute(update(Approval).where(Approval.id == row.id).values(error=_shown(error)))
-        return
-    if isinstance(error, IdempotencyConflict) or error.status in _RETRIED_STATUSES:
-        _retry_later(row.id, holder)
-        return
-    _fail(row, holder, _shown(error))
+            shown = {"code": error.code, "message": error.message}
+            session.execute(update(Approval).where(Approval.id == row.id).values(error=shown))
+    elif isinstance(error, IdempotencyConflict) or error.status in _RETRIED_STATUSES:
+        is_own = and_(Approval.id == row.id, Approval.holder == holder)
+        with unit_of_work() as session:
+            session.execute(update(Approval).where(is_own).values(lease_until=clock.now() + _RETRY_AFTER))
+    else:
+        _fail(row, holder, error.code, error.message)
 
 
 def _take(approval_id: str, holder: str) -> Approval | None:
@@ -176,32 +178,18 @@ def _open(row: Approval, kind: ApprovalKind) -> ApprovedRequest:
     return ApprovedRequest(row.agent_id, found["wallet_id"], body, approved)
 
 
-def _fail(row: Approval, holder: str, error: Mapping[str, Any]) -> None:
+def _fail(row: Approval, holder: str, code: str, message: str) -> None:
     """End an approval of which certainly nothing was recorded, and release its hold."""
     with unit_of_work() as session:
         accounts.lock_account_of_hold(session, row.id)
         if APPROVALS.move(
             session, row.id, ApprovalStatus.APPROVED, ApprovalStatus.FAILED,
-            where=_IS_HELD, parameters={"by_holder": holder}, error=dict(error),
+            where=_IS_HELD, parameters={"by_holder": holder}, error={"code": code, "message": message},
         ):  # fmt: skip
             spending_holds.release(session, row.id)
-            announce(session, row, ApprovalStatus.FAILED, error=str(error["code"]))
-
-
-def _retry_later(approval_id: str, holder: str) -> None:
-    is_own = and_(Approval.id == approval_id, Approval.holder == holder)
-    with unit_of_work() as session:
-        session.execute(update(Approval).where(is_own).values(lease_until=clock.now() + _RETRY_AFTER))
+            announce(session, row, ApprovalStatus.FAILED, error=code)
 
 
 def _is_due(now: datetime) -> ColumnElement[bool]:
     is_free = or_(Approval.lease_until.is_(None), Approval.lease_until < now)
     return and_(Approval.status == ApprovalStatus.APPROVED.value, is_free)
-
-
-def _shown(error: ServiceError) -> dict[str, Any]:
-    return _error(error.code, error.message)
-
-
-def _error(code: str, message: str) -> dict[str, Any]:
-    return {"code": code, "message": message}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,13 +11,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
 from app.db.columns import ID, UtcDateTime, partial_index
+from app.events.notices import OwnerNotice
 from app.extensions import Model
+from app.state import app_state
 
 
 class Approval(Authenticated, Model):
     """A payment that an agent requested and its owner decides on; its id is the reference of its hold."""
 
     __tablename__ = "approvals"
+    __allow_unmapped__ = True
     not_authenticated = frozenset({
         "sealed", "answer", "subject_id", "error", "holder", "lease_until", "request_id", "created_at",
         "finished_at"
@@ -62,3 +66,30 @@ class Approval(Authenticated, Model):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     decided_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    notices: Sequence[OwnerNotice] = ()
+    """The notices of its request, if it was read to be shown."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether its status will still change."""
+        return self.finished_at is None
+
+    @property
+    def url(self) -> str:
+        """Return the page on which the owner decides."""
+        return f"{app_state().settings.public_url}/owner/agents/{self.agent_id}/approvals/{self.id}"
+
+    @property
+    def notified(self) -> bool:
+        """Return whether a notice of the request has reached the owner."""
+        return any(each.delivered_at is not None for each in self.notices)
+
+    @property
+    def transaction_id(self) -> str | None:
+        """Return the movement that was recorded, if it is one."""
+        return None if self.kind == "purchase" else self.subject_id
+
+    @property
+    def purchase_id(self) -> str | None:
+        return self.subject_id if self.kind == "purchase" else None

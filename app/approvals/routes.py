@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.approvals import schemas, service
-from app.approvals.service import ApprovalView
+from app.approvals.models import Approval
 from app.core.pagination import Page
 from app.identity import guards
 from app.web import prefer
@@ -22,7 +22,7 @@ blp = Blueprint(
 @blp.get("")
 @blp.arguments(schemas.ApprovalQuery, location="query")
 @blp.response(200, schemas.ApprovalPage)
-def list_approvals(query: dict[str, Any]) -> Page[ApprovalView]:
+def list_approvals(query: dict[str, Any]) -> Page[Approval]:
     """List the agent's approvals, newest first."""
     return service.list_of(query["page"], agent_id=guards.require_agent(), status=query["status"])
 
@@ -30,7 +30,7 @@ def list_approvals(query: dict[str, Any]) -> Page[ApprovalView]:
 @blp.get("/<string:approval_id>")
 @blp.response(200, schemas.ApprovalShape)
 @blp.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the decision and its execution.")
-def get_approval(approval_id: str) -> ApprovalView:
+def get_approval(approval_id: str) -> Approval:
     """Read an approval: the owner's decision, and the transaction that was executed."""
     approval = service.get(approval_id, agent_id=guards.require_agent())
     seconds = prefer.wait_seconds()
@@ -41,6 +41,6 @@ def get_approval(approval_id: str) -> ApprovalView:
 
 @blp.post("/<string:approval_id>/cancel")
 @blp.response(200, schemas.ApprovalShape)
-def cancel_approval(approval_id: str) -> ApprovalView:
+def cancel_approval(approval_id: str) -> Approval:
     """Cancel a request that the owner has not decided. Read `status`: the owner may have been faster."""
     return service.cancel(service.get(approval_id, agent_id=guards.require_agent()))

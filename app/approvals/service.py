@@ -17,20 +17,19 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.approvals.announcements import announce, page_url
+from app.approvals.announcements import announce
 from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalKind, ApprovalStatus
 from app.approvals.models import Approval
 from app.authenticated import seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count
+from app.db.statements import count, page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import ApprovalRequired, LimitReached, NotFound
 from app.events import notices
-from app.events.notices import OwnerNotice
 from app.events.types import EventType
 from app.idempotency.service import Claim
 from app.jobs import JobName
@@ -49,6 +48,7 @@ MAX_SEALED_BYTES = 2**20
 _NOTICE_AFTER = timedelta(minutes=1)
 _MAX_COUNTED = 1000
 SEALED_REQUESTS = SealedColumn("approvals", "sealed")
+_IS_AWAITING = Approval.status == ApprovalStatus.AWAITING.value
 _OPEN = [status.value for status in OPEN_STATUSES]
 _EXPIRE_BATCH = 200
 _POLLS_PER_SECOND = 2
@@ -76,57 +76,6 @@ class OwnerProof:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalView:
-    """An approval as its agent and its owner see it."""
-
-    id: str
-    agent_id: str
-    wallet_id: str
-    kind: ApprovalKind
-    status: ApprovalStatus
-    reason: str
-    value_nanos: int
-    recipient: str | None
-    domain: str | None
-    facts: Mapping[str, str]
-    note: str | None
-    request_hash: str
-    answer: str | None
-    decided_by: str | None
-    subject_id: str | None
-    error: Mapping[str, Any] | None
-    created_at: datetime
-    expires_at: datetime
-    decided_at: datetime | None
-    finished_at: datetime | None
-    notices: Sequence[OwnerNotice] = ()
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether its status will still change."""
-        return self.status in OPEN_STATUSES
-
-    @property
-    def url(self) -> str:
-        """Return the page on which the owner decides."""
-        return page_url(self.agent_id, self.id)
-
-    @property
-    def notified(self) -> bool:
-        """Return whether a notice of the request has reached the owner."""
-        return any(each.delivered_at is not None for each in self.notices)
-
-    @property
-    def transaction_id(self) -> str | None:
-        """Return the movement that was recorded, if it is one."""
-        return None if self.kind is ApprovalKind.PURCHASE else self.subject_id
-
-    @property
-    def purchase_id(self) -> str | None:
-        return self.subject_id if self.kind is ApprovalKind.PURCHASE else None
-
-
-@dataclass(frozen=True, slots=True)
 class PaymentRequest:
     """A request of an agent that needs an approval: its body in canonical form, its facts, and the agent's words."""
 
@@ -136,7 +85,7 @@ class PaymentRequest:
     note: str | None = None
 
 
-def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim: Claim) -> ApprovalView:
+def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim: Claim) -> Approval:
     """Hold the value of a payment and store its request for the owner's decision.
 
     Raises: the 403 errors of refused limits; LimitReached with too many open approvals.
@@ -163,7 +112,8 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
     )  # fmt: skip
     with unit_of_work() as session:
         spending_holds.hold_for_approval(session, needed.wallet_id, spending, reference=approval_id)
-        if count(session, Approval, _is_open_of(needed.wallet_id)) >= MAX_OPEN_APPROVALS:
+        is_open = (Approval.wallet_id == needed.wallet_id) & Approval.status.in_(_OPEN)
+        if count(session, Approval, is_open) >= MAX_OPEN_APPROVALS:
             raise LimitReached(
                 f"{MAX_OPEN_APPROVALS} payments of this wallet already wait for its owner. Cancel some, or wait.",
                 details={"approvals": MAX_OPEN_APPROVALS},
@@ -187,42 +137,35 @@ def _assert_storable(session: Session, row: Approval) -> None:
         )
 
 
-def get(approval_id: str, *, agent_id: str | None = None) -> ApprovalView:
+def get(approval_id: str, *, agent_id: str | None = None) -> Approval:
     """Return an approval. Raises: NotFound, including for malformed ids and those of other agents."""
     found = find(approval_id)
     if found is None or (agent_id is not None and found.agent_id != agent_id):
-        raise _not_found()
+        raise NotFound("This key has no approval with this id.")
     return found
 
 
-def find(approval_id: str) -> ApprovalView | None:
+def find(approval_id: str) -> Approval | None:
     canonical = identifiers.parse_id(approval_id)
     with read_only_unit() as session:
         row = session.get(Approval, canonical) if canonical else None
-        return None if row is None else _views(session, [row])[0]
+        _prepare(session, [row] if row is not None else [])
+        return row
 
 
 def list_of(
     page: PageRequest, *, agent_id: str | None = None, status: ApprovalStatus | None = None
-) -> Page[ApprovalView]:
+) -> Page[Approval]:
     """Return a page of the approvals of an agent, or of all, newest first."""
-    conditions: list[ColumnElement[bool]] = []
-    if agent_id is not None:
-        conditions.append(Approval.agent_id == agent_id)
-    if status is not None:
-        conditions.append(Approval.status == status.value)
+    conditions = [Approval.agent_id == agent_id] if agent_id is not None else []
+    conditions += [Approval.status == status.value] if status is not None else []
     with read_only_unit() as session:
-        rows = session.scalars(
-            select(Approval)
-            .where(*conditions)
-            .order_by(Approval.created_at.desc(), Approval.id.desc())
-            .limit(page.limit)
-            .offset(page.offset)
-        ).all()
-        return Page(_views(session, rows), count(session, Approval, *conditions), page)
+        found: Page[Approval] = page_of(session, Approval, page, *conditions, newest_first=True)
+        _prepare(session, found.items)
+        return found
 
 
-def wait_for_end(approval: ApprovalView, *, seconds: Decimal, account_id: str) -> ApprovalView:
+def wait_for_end(approval: Approval, *, seconds: Decimal, account_id: str) -> Approval:
     """Wait for an approval to end, as long as requested and while a waiting slot is free."""
     if seconds <= 0:
         return approval
@@ -235,7 +178,7 @@ def wait_for_end(approval: ApprovalView, *, seconds: Decimal, account_id: str) -
     return approval
 
 
-def cancel(approval: ApprovalView) -> ApprovalView:
+def cancel(approval: Approval) -> Approval:
     """Cancel an approval that its owner has not decided; another one is returned as it is."""
     with unit_of_work() as session:
         _end(session, approval, ApprovalStatus.CANCELLED)
@@ -244,7 +187,7 @@ def cancel(approval: ApprovalView) -> ApprovalView:
 
 def decide(
     session: Session,
-    approval: ApprovalView,
+    approval: Approval,
     *,
     is_approved: bool,
     proof: OwnerProof,
@@ -260,7 +203,7 @@ def decide(
     """
     if is_approved and not proof.permits_approval:
         raise ValueError("a session alone does not approve a payment")
-    if _end_if_expired(session, approval):
+    if clock.now() >= approval.expires_at and _end(session, approval, ApprovalStatus.EXPIRED):
         return False
     decided: dict[str, Any] = {"decided_at": clock.now(), "decided_by": proof.method.value, "answer": answer}
     if not is_approved:
@@ -277,9 +220,9 @@ def decide(
     return True
 
 
-def expire_if_due(approval: ApprovalView) -> None:
+def expire_if_due(approval: Approval) -> None:
     """Expire an approval that was not decided in time, if it is one."""
-    if approval.status is ApprovalStatus.AWAITING and clock.now() >= approval.expires_at:
+    if approval.status == ApprovalStatus.AWAITING and clock.now() >= approval.expires_at:
         with unit_of_work() as session:
             _end(session, approval, ApprovalStatus.EXPIRED)
 
@@ -289,13 +232,13 @@ def expire_due(now: datetime) -> int:
     with read_only_unit() as session:
         due = session.scalars(
             select(Approval)
-            .where(Approval.status == ApprovalStatus.AWAITING.value, Approval.expires_at <= now)
+            .where(_IS_AWAITING, Approval.expires_at <= now)
             .order_by(Approval.expires_at)
             .limit(_EXPIRE_BATCH)
         ).all()
-        views = _views(session, due)
+        _prepare(session, due)
     expired = 0
-    for each in views:
+    for each in due:
         with unit_of_work() as session:
             expired += _end(session, each, ApprovalStatus.EXPIRED)
     return expired
@@ -303,25 +246,19 @@ def expire_due(now: datetime) -> int:
 
 def count_unnoticed(session: Session, now: datetime) -> dict[str, int]:
     """Return how many approvals wait, and of how many, after a minute, no notice has reached the owner."""
-    is_awaiting = Approval.status == ApprovalStatus.AWAITING.value
-    oldest = select(Approval.id).where(is_awaiting, Approval.created_at < now - _NOTICE_AFTER)
+    oldest = select(Approval.id).where(_IS_AWAITING, Approval.created_at < now - _NOTICE_AFTER)
     waiting = session.scalars(oldest.order_by(Approval.created_at).limit(_MAX_COUNTED)).all()
     found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, waiting) if waiting else {}
     reached = [each for each in waiting if any(one.delivered_at for one in found.get(each, ()))]
-    return {"all": count(session, Approval, is_awaiting), "unnotified": len(waiting) - len(reached)}
+    return {"all": count(session, Approval, _IS_AWAITING), "unnotified": len(waiting) - len(reached)}
 
 
 def count_awaiting(session: Session, agent_id: str) -> int:
     """Return the number of an agent's approvals that wait for a decision."""
-    is_awaiting = Approval.status == ApprovalStatus.AWAITING.value
-    return count(session, Approval, Approval.agent_id == agent_id, is_awaiting)
+    return count(session, Approval, Approval.agent_id == agent_id, _IS_AWAITING)
 
 
-def _end_if_expired(session: Session, approval: ApprovalView) -> bool:
-    return clock.now() >= approval.expires_at and _end(session, approval, ApprovalStatus.EXPIRED)
-
-
-def _end(session: Session, approval: ApprovalView, target: ApprovalStatus, **changes: Any) -> bool:
+def _end(session: Session, approval: Approval, target: ApprovalStatus, **changes: Any) -> bool:
     """End an undecided approval and release its hold, both or neither; return whether this call did it."""
     accounts.lock_account_of_hold(session, approval.id)
     if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, target, **changes):
@@ -331,23 +268,10 @@ def _end(session: Session, approval: ApprovalView, target: ApprovalStatus, **cha
     return True
 
 
-def _is_open_of(wallet_id: str) -> ColumnElement[bool]:
-    return (Approval.wallet_id == wallet_id) & Approval.status.in_(_OPEN)
-
-
-def _views(session: Session, rows: Sequence[Approval]) -> list[ApprovalView]:
+def _prepare(session: Session, rows: Sequence[Approval]) -> None:
+    """Verify what the owner decides on, and add its notices. Raises: RowChanged."""
     for row in rows:
-        # It is what the owner decides on.
         seal_of(Approval).verify(session, row)
     found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, [row.id for row in rows]) if rows else {}
-    return [_view(row, found.get(row.id, ())) for row in rows]
-
-
-def _view(row: Approval, found: Sequence[OwnerNotice]) -> ApprovalView:
-    values = {name: getattr(row, name) for name in ApprovalView.__slots__ if name != "notices"}
-    values |= {"kind": ApprovalKind(row.kind), "status": ApprovalStatus(row.status)}
-    return ApprovalView(**values, notices=found)
-
-
-def _not_found() -> NotFound:
-    return NotFound("This key has no approval with this id.")
+    for row in rows:
+        row.notices = found.get(row.id, ())

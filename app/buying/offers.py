@@ -105,7 +105,7 @@ class PaymentOffer:
         return encode_header(document)
 
 
-def header_name(version: int) -> str:
+def header_name(version: int | None) -> str:
     """Return the name of the header that carries a payment."""
     return SIGNED_HEADER if version == _V2 else _LEGACY_HEADER
 

@@ -41,15 +41,9 @@ _MAX_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class ServicePurchaseView:
-    """What a payment bought where."""
+    """What a payment bought where: its row, and the transaction that pays."""
 
-    id: str
-    url: str
-    host: str
-    method: str
-    version: int
-    network: str
-    created_at: datetime
+    row: ServicePurchase
     payment: TransactionView
 
 
@@ -127,7 +121,7 @@ def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchaseView, Selle
         if row is None or row.wallet_id != wallet_id:
             raise NotFound("This wallet has no such purchase.")
         view, sealed = _views(session, [row])[0], row.answer_sealed
-    answer = None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, view.id))
+    answer = None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, row.id))
     return view, answer
 
 
@@ -208,10 +202,4 @@ def remove_rows_of(session: Session, wallet_id: str) -> None:
 
 def _views(session: Session, rows: Sequence[ServicePurchase]) -> list[ServicePurchaseView]:
     payments = history.views_of(session, [row.id for row in rows])
-    return [
-        ServicePurchaseView(
-            id=row.id, url=row.url, host=row.host, method=row.method, version=row.version, network=row.network,
-            created_at=row.created_at, payment=payments[row.id],
-        )
-        for row in rows
-    ]  # fmt: skip
+    return [ServicePurchaseView(row, payments[row.id]) for row in rows]

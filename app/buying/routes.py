@@ -82,10 +82,9 @@ def _order(body: dict[str, Any]) -> FetchOrder:
 
 
 def _parse_order(body: dict[str, Any], *, key_id: str | None = None) -> FetchOrder:
-    names = ("url", "method", "headers", "body")
-    request_ = sellers.parse_request(**{name: body[name] for name in names})
+    parts = {name: body[name] for name in ("url", "method", "headers", "body")}
     return FetchOrder(
-        request_,
+        sellers.parse_request(**parts),
         body["max_amount_usd"],
         frozenset(map(ChainName, body["networks"])),
         body["session_id"],
@@ -97,10 +96,8 @@ def _derived_key() -> str:
     """Return a key by what is bought; the idempotency key's scope has the wallet."""
     # Before validation: whatever is not valid is refused under any key.
     body = parsed_body(current_request())
-    parts = [
-        str(body.get(name) or default) for name, default in (("method", "GET"), ("url", ""), ("body", ""))
-    ]
-    parts[1] = schemas.one_spelling(parts[1])
+    method, url, text = (str(body.get(name) or "") for name in ("method", "url", "body"))
+    parts = (method or "GET", schemas.one_spelling(url), text)
     return derived_key("\n".join(parts).encode("utf-8", "surrogatepass"))
 
 
@@ -110,17 +107,14 @@ def _resume(subject_id: str) -> Any:
     Once its approval is executed, it is that of the payment.
     """
     approval = approvals.find(subject_id)
-    if approval is None:
-        return _resume_payment(subject_id)
-    if approval.transaction_id is not None:
-        return _resume_payment(approval.transaction_id)
-    return asking.awaiting_response(approval)
-
-
-def _resume_payment(transaction_id: str) -> dict[str, Any]:
+    transaction_id = subject_id if approval is None else approval.transaction_id
+    if approval is not None and transaction_id is None:
+        return asking.awaiting_response(approval)
     order = _order(_LOAD_BODY.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
-    return schemas.fetched(service.resume(wallet, order, transaction_id, wait_seconds=prefer.wait_seconds()))
+    return schemas.fetched(
+        service.resume(wallet, order, str(transaction_id), wait_seconds=prefer.wait_seconds())
+    )
 
 
 @blp.post("/<string:wallet_id>/x402/fetch")
@@ -145,7 +139,7 @@ def _resume_payment(transaction_id: str) -> dict[str, Any]:
     "Prefer",
     "`respond-async` returns without waiting for the chain; `wait=N` waits up to N (at most 25) seconds.",
 )
-def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim | None = None) -> Any:
+def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) -> Any:
     """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
 
     The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
@@ -156,13 +150,12 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim |
     if body["dry_run"]:
         return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
     wait = prefer.wait_seconds()
-    own = claim or Claim()
     return asking.or_ask(
         ApprovalKind.X402,
-        lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=own)),
+        lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=claim)),
         schema=_LOAD_BODY,
         body=body,
-        claim=own,
+        claim=claim,
     )
 
 

@@ -153,17 +153,17 @@ class FetchQuoteShape(Schema):
 class PurchaseRowShape(Schema):
     """What a payment bought where."""
 
-    transaction_id = fields.UUID(required=True, attribute="id")
-    url = fields.String(required=True)
-    domain = fields.String(required=True, attribute="host")
-    method = fields.String(required=True)
-    network = fields.String(required=True)
+    transaction_id = fields.UUID(required=True, attribute="row.id")
+    url = fields.String(required=True, attribute="row.url")
+    domain = fields.String(required=True, attribute="row.host")
+    method = fields.String(required=True, attribute="row.method")
+    network = fields.String(required=True, attribute="row.network")
     amount = fields.String(required=True, attribute="payment.amount")
     currency = fields.String(required=True, attribute="payment.currency")
     pay_to = fields.String(required=True, attribute="payment.to_address")
     status = fields.String(required=True, attribute="payment.status", metadata={"enum": list(MovementStatus)})
     tx_hash = fields.String(required=True, allow_none=True, attribute="payment.tx_hash")
-    created_at = Instant(required=True)
+    created_at = Instant(required=True, attribute="row.created_at")
 
 
 ServicePurchasePage = page_schema(
@@ -215,11 +215,11 @@ def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dic
     """Return a purchase with its answer."""
     return {
         **_answer(answer),
-        "payment": _payment(purchase.payment, purchase.version, purchase.network),
-        "url": purchase.url,
-        "domain": purchase.host,
-        "method": purchase.method,
-        "created_at": purchase.created_at,
+        "payment": _payment(purchase.payment, purchase.row.version, purchase.row.network),
+        "url": purchase.row.url,
+        "domain": purchase.row.host,
+        "method": purchase.row.method,
+        "created_at": purchase.row.created_at,
     }
 
 
@@ -240,6 +240,14 @@ def quoted(quote: FetchQuote) -> dict[str, Any]:
     }
 
 
+def body_members(body: bytes) -> dict[str, str]:
+    """Return the body of a foreign response as JSON can hold it: as text if it is some, else in base64."""
+    try:
+        return {"body": body.decode(), "body_encoding": "text"}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}
+
+
 def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
     if answer is None:
         return {"status": None, "headers": {}, "body": None, "body_encoding": "text", "truncated": False}
@@ -247,15 +255,10 @@ def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
     for name, value in answer.headers:
         lower = name.lower()
         headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
-    try:
-        body, encoding = answer.body.decode(), "text"
-    except UnicodeDecodeError:
-        body, encoding = base64.b64encode(answer.body).decode(), "base64"
     return {
         "status": answer.status,
         "headers": headers,
-        "body": body,
-        "body_encoding": encoding,
+        **body_members(answer.body),
         "truncated": answer.is_truncated or not answer.is_complete,
     }
 

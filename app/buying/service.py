@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from http import HTTPStatus
 
@@ -94,8 +94,8 @@ def fetch(
             chosen = _choose(wallet, order, unpaid)
             payment = _record(wallet, order.request, chosen, claim=claim)
             meter.is_paid = True
-        stored = _StoredPayment(payment, chosen.offer.terms.version, chosen.offer.network)
-        return _present(wallet, order.request, stored, wait_seconds=wait_seconds)
+        stored = FetchResult(None, payment, chosen.offer.terms.version, chosen.offer.network)
+        return _present(wallet, order.request, payment, stored, wait_seconds=wait_seconds)
 
 
 def resume(
@@ -108,14 +108,14 @@ def resume(
         authorizations.wait(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
         purchase, answer = records.get(wallet.id, transaction_id)
     bought = records.bought_answer(purchase, answer)
+    stored = FetchResult(bought, purchase.payment, purchase.row.version, purchase.row.network)
     if bought is not None or purchase.payment.status == MovementStatus.FAILED:
-        return FetchResult(bought, purchase.payment, purchase.version, purchase.network)
+        return stored
     # The seller may not have the signed bytes yet; what they take is counted already.
     with read_only_unit() as session:
         spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.request.host))
     with _permit(wallet, order.request):
-        stored = _StoredPayment(purchase.payment, purchase.version, purchase.network)
-        return _present(wallet, order.request, stored, wait_seconds=wait_seconds)
+        return _present(wallet, order.request, purchase.payment, stored, wait_seconds=wait_seconds)
 
 
 def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
@@ -140,15 +140,6 @@ class _PreparedPayment:
     funds: AvailableFunds
     intent: PaymentIntent
     prepared: Terms
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredPayment:
-    """A payment with signed bytes, which are sent in this version on this network."""
-
-    payment: TransactionView
-    version: int
-    network: str
 
 
 @contextmanager
@@ -265,10 +256,14 @@ def _record(
 
 
 def _present(
-    wallet: WalletView, request: SellerRequest, stored: _StoredPayment, *, wait_seconds: Decimal | None
+    wallet: WalletView,
+    request: SellerRequest,
+    payment: TransactionView,
+    stored: FetchResult,
+    *,
+    wait_seconds: Decimal | None,
 ) -> FetchResult:
     """Send the stored bytes with the request. What is recorded is returned, whatever happens from here on."""
-    payment = stored.payment
     signed = authorizations.stored(payment.id)
     answer = None
     try:
@@ -280,7 +275,7 @@ def _present(
         _log.warning("seller_gave_no_answer", transaction_id=payment.id, reason=error.reason)
     if answer is None or answer.status != HTTPStatus.PAYMENT_REQUIRED:
         payment = authorizations.wait(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
-    return FetchResult(answer, payment, stored.version, stored.network)
+    return replace(stored, answer=answer, payment=payment)
 
 
 def _payment_failed(error: PortError) -> PaymentFailed:

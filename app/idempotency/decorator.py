@@ -146,15 +146,12 @@ def _execute_and_store(
 ) -> Response:
     try:
         response = make_response(_execute(view, claim, args, kwargs))
-    except ServiceError as error:
+    except Exception as error:
         if not claim.is_bound:
             claim.release()
+        if not claim.is_bound or not isinstance(error, ServiceError):
             raise
         response = error_responses.error_response(error)
-    except Exception:
-        if not claim.is_bound:
-            claim.release()
-        raise
     try:
         if stores_response:
             claim.store_response(response.status_code, response.get_data())

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
@@ -110,10 +111,6 @@ class Claim:
     def _is_held(self) -> ColumnElement[bool]:
         return and_(IdempotencyKey.id.in_(self._row_ids), IdempotencyKey.holder == self._holder)
 
-    def joined(self, other: Claim) -> Claim:
-        """Return one claim on the keys of two that the same request holds."""
-        return Claim(self._holder, *self._row_ids, *other._row_ids)
-
     def _mark_bound(self) -> None:
         self.is_bound = True
 
@@ -158,60 +155,56 @@ def claim_key(
 
     Raises: IdempotencyConflict while the earlier request is still running, or with `conflict` if it was another one.
     """
-    holder = new_id()
-    first, sent = Claim(holder), content if sent is None else sent
-    if former is not None and former != scope:
-        found = _claim_one(former, content, sent, holder, lifetime=lifetime, conflict=conflict)
+    holder, row_ids = new_id(), list[str]()
+    for each in dict.fromkeys((former or scope, scope)):
+        try:
+            found = _claim_one(
+                each, content, content if sent is None else sent, holder, lifetime=lifetime, conflict=conflict
+            )
+        except IdempotencyConflict:
+            Claim(holder, *row_ids).release()
+            raise
         if isinstance(found, StoredResponse):
+            Claim(holder, *row_ids).release()
             return found
-        first = found
-    try:
-        found = _claim_one(scope, content, sent, holder, lifetime=lifetime, conflict=conflict)
-    except IdempotencyConflict:
-        first.release()
-        raise
-    if isinstance(found, StoredResponse):
-        first.release()
-        return found
-    return first.joined(found)
+        row_ids.append(found)
+    return Claim(holder, *row_ids)
 
 
 def _claim_one(
     scope: KeyScope, content: bytes, sent: bytes, holder: str, *, lifetime: timedelta, conflict: str
-) -> Claim | StoredResponse:
+) -> str | StoredResponse:
+    """Return the id of the claimed row, or what an earlier request has left. Raises: IdempotencyConflict."""
     now, row_id = clock.now(), new_id()
     canonical, of_bytes = _fingerprints(content), _fingerprints(sent)
-    hmacs = {"request_hmac": canonical[0], "body_hmac": of_bytes[0]}
-    try:
+    claimed = {
+        "request_hmac": canonical[0], "body_hmac": of_bytes[0], "holder": holder, "lease_until": now + _LEASE,
+        "created_at": now,
+    }  # fmt: skip
+    with suppress(IntegrityError):
         with unit_of_work() as session:
-            session.add(
-                IdempotencyKey(
-                    id=row_id,
-                    **asdict(scope),
-                    **hmacs,
-                    holder=holder,
-                    lease_until=now + _LEASE,
-                    created_at=now,
-                )
-            )
+            session.add(IdempotencyKey(id=row_id, **asdict(scope), **claimed))
             session.flush()
-        return Claim(holder, row_id)
-    except IntegrityError:
-        pass
+        return row_id
     with unit_of_work() as session:
-        query = select(IdempotencyKey).filter_by(**asdict(scope)).with_for_update()
-        row = session.scalars(query).one_or_none()
+        row = session.scalars(
+            select(IdempotencyKey).filter_by(**asdict(scope)).with_for_update()
+        ).one_or_none()
         if row is None:
             raise _in_progress(now, now)
-        if row.created_at < now - lifetime:
-            return _take_over(session, row, holder=holder, now=now, **hmacs)
-        if not (_is_among(row.request_hmac, canonical) or _is_among(row.body_hmac, of_bytes)):
+        is_new = row.created_at < now - lifetime
+        if not (is_new or _is_among(row.request_hmac, canonical) or _is_among(row.body_hmac, of_bytes)):
             raise IdempotencyConflict(conflict)
-        if row.answer_status is None and row.lease_until > now:
-            raise _in_progress(row.lease_until, now)
-        if row.answer_status is None and row.subject_id is None:
-            return _take_over(session, row, holder=holder, now=now, **hmacs)
-        return StoredResponse(row.id, row.subject_id, row.answer_status, row.answer_sealed)
+        if not is_new:
+            if row.answer_status is None and row.lease_until > now:
+                raise _in_progress(row.lease_until, now)
+            if row.answer_status is not None or row.subject_id is not None:
+                return StoredResponse(row.id, row.subject_id, row.answer_status, row.answer_sealed)
+        # Abandoned, or too old; the row is locked.
+        for name, value in claimed.items():
+            setattr(row, name, value)
+        row.subject_id = row.answer_status = row.answer_sealed = None
+        return row.id
 
 
 def derived_key(content: bytes) -> str:
@@ -228,49 +221,6 @@ def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _M
         batch_size=batch_size,
         max_batches=max_batches,
     )
-
-
-def _take_over(
-    session: Session,
-    row: IdempotencyKey,
-    *,
-    holder: str,
-    now: datetime,
-    body_hmac: str,
-    request_hmac: str | None = None,
-) -> Claim:
-    """Take over an abandoned claim.
-
-    The update names all values that were read, for a caller that read them before it locked the row.
-
-    Raises: IdempotencyConflict when the row has changed since.
-    """
-    as_read = [
-        IdempotencyKey.id == row.id,
-        IdempotencyKey.holder == row.holder,
-        IdempotencyKey.created_at == row.created_at,
-        IdempotencyKey.lease_until == row.lease_until,
-        IdempotencyKey.subject_id.is_not_distinct_from(row.subject_id),
-        IdempotencyKey.answer_status.is_not_distinct_from(row.answer_status),
-    ]
-    updated = session.execute(
-        update(IdempotencyKey)
-        .where(*as_read)
-        .values(
-            holder=holder,
-            lease_until=now + _LEASE,
-            created_at=now,
-            body_hmac=body_hmac,
-            request_hmac=request_hmac,
-            subject_id=None,
-            answer_status=None,
-            answer_sealed=None,
-        )
-        .execution_options(synchronize_session=False)
-    )
-    if updated.rowcount != 1:  # type: ignore[attr-defined]
-        raise _in_progress(now, now)
-    return Claim(holder, row.id)
 
 
 def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:

@@ -30,6 +30,8 @@ _LIST_TTL_MS = 300_000
 _PAYMENT_KEY = "x402/payment"
 STATUS_KEY = "purser/status"
 """The member of a result's `_meta` with the status that the API would have answered."""
+_SERVER_INFO = {"name": "purser", "title": "Purser", "version": VERSION}
+_CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {}}
 _REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _INSTRUCTIONS = (
     "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
@@ -48,16 +50,8 @@ def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
     result = method(request, message.params)
     if message.is_stateless:
         result.setdefault("resultType", "complete")
-        result.setdefault("_meta", {})[messages.SERVER_INFO_KEY] = _server_info()
+        result.setdefault("_meta", {})[messages.SERVER_INFO_KEY] = _SERVER_INFO
     return result
-
-
-def _server_info() -> dict[str, Any]:
-    return {"name": "purser", "title": "Purser", "version": VERSION}
-
-
-def _capabilities() -> dict[str, Any]:
-    return {"tools": {}, "resources": {}}
 
 
 def _cached(result: dict[str, Any], *, ttl_ms: int = _LIST_TTL_MS) -> dict[str, Any]:
@@ -70,19 +64,17 @@ def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str,
         raise McpError(INVALID_PARAMS, '"protocolVersion" must be a string.')
     return {
         "protocolVersion": asked if asked in messages.HANDSHAKE else messages.HANDSHAKE[0],
-        "capabilities": _capabilities(),
-        "serverInfo": _server_info(),
+        "capabilities": _CAPABILITIES,
+        "serverInfo": _SERVER_INFO,
         "instructions": _INSTRUCTIONS,
     }
 
 
 def _discover(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
-        "supportedVersions": list(messages.VERSIONS),
-        "capabilities": _capabilities(),
-        "instructions": _INSTRUCTIONS,
-    }
-    return _cached(found)
+    versions = list(messages.VERSIONS)
+    return _cached(
+        {"supportedVersions": versions, "capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS}
+    )
 
 
 def _ping(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,12 +86,11 @@ def _list_tools(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str
 
 
 def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
-    name, arguments = params.get("name"), params.get("arguments", {})
+    name, arguments = params.get("name"), params.get("arguments")
     tool = TOOLS.get(name) if isinstance(name, str) else None
     if tool is None:
         raise McpError(INVALID_PARAMS, f"Unknown tool; the tools are {', '.join(TOOLS)}.")
-    if arguments is None:
-        arguments = {}
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, dict):
         raise McpError(INVALID_PARAMS, '"arguments" must be an object.')
     known = app_state().part(ToolDescriptions).argument_names[tool.name]
@@ -110,22 +101,18 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
     arguments = dict(arguments)
     headers = _key_headers(request)
     request_id = arguments.pop(REQUEST_ID, None) if tool.moves_money else None
-    if request_id is not None and not _is_request_id(request_id):
+    if request_id is not None and not (isinstance(request_id, str) and _REQUEST_ID.fullmatch(request_id)):
         refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
         return _result_of(error_responses.error_response(refusal))
-    target = tool.target_of(arguments)
-    if target is None:
+    endpoint = tool.endpoint_of(arguments)
+    if endpoint is None:
         payment = params.get("_meta", {}).get(_PAYMENT_KEY)
         return _result_of(
             call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id)
         )
     if request_id is not None:
         headers[HEADER] = request_id
-    return _result_of(call_view(request, target, arguments, headers=headers, derives_key=tool.moves_money))
-
-
-def _is_request_id(value: Any) -> bool:
-    return isinstance(value, str) and _REQUEST_ID.fullmatch(value) is not None
+    return _result_of(call_view(request, endpoint, arguments, headers=headers, derives_key=tool.moves_money))
 
 
 def _key_headers(request: ClientRequest) -> dict[str, str]:
@@ -158,22 +145,14 @@ def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> d
         name: refusal[name] for name in ("code", "details", "request_id") if name in refusal
     }
     structured = {**kept, **document}
-    return {
-        "content": [{"type": "text", "text": json.dumps(structured)}],
-        "structuredContent": structured,
-    }
+    return {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
 
 
 def _list_resources(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
     base = app_state().settings.public_url
     found = [
-        {
-            "uri": base + each.path,
-            "name": each.name,
-            "description": each.description,
-            "mimeType": each.media_type,
-        }
-        for each in RESOURCES.values()
+        {"uri": base + path, "name": name, "description": description, "mimeType": media_type}
+        for path, (_, name, media_type, description) in RESOURCES.items()
     ]
     return _cached({"resources": found})
 
@@ -185,19 +164,18 @@ def _list_templates(_request: ClientRequest, _params: Mapping[str, Any]) -> dict
 def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
     uri = params.get("uri")
     base = app_state().settings.public_url
-    resource = (
-        RESOURCES.get(uri.removeprefix(base)) if isinstance(uri, str) and uri.startswith(base) else None
-    )
-    if resource is None:
+    path = uri.removeprefix(base) if isinstance(uri, str) and uri.startswith(base) else ""
+    if path not in RESOURCES:
         raise McpError(
             INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, http_status=HTTPStatus.OK
         )
-    response = call_view(request, resource.target, {}, headers=_key_headers(request))
+    endpoint, _, media_type, _ = RESOURCES[path]
+    response = call_view(request, endpoint, {}, headers=_key_headers(request))
     text = response.get_data(as_text=True)
     if response.status_code >= HTTPStatus.BAD_REQUEST:
         refusal = response.get_json()
         raise McpError(INVALID_PARAMS, refusal["error"], data=refusal, http_status=HTTPStatus.OK)
-    return _cached({"contents": [{"uri": uri, "mimeType": resource.media_type, "text": text}]}, ttl_ms=0)
+    return _cached({"contents": [{"uri": uri, "mimeType": media_type, "text": text}]}, ttl_ms=0)
 
 
 Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]

@@ -14,6 +14,7 @@ from typing import Any
 import marshmallow as ma
 from flask import Response, jsonify
 
+from app.buying.schemas import body_members
 from app.catalog.proxy import routes as proxy
 from app.catalog.proxy.call import MAX_PRICE_HEADER, SESSION_HEADER, WALLET_HEADER
 from app.core import money
@@ -213,15 +214,10 @@ def _read(relayed: Response) -> tuple[bytes, bool]:
 
 
 def _result(relayed: Response, body: bytes, *, is_truncated: bool) -> dict[str, Any]:
-    try:
-        text, encoding = body.decode(), "text"
-    except UnicodeDecodeError:
-        text, encoding = base64.b64encode(body).decode(), "base64"
     return {
         "status": relayed.status_code,
         "content_type": relayed.headers.get("Content-Type", ""),
-        "body": text,
-        "body_encoding": encoding,
+        **body_members(body),
         "truncated": is_truncated,
         "cost_usd": relayed.headers.get("X-Cost-Usd"),
     }

@@ -12,7 +12,6 @@ from werkzeug.utils import cached_property
 from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import REQUEST_ID, TOOLS, McpTool
 from app.web.openapi_document import OpenApiDocument
-from app.web.schemas import Schema
 
 _REF = "#/components/schemas/"
 _REQUEST_ID_SCHEMA = {
@@ -39,11 +38,8 @@ class ToolDescriptions:
     @cached_property
     def listed(self) -> list[dict[str, Any]]:
         """The tools as they are listed. They are shared and must not be changed."""
-        return describe_tools(self._document.read(), self._converter())
-
-    def _converter(self) -> OpenAPIConverter:
         [plugin] = (each for each in self._document.spec.plugins if isinstance(each, MarshmallowPlugin))
-        return cast("OpenAPIConverter", plugin.converter)
+        return describe_tools(self._document.read(), cast("OpenAPIConverter", plugin.converter))
 
     @cached_property
     def argument_names(self) -> dict[str, list[str]]:
@@ -62,24 +58,20 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
     schemas = document["components"]["schemas"]
     described = []
     for tool in TOOLS.values():
-        if tool.target is None:
+        if tool.endpoint is None:
             arguments, result = (
-                _json_schema(converter, each()) for each in (ServiceCallBody, ServiceCallResult)
+                converter.schema2jsonschema(each())  # type: ignore[no-untyped-call]
+                for each in (ServiceCallBody, ServiceCallResult)
             )
             arguments["properties"][REQUEST_ID] = _CALL_ID_SCHEMA
             described.append(_describe(tool, {**arguments, "additionalProperties": False}, result))
         else:
-            targets = [tool.target, *([tool.detail[1]] if tool.detail else [])]
-            used = [operations[target.endpoint.partition(".")[2]] for target in targets]
+            endpoints = [tool.endpoint, *([tool.one[1]] if tool.one else [])]
+            used = [operations[each.partition(".")[2]] for each in endpoints]
             described.append(
                 _describe(tool, _input_schema(tool, used, schemas), _output_schema(used, schemas))
             )
     return described
-
-
-def _json_schema(converter: OpenAPIConverter, schema: Schema) -> dict[str, Any]:
-    found: dict[str, Any] = converter.schema2jsonschema(schema)  # type: ignore[no-untyped-call]
-    return found
 
 
 def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
@@ -136,14 +128,12 @@ def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str
             response.get("content", {}).get("application/json", {}) if str(status).startswith("2") else {}
         )
         if "schema" in content:
-            kinds += [each for each in _alternatives(content["schema"]) if each not in kinds]
+            schema = content["schema"]
+            kinds += [
+                each for each in schema.get("oneOf", schema.get("anyOf", [schema])) if each not in kinds
+            ]
     # Some results match two of them, such as a page without items.
     return _self_contained({"type": "object", "anyOf": kinds}, schemas)
-
-
-def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = schema.get("oneOf") or schema.get("anyOf") or [schema]
-    return found
 
 
 def _self_contained(schema: dict[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,58 +11,40 @@ CALL_SERVICE = "call_service"
 
 
 @dataclass(frozen=True, slots=True)
-class ViewTarget:
-    """A view, by its endpoint in Flask and its method."""
-
-    endpoint: str
-    method: str = "GET"
-
-
-@dataclass(frozen=True, slots=True)
 class McpTool:
     """A tool, and what is promised about it. One that moves money takes a `request_id`.
 
-    Without a target it is `call_service`, which can reach any route that is forwarded.
+    `endpoint` is Flask's, of the view; without one it is `call_service`, which can reach any route that is forwarded.
     """
 
     name: str
-    target: ViewTarget | None
+    endpoint: str | None
     description: str
     read_only: bool = False
     moves_money: bool = False
     open_world: bool = False
     is_additive: bool = False
-    detail: tuple[str, ViewTarget] | None = None
-    """The view of one object, which is called if the argument with this name is present."""
+    one: tuple[str, str] | None = None
+    """The endpoint of the view of one object, which is called if the argument with the first name is present."""
 
-    def target_of(self, arguments: Mapping[str, Any]) -> ViewTarget | None:
-        if self.detail is not None and arguments.get(self.detail[0]) is not None:
-            return self.detail[1]
-        return self.target
-
-
-def _reads(
-    name: str,
-    endpoint: str,
-    description: str,
-    *,
-    open_world: bool = False,
-    one: tuple[str, str] | None = None,
-) -> McpTool:
-    detail = None if one is None else (one[0], ViewTarget(one[1]))
-    return McpTool(
-        name, ViewTarget(endpoint), description, read_only=True, open_world=open_world, detail=detail
-    )
+    def endpoint_of(self, arguments: Mapping[str, Any]) -> str | None:
+        if self.one is not None and arguments.get(self.one[0]) is not None:
+            return self.one[1]
+        return self.endpoint
 
 
-def _pays(name: str, endpoint: str, description: str) -> McpTool:
-    return McpTool(name, ViewTarget(endpoint, "POST"), description, moves_money=True, open_world=True)
+def _reads(name: str, endpoint: str, description: str, **options: Any) -> McpTool:
+    return McpTool(name, endpoint, description, read_only=True, **options)
+
+
+def _pays(name: str, endpoint: str, description: str, **options: Any) -> McpTool:
+    return McpTool(name, endpoint, description, moves_money=True, open_world=True, **options)
 
 
 _ALL = (
     McpTool(
         "register",
-        ViewTarget("registration.register_agent", "POST"),
+        "registration.register_agent",
         "Register a new agent; works without a key. Returns an API key, a wallet under spending limits and a link for "
         "the owner. Store the key and connect again with it as `Authorization: Bearer`: it is shown only now.",
     ),
@@ -76,14 +58,12 @@ _ALL = (
     _reads(
         "get_controls", "wallets.get_controls", "Read a wallet's spending limits, and what is spent of them."
     ),
-    McpTool(
+    _pays(
         "fund",
-        ViewTarget("wallets.fund", "POST"),
+        "wallets.fund",
         "Announce a deposit to a wallet and get the address to send it to. A sandbox pays it itself. Read it with "
         "get_transactions until it is confirmed.",
-        moves_money=True,
         is_additive=True,
-        open_world=True,
     ),
     _pays(
         "transfer",
@@ -147,47 +127,18 @@ _ALL = (
 TOOLS = {tool.name: tool for tool in _ALL}
 
 
-@dataclass(frozen=True, slots=True)
-class McpResource:
-    """A resource: a page of this service, under its own URL."""
-
-    path: str
-    name: str
-    target: ViewTarget
-    media_type: str
-    description: str
-
-
-RESOURCES = {
-    each.path: each
-    for each in (
-        McpResource(
-            "/llms.txt",
-            "instructions",
-            ViewTarget("pages.llms_txt"),
-            "text/plain",
-            "Instructions for agents.",
-        ),
-        McpResource(
-            "/v1/wallets",
-            "wallets",
-            ViewTarget("wallets.list_wallets"),
-            "application/json",
-            "Your wallets, with their addresses.",
-        ),
-        McpResource(
-            "/v1/catalog",
-            "catalog",
-            ViewTarget("catalog.list_catalog"),
-            "application/json",
-            "Services that other agents sell, described by their sellers.",
-        ),
-        McpResource(
-            "/v1/providers",
-            "providers",
-            ViewTarget("providers.list_providers"),
-            "application/json",
-            "Providers for call_service, with their routes and prices.",
-        ),
-    )
-}
+RESOURCES: Mapping[str, tuple[str, str, str, str]] = {
+    "/llms.txt": ("pages.llms_txt", "instructions", "text/plain", "Instructions for agents."),
+    "/v1/wallets": (
+        "wallets.list_wallets", "wallets", "application/json", "Your wallets, with their addresses.",
+    ),
+    "/v1/catalog": (
+        "catalog.list_catalog", "catalog", "application/json",
+        "Services that other agents sell, described by their sellers.",
+    ),
+    "/v1/providers": (
+        "providers.list_providers", "providers", "application/json",
+        "Providers for call_service, with their routes and prices.",
+    ),
+}  # fmt: skip
+"""Pages of this service, by path: the endpoint of the view, the name, the media type and the description."""

@@ -13,7 +13,6 @@ from werkzeug.routing import BuildError
 
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput, NotFound
-from app.mcp.tools import ViewTarget
 from app.web import error_responses
 from app.web.client_request import ClientRequest, current_request
 from app.web.parsing import parsed_body_environ
@@ -38,7 +37,7 @@ _PATH_VALUE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 def call_view(
     request: ClientRequest,
-    target: ViewTarget,
+    endpoint: str,
     arguments: Mapping[str, Any],
     *,
     headers: Mapping[str, str],
@@ -49,12 +48,10 @@ def call_view(
     With `derives_key`, a view that honours idempotency keys derives one from the arguments if none is sent.
     """
     try:
-        environ = _environ(request, target, arguments, headers)
+        environ = _environ(request, endpoint, arguments, headers)
     except (InvalidInput, NotFound) as error:
         return error_responses.error_response(error)
-    return respond(
-        request, environ, partial(_dispatch, target), route=target.endpoint, derives_key=derives_key
-    )
+    return respond(request, environ, partial(_dispatch, endpoint), route=endpoint, derives_key=derives_key)
 
 
 def respond(
@@ -79,34 +76,33 @@ def respond(
     return response
 
 
-def _dispatch(target: ViewTarget, inner: ClientRequest) -> Response:
-    if inner.endpoint != target.endpoint:
+def _dispatch(endpoint: str, inner: ClientRequest) -> Response:
+    if inner.endpoint != endpoint:
         raise NotFound
     for check in current_app.before_request_funcs.get(inner.blueprint, ()):
         check()
-    view = current_app.view_functions[target.endpoint]
+    view = current_app.view_functions[endpoint]
     return make_response(view(**(inner.view_args or {})))
 
 
 def _environ(
-    request: ClientRequest, target: ViewTarget, arguments: Mapping[str, Any], headers: Mapping[str, str]
+    request: ClientRequest, endpoint: str, arguments: Mapping[str, Any], headers: Mapping[str, str]
 ) -> dict[str, Any]:
     remaining = dict(arguments)
-    [rule] = current_app.url_map.iter_rules(target.endpoint)
+    [rule] = current_app.url_map.iter_rules(endpoint)
+    method = "POST" if "POST" in (rule.methods or ()) else "GET"
     values = {name: _path_value(name, remaining.pop(name, None)) for name in rule.arguments}
     try:
-        path = current_app.url_map.bind("").build(target.endpoint, values, method=target.method)
+        path = current_app.url_map.bind("").build(endpoint, values, method=method)
     except BuildError:
         raise NotFound from None
     query = ""
-    if target.method == "GET":
+    if method == "GET":
         query = urlencode(
             {name: _query_value(name, value) for name, value in remaining.items() if value is not None}
         )
         remaining = {}
-    return environ_of(
-        request, target.method, path, query, headers=headers, body=parsed_body_environ(remaining)
-    )
+    return environ_of(request, method, path, query, headers=headers, body=parsed_body_environ(remaining))
 
 
 def environ_of(

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
-from app.approvals.service import ApprovalView
+from app.approvals.models import Approval
 from app.audit_log import trail
 from app.audit_log.acting import current_actor as _actor
 from app.core import identifiers
@@ -232,6 +232,6 @@ def list_audit_entries(query: dict[str, Any]) -> dict[str, Any]:
 @blp.get("/approvals")
 @blp.arguments(approval_schemas.ApprovalQuery, location="query")
 @blp.response(200, approval_schemas.ApprovalPage)
-def list_all_approvals(query: dict[str, Any]) -> Page[ApprovalView]:
+def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
     """List the approvals of all agents, newest first. Only their owners decide."""
     return approvals.list_of(query["page"], status=query["status"])

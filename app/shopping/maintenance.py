@@ -99,16 +99,12 @@ def _mark_unknown(
 
 def _release_approved(now: datetime) -> None:
     """Release what is held since an approval for purchases that ended without an order."""
-    ended = [
-        PurchaseStatus.FAILED.value,
-        PurchaseStatus.CANCELLED.value,
-        PurchaseStatus.ACTION_REQUIRED.value,
-    ]
+    unordered = (PurchaseStatus.FAILED, PurchaseStatus.CANCELLED, PurchaseStatus.ACTION_REQUIRED)
     with read_only_unit() as session:
         references = session.scalars(
             select(Purchase.approval_id).where(
                 Purchase.approval_id.is_not(None),
-                Purchase.status.in_(ended),
+                Purchase.status.in_([status.value for status in unordered]),
                 Purchase.finished_at > now - _RELEASED_WITHIN,
             )
         ).all()
@@ -120,15 +116,11 @@ def _release_approved(now: datetime) -> None:
 
 
 def _delete_expired(now: datetime) -> None:
-    ended = [status.value for status in PurchaseStatus if status not in OPEN_STATUSES]
+    is_open = Purchase.status.in_([status.value for status in OPEN_STATUSES])
     with unit_of_work() as session:
         session.execute(
             delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION)
         )
         session.execute(delete(PurchaseStep).where(PurchaseStep.at < now - EVIDENCE_RETENTION))
         # Every transition to an end clears `sealed`; this is a second safeguard.
-        session.execute(
-            update(Purchase)
-            .where(Purchase.status.in_(ended), Purchase.sealed.is_not(None))
-            .values(sealed=None)
-        )
+        session.execute(update(Purchase).where(~is_open, Purchase.sealed.is_not(None)).values(sealed=None))

@@ -104,21 +104,14 @@ class PurchaseSession:
 
     def __init__(self, purchase: Purchase, holder: str) -> None:
         self.purchase_id = purchase.id
-        self._wallet_id = purchase.wallet_id
-        self._host = purchase.host
-        self._quantity = purchase.quantity
-        self._dry_run = purchase.dry_run
-        self._max_total_nanos = purchase.max_total_nanos
+        self._purchase, self._wallet_id = purchase, purchase.wallet_id
         self.spending_session_id: str | None = None
         self.adviser: ModelAdviser | None = None
         self._has_first_page = False
-        self._approved = (
-            None
-            if purchase.approval_id is None
-            else ApprovedPayment(
-                purchase.approval_id, purchase.approved_nanos or 0, recipient=None, domain=purchase.host
-            )
-        )
+        self._approved = None
+        if purchase.approval_id is not None:
+            most_nanos = purchase.approved_nanos or 0
+            self._approved = ApprovedPayment(purchase.approval_id, most_nanos, None, purchase.host)
         # The row, as long as this worker holds it.
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
@@ -135,12 +128,12 @@ class PurchaseSession:
     def on_product(self, product: Product) -> None:
         """Record the product, and refuse it if its price alone exceeds a limit. Raises: PurchaseFailed."""
         self._update(product=asdict(product))
-        self._goods_nanos = product.price_nanos * self._quantity
+        self._goods_nanos = product.price_nanos * self._purchase.quantity
         self._assert_affordable(self._goods_nanos, "The product alone")
 
     def authorize_order(self, review: OrderReview) -> None:
         """Hold the total and write `submitting`, both or neither. Raises: PurchaseFailed."""
-        if self._dry_run:
+        if self._purchase.dry_run:
             raise PurchaseFailed(FailureCode.BROWSER_ERROR, "A dry run does not order.")
         self._assert_within_max_total(review.total_nanos, "The order")
         try:
@@ -212,11 +205,8 @@ class PurchaseSession:
 
     def fail(self, failure: PurchaseFailed) -> None:
         """End a purchase without an order; one that may have been ordered becomes unknown."""
-        target = (
-            PurchaseStatus.ACTION_REQUIRED
-            if failure.code in _ACTION_REQUIRED_CODES
-            else PurchaseStatus.FAILED
-        )
+        is_for_owner = failure.code in _ACTION_REQUIRED_CODES
+        target = PurchaseStatus.ACTION_REQUIRED if is_for_owner else PurchaseStatus.FAILED
         if not end_unordered(self.purchase_id, target, self._stored_error(failure), row=self._row):
             self.mark_unknown(failure.message)
 
@@ -266,7 +256,10 @@ class PurchaseSession:
 
     def _spending(self, value_nanos: int) -> SpendingRequest:
         return SpendingRequest(
-            value_nanos, domain=self._host, session_id=self.spending_session_id, approved=self._approved
+            value_nanos,
+            domain=self._purchase.host,
+            session_id=self.spending_session_id,
+            approved=self._approved,
         )
 
     def _limit_failure(self, refusal: ServiceError) -> PurchaseFailed:
@@ -278,8 +271,11 @@ class PurchaseSession:
         return stored_error(failure, self._step, limit_code=None if refusal is None else refusal.code)
 
     def _assert_within_max_total(self, value_nanos: int, subject: str) -> None:
-        if self._max_total_nanos is not None and value_nanos > self._max_total_nanos:
-            value, cap = money.usd_from_nanos(value_nanos), money.usd_from_nanos(self._max_total_nanos)
+        if self._purchase.max_total_nanos is not None and value_nanos > self._purchase.max_total_nanos:
+            value, cap = (
+                money.usd_from_nanos(value_nanos),
+                money.usd_from_nanos(self._purchase.max_total_nanos),
+            )
             raise PurchaseFailed(
                 FailureCode.LIMIT_EXCEEDED,
                 f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD.",
@@ -363,13 +359,12 @@ def _claim_purchase(purchase_id: str, holder: str) -> Purchase | None:
 
 
 def _outcome(result: OrderReview | OrderConfirmation) -> dict[str, Any]:
+    number = result.order_number if isinstance(result, OrderConfirmation) else None
     return {
-        "number": _printable(result.order_number)
-        if isinstance(result, OrderConfirmation) and result.order_number
-        else None,
-        "payment_method": _printable(result.payment_method) if result.payment_method else None,
+        "number": _printable(number or "") or None,
+        "payment_method": _printable(result.payment_method or "") or None,
         "payment_pending": result.payment_pending,
-        "shipping_method": _printable(result.shipping_method) if result.shipping_method else None,
+        "shipping_method": _printable(result.shipping_method or "") or None,
         "amounts": [{**asdict(amount), "label": _printable(amount.label)} for amount in result.amounts],
     }
 

@@ -35,6 +35,7 @@ PROVIDER = "shopping"
 NO_WAIT = Decimal(0)
 _QUEUE_LEASE = timedelta(minutes=15)
 _POLLS_PER_SECOND = 4
+_OPEN = [status.value for status in OPEN_STATUSES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +232,7 @@ def failed_page(purchase_id: str) -> str | None:
 def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress | None:
     """Return the refusal of a wallet's deletion while a purchase is open, or None."""
     found = session.scalar(
-        select(Purchase.id)
-        .where(
-            Purchase.wallet_id == wallet_id, Purchase.status.in_([status.value for status in OPEN_STATUSES])
-        )
-        .limit(1)
+        select(Purchase.id).where(Purchase.wallet_id == wallet_id, Purchase.status.in_(_OPEN)).limit(1)
     )
     if found is None:
         return None
@@ -247,29 +244,17 @@ def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress
 
 def count_open_by_status(session: Session) -> dict[str, int]:
     """Return the number of open purchases by status."""
-    statuses = [status.value for status in OPEN_STATUSES]
-    counts = (
-        select(Purchase.status, func.count()).where(Purchase.status.in_(statuses)).group_by(Purchase.status)
-    )
-    found = dict.fromkeys(statuses, 0)
-    for status, number in session.execute(counts):
-        found[status] = number
-    return found
+    counts = select(Purchase.status, func.count()).where(Purchase.status.in_(_OPEN)).group_by(Purchase.status)
+    return {**dict.fromkeys(_OPEN, 0), **dict(session.execute(counts).tuples().all())}
 
 
 def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[str]) -> None:
-    conflicting_statuses = [
-        PurchaseStatus.QUEUED,
-        PurchaseStatus.RUNNING,
-        PurchaseStatus.SUBMITTING,
-        PurchaseStatus.UNKNOWN,
-    ]
     duplicate = session.execute(
         select(Purchase.id, Purchase.status)
         .where(
             Purchase.account_id == account_id,
             Purchase.order_digest.in_(digests),
-            Purchase.status.in_([status.value for status in conflicting_statuses]),
+            Purchase.status.in_([*_OPEN, PurchaseStatus.UNKNOWN.value]),
         )
         .limit(1)
     ).one_or_none()
@@ -282,8 +267,7 @@ def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[st
 
 def _is_open(purchase_id: str) -> bool:
     with read_only_unit() as session:
-        found = session.scalar(select(Purchase.status).where(Purchase.id == purchase_id))
-        return found in {status.value for status in OPEN_STATUSES}
+        return session.scalar(select(Purchase.status).where(Purchase.id == purchase_id)) in _OPEN
 
 
 def _find(query: Select[Purchase], missing: NotFound) -> PurchaseView:
@@ -305,10 +289,10 @@ def _view(session: Session, purchase: Purchase) -> PurchaseView:
         .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
         .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
     ).all()
-    return PurchaseView(
-        id=purchase.id, status=PurchaseStatus(purchase.status), url=purchase.url, dry_run=purchase.dry_run,
-        quantity=purchase.quantity, max_total_nanos=purchase.max_total_nanos, product=purchase.product,
-        outcome=purchase.outcome, total_nanos=purchase.total_nanos, error=purchase.error,
-        cost_nanos=purchase.cost_nanos, steps=steps, evidence=screenshots, created_at=purchase.created_at,
-        finished_at=purchase.finished_at,
-    )  # fmt: skip
+    added: dict[str, Any] = {
+        "status": PurchaseStatus(purchase.status),
+        "steps": steps,
+        "evidence": screenshots,
+    }
+    copied = {name: getattr(purchase, name) for name in PurchaseView.__slots__ if name not in added}
+    return PurchaseView(**copied, **added)

@@ -130,3 +130,7 @@ class SpendingSession(Authenticated, Model):
     domains: Mapped[list[str]] = mapped_column(JSON)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    @property
+    def remaining_nanos(self) -> int:
+        return max(0, self.max_nanos - self.counted_nanos)

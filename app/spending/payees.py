@@ -5,9 +5,8 @@ The wallet's account must be locked. The only writer of `approved_payees`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -21,15 +20,6 @@ from app.spending.models import ApprovedPayee, SpendingHold
 
 _RELEASED = "released"
 _SEAL = seal_of(ApprovedPayee)
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovedPayeeView:
-    """An approved payee as its owner sees it."""
-
-    payee: str
-    week_nanos: int
-    created_at: datetime
 
 
 def known(
@@ -71,15 +61,14 @@ def withdraw(session: Session, wallet_id: str, payee: str) -> bool:
     return bool(deleted.rowcount)  # type: ignore[attr-defined]
 
 
-def list_of(session: Session, wallet_ids: Collection[str]) -> list[tuple[str, ApprovedPayeeView]]:
-    """Return the approved payees of wallets with the wallet of each, newest first."""
-    rows = session.scalars(
+def list_of(session: Session, wallet_ids: Collection[str]) -> Sequence[ApprovedPayee]:
+    """Return the approved payees of wallets, newest first."""
+    return session.scalars(
         select(ApprovedPayee)
         .where(ApprovedPayee.wallet_id.in_(wallet_ids))
         .order_by(ApprovedPayee.created_at.desc(), ApprovedPayee.payee)
         .limit(200)
-    )
-    return [(row.wallet_id, ApprovedPayeeView(row.payee, row.week_nanos, row.created_at)) for row in rows]
+    ).all()
 
 
 def _counted(session: Session, wallet_id: str, payee: str, today: date) -> int:

@@ -7,7 +7,6 @@ What counts against a session is changed only with its holds, under the lock of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
@@ -28,23 +27,9 @@ _BATCH_SIZE = 1000
 _MAX_BATCHES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
-    """A session as its agent sees it."""
-
-    id: str
-    wallet_id: str
-    max_nanos: int
-    spent_nanos: int
-    remaining_nanos: int
-    domains: Sequence[str]
-    expires_at: datetime
-    created_at: datetime
-
-
 def open_session(
     session: Session, wallet_id: str, *, max_nanos: int, expires_at: datetime, domains: Sequence[str]
-) -> SessionView:
+) -> SpendingSession:
     """Open a session of a wallet. Raises: LimitReached, NotFound if the wallet was deleted."""
     accounts.lock_account(session, wallet_id)
     now = clock.now()
@@ -56,22 +41,21 @@ def open_session(
         domains=list(dict.fromkeys(domains)), expires_at=expires_at, created_at=now,
     )  # fmt: skip
     session.add(row)
-    return _view(row)
+    return row
 
 
-def get(session: Session, session_id: str, *, wallet_id: str | None = None) -> SessionView:
+def get(session: Session, session_id: str, *, wallet_id: str | None = None) -> SpendingSession:
     """Return a session. Raises: NotFound, including for one of another wallet."""
     canonical = identifiers.parse_id(session_id)
     row = session.get(SpendingSession, canonical) if canonical else None
     if row is None or (wallet_id is not None and row.wallet_id != wallet_id):
         raise _not_found()
-    return _view(row)
+    return row
 
 
-def list_of(session: Session, wallet_id: str, page: PageRequest) -> Page[SessionView]:
+def list_of(session: Session, wallet_id: str, page: PageRequest) -> Page[SpendingSession]:
     """Return a page of a wallet's sessions, newest first."""
-    found = page_of(session, SpendingSession, page, SpendingSession.wallet_id == wallet_id, newest_first=True)
-    return Page([_view(row) for row in found.items], found.total, page)
+    return page_of(session, SpendingSession, page, SpendingSession.wallet_id == wallet_id, newest_first=True)
 
 
 def budget_of(session: Session, wallet_id: str, session_id: str) -> SessionBudget:
@@ -100,14 +84,6 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
         batch_size=batch_size,
         max_batches=max_batches,
     )
-
-
-def _view(row: SpendingSession) -> SessionView:
-    return SessionView(
-        id=row.id, wallet_id=row.wallet_id, max_nanos=row.max_nanos, spent_nanos=row.counted_nanos,
-        remaining_nanos=max(0, row.max_nanos - row.counted_nanos), domains=row.domains, expires_at=row.expires_at,
-        created_at=row.created_at,
-    )  # fmt: skip
 
 
 def _not_found() -> NotFound:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -13,24 +10,16 @@ from app.events import outbox
 from app.events.types import EventType
 from app.spending import policy
 from app.spending.accounts import Account
-from app.spending.policy import Controls, Window
+from app.spending.policy import Controls
 
 PERCENTAGES = (50, 80, 95, 100)
 
 
-@dataclass(frozen=True, slots=True)
-class ReachedThreshold:
-    """The highest threshold of a limit that an amount reaches."""
+def announce(session: Session, account: Account, rules: Controls | None, amount_nanos: int) -> None:
+    """Record an event for the highest threshold of each limit that an amount reaches, once per window and limit.
 
-    window: str
-    period: Window
-    percent: int
-    limit_nanos: int
-    spent_nanos: int
-
-
-def reached(account: Account, rules: Controls | None, amount_nanos: int) -> Iterator[ReachedThreshold]:
-    """Return the thresholds that an amount reaches which is not counted yet; of each limit, the highest one."""
+    The account must be locked, and the amount not counted yet. One that reaches none costs no statement.
+    """
     if rules is None or not rules.limited:
         return
     periods = policy.windows(account.today)
@@ -42,27 +31,16 @@ def reached(account: Account, rules: Controls | None, amount_nanos: int) -> Iter
         after = spent + amount_nanos
         crossed = [each for each in PERCENTAGES if limit and spent * 100 < limit * each <= after * 100]
         if crossed:
-            yield ReachedThreshold(window, period, crossed[-1], limit, after)
-
-
-def announce(session: Session, account: Account, rules: Controls | None, amount_nanos: int) -> None:
-    """Record an event for each threshold that an amount reaches, once per window and limit.
-
-    The account must be locked. An amount that reaches none costs no statement.
-    """
-    for each in reached(account, rules, amount_nanos):
-        outbox.record(
-            session,
-            EventType.BUDGET_THRESHOLD_REACHED,
-            agent_id=account.agent_id,
-            object_id=account.wallet_id,
-            data={
-                "wallet_id": account.wallet_id,
-                "window": each.window,
-                "percent": each.percent,
-                "limit_usd": usd_string(each.limit_nanos),
-                "spent_usd": usd_string(each.spent_nanos),
-                "resets_at": clock.isoformat(each.period.resets_at),
-            },
-            once=f"budget:{each.window}:{each.period.start}:{each.limit_nanos}:{each.percent}",
-        )
+            data = {
+                "wallet_id": account.wallet_id, "window": window, "percent": crossed[-1],
+                "limit_usd": usd_string(limit), "spent_usd": usd_string(after),
+                "resets_at": clock.isoformat(period.resets_at),
+            }  # fmt: skip
+            outbox.record(
+                session,
+                EventType.BUDGET_THRESHOLD_REACHED,
+                agent_id=account.agent_id,
+                object_id=account.wallet_id,
+                data=data,
+                once=f"budget:{window}:{period.start}:{limit}:{crossed[-1]}",
+            )

@@ -59,7 +59,9 @@ def call_perpdex(body: dict[str, Any]) -> dict[str, Json]:
     """
     action = body["action"]
     wallet = wallets.get_owned(body["wallet_id"], agent_id=guards.current_principal().agent_id)
-    parameters = blp.ARGUMENTS_PARSER.parse(schemas.BODY_OF_ACTION[action](), request, location="json")
+    # Without an own default, so that the body decides on unknown members.
+    schema = schemas.BODY_OF_ACTION[action]()
+    parameters = blp.ARGUMENTS_PARSER.parse(schema, request, location="json", unknown=None)
     if action in read_actions.ACTIONS:
         return read_actions.execute_read(wallet, action, parameters)
     raise preview_actions.preview(wallet, action, parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import marshmallow as ma
 from marshmallow import ValidationError, fields
@@ -12,7 +12,7 @@ from marshmallow import ValidationError, fields
 from app.trading import preview_actions, read_actions
 from app.trading.markets import MarketSource
 from app.web.fields import AmountField, ParsedField, QueryCount, StrictBoolean, Text
-from app.web.schemas import EXAMPLE_ID, ErrorBody, Schema
+from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
 _DEFAULT_BOOK = "ETH"
@@ -85,24 +85,18 @@ class CallBody(Schema):
         return {name: value for name, value in body.items() if value is not None}
 
 
-class WriteBody(CallBody):
+class WriteBody(CallBody, AcceptsCamelCase):
     """An action that changes something: what it does not know could have changed its meaning, and is refused."""
 
-    other_names: ClassVar[Mapping[str, str]] = {}
+    class Meta(Schema.Meta):
+        """Options of these bodies."""
 
-    @ma.pre_load
-    def _refuse_unknown(self, body: Any, **_kwargs: object) -> Any:
-        given = {name: value for name, value in body.items() if value is not None}
-        keys = {name: member.data_key or name for name, member in self.fields.items()}
-        for other, key in {**keys, **self.other_names}.items():
-            if other != key and other in given:
-                if given.setdefault(key, given[other]) != given[other]:
-                    raise ValidationError({key: [f"is also given as {other}, with another value"]})
-                del given[other]
-        message = f"is not supported: the members of this action are {', '.join(keys.values())}"
-        if unknown := {name: [message] for name in given if name not in keys.values()}:
-            raise ValidationError(unknown)
-        return given
+        unknown = ma.RAISE
+
+    error_messages = {"unknown": "is not supported by this action"}  # noqa: RUF012 - as marshmallow declares it
+
+    def _aliases(self) -> Mapping[str, str]:
+        return {name: field.data_key for name, field in self.fields.items() if field.data_key is not None}
 
 
 class PlainReadBody(CallBody):
@@ -177,7 +171,6 @@ class OrderBody(WriteBody):
 class CancelBody(WriteBody):
     """Cancel one order."""
 
-    other_names: ClassVar[Mapping[str, str]] = {"cloid": "orderId"}
     action = _action(["cancel"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
     order_id = OrderId(
@@ -189,6 +182,9 @@ class CancelBody(WriteBody):
             "description": "The order's number, or its client order id: 0x and 32 hexadecimal digits.",
         },
     )
+
+    def _aliases(self) -> Mapping[str, str]:
+        return {**super()._aliases(), "cloid": "orderId"}
 
 
 class CancelAllBody(WriteBody):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 from flask import Flask
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from app.core import clock
 from app.core.identifiers import new_id
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict
 from app.idempotency import service as idempotency
 from app.idempotency.models import IdempotencyKey
@@ -37,15 +38,29 @@ def _expired_claim(owner_id: str) -> Claim:
     return claim
 
 
-def test_a_claim_bound_after_it_was_read_is_not_taken_over() -> None:
-    slow = _expired_claim(new_id())
-    with read_only_unit() as session:
-        row = session.scalars(select(IdempotencyKey)).one()
-        session.expunge(row)
+def test_of_requests_that_take_an_abandoned_claim_over_at_once_one_wins(app: Flask) -> None:
+    owner_id = new_id()
+    _expired_claim(owner_id)
+
+    def take_over(_number: int) -> bool:
+        with app.app_context():
+            try:
+                return isinstance(_claim(owner_id), Claim)
+            except IdempotencyConflict:
+                return False
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(take_over, range(4))).count(True) == 1
+
+
+def test_a_claim_bound_after_its_lease_is_not_taken_over() -> None:
+    owner_id, subject_id = new_id(), new_id()
+    slow = _expired_claim(owner_id)
     with unit_of_work() as session:
-        slow.bind(session, new_id())
-    with pytest.raises(IdempotencyConflict), unit_of_work() as session:
-        idempotency._take_over(session, row, holder=new_id(), now=clock.now(), body_hmac=row.body_hmac)
+        slow.bind(session, subject_id)
+    stored = _claim(owner_id)
+    assert isinstance(stored, StoredResponse)
+    assert stored.subject_id == subject_id
 
 
 def test_a_slow_request_that_lost_its_claim_records_nothing() -> None:

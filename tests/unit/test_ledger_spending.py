@@ -280,20 +280,20 @@ def test_freezing_an_agent_freezes_all_present_and_future_wallets(wallet: str) -
 def test_controls_are_created_with_zeros_and_updated_with_the_given_fields(wallet: str) -> None:
     assert read(controls.controls_of, [wallet]) == {}
     assert read(controls.status_of, wallet).controls is None
-    made, _ = unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=5))
+    made = unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=5))[0]
     assert (made.daily_limit_nanos, made.weekly_limit_nanos, made.allowed_addresses) == (5, 0, ())
-    changed, _ = unit(
+    changed = unit(
         controls.put_controls,
         wallet,
         ControlsChange(allowed_addresses=[ADDRESS, ADDRESS], weekly_limit_nanos=9),
-    )
+    )[0]
     assert (changed.daily_limit_nanos, changed.weekly_limit_nanos) == (5, 9)
     assert changed.allowed_addresses == (ADDRESS,)
-    emptied, _ = unit(
+    emptied = unit(
         controls.put_controls,
         wallet,
         ControlsChange(allowed_addresses=[], daily_limit_nanos=0),
-    )
+    )[0]
     assert (emptied.allowed_addresses, emptied.daily_limit_nanos) == ((), 0)
     assert read(controls.controls_of, [wallet, new_id()]) == {wallet: emptied}
 
@@ -311,7 +311,7 @@ def test_locked_controls_can_be_loosened_by_the_owner_but_not_by_the_agent(walle
     with pytest.raises(ControlsLocked):
         unit(controls.assert_deletable, wallet)
     unit(controls.assert_deletable, wallet, by_agent=False)
-    tightened, _ = unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=1, locked=False))
+    tightened = unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=1, locked=False))[0]
     assert (tightened.daily_limit_nanos, tightened.locked) == (1, True)
     with pytest.raises(ControlsLocked):
         unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=2))

@@ -75,7 +75,7 @@ def test_a_session_that_counts_other_than_its_holds_is_found(app: Flask) -> None
         with unit_of_work() as session:
             assert holds.release(session, "3")
         with read_only_unit() as session:
-            assert sessions.get(session, opened.id).spent_nanos == 4
+            assert sessions.get(session, opened.id).counted_nanos == 4
             assert audit.check(session) == []
         with unit_of_work() as session:
             sessions.adjust_count(session, opened.id, 1)

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
 from app.approvals.lifecycle import ApprovalStatus
-from app.approvals.service import ApprovalView, OwnerMethod, OwnerProof
+from app.approvals.models import Approval
+from app.approvals.service import OwnerMethod, OwnerProof
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.pagination import PageRequest
@@ -53,7 +54,7 @@ class DecisionOutcome(StrEnum):
 
 def record_decision(
     key: OwnerKeyView,
-    approval: ApprovalView,
+    approval: Approval,
     decision: Decision,
     prove: Callable[[Session], OwnerProof | None],
     *,
@@ -104,8 +105,8 @@ def show_approvals(agent_id: str) -> Response:
     return render_page(
         "approvals.html",
         agent=agent_of(key),
-        waiting=[each for each in found.items if each.status is ApprovalStatus.AWAITING],
-        decided=[each for each in found.items if each.status is not ApprovalStatus.AWAITING],
+        waiting=[each for each in found.items if each.status == ApprovalStatus.AWAITING],
+        decided=[each for each in found.items if each.status != ApprovalStatus.AWAITING],
         payees=approved,
         wallet_names=names,
         withdrawn=request.args.get("done") == "withdrawn",
@@ -173,7 +174,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
 
 
 def _proof(
-    method: OwnerMethod, key: OwnerKeyView, approval: ApprovalView, decision: Decision, session: Session
+    method: OwnerMethod, key: OwnerKeyView, approval: Approval, decision: Decision, session: Session
 ) -> OwnerProof | None:
     """Return the proof of an owner: the form's authentication, or a passkey's signature of this decision."""
     if method is not OwnerMethod.PASSKEY:
@@ -184,11 +185,11 @@ def _proof(
     return None if found is None else OwnerProof(method, {"week_usd": week_usd, **found.evidence})
 
 
-def _waits(approval: ApprovalView) -> bool:
-    return approval.status is ApprovalStatus.AWAITING
+def _waits(approval: Approval) -> bool:
+    return approval.status == ApprovalStatus.AWAITING
 
 
-def _owned(key: OwnerKeyView, approval_id: str) -> ApprovalView:
+def _owned(key: OwnerKeyView, approval_id: str) -> Approval:
     found = approvals.find(approval_id)
     if found is None or found.agent_id != key.agent_id:
         raise _not_found()

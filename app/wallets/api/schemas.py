@@ -359,7 +359,7 @@ class SessionShape(Schema):
     max_usd = Usd(required=True, attribute="max_nanos")
     spent_usd = Usd(
         required=True,
-        attribute="spent_nanos",
+        attribute="counted_nanos",
         metadata={"description": "Spent, and held for what is pending."},
     )
     remaining_usd = Usd(required=True, attribute="remaining_nanos")

@@ -17,7 +17,7 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.spending import sessions
-from app.spending.sessions import SessionView
+from app.spending.models import SpendingSession
 from app.wallets.api import schemas
 from app.wallets.api.routes import IDEMPOTENCY_NOTE, blp
 from app.wallets.core.wallets import WalletView
@@ -26,7 +26,7 @@ from app.web.schemas import PageQuery
 _MAX_DURATION = timedelta(days=366)
 
 
-def _rebuild(session_id: str) -> SessionView:
+def _rebuild(session_id: str) -> SpendingSession:
     with read_only_unit() as session:
         return sessions.get(session, session_id)
 
@@ -36,7 +36,7 @@ def _rebuild(session_id: str) -> SessionView:
 @blp.arguments(schemas.SessionBody)
 @blp.response(201, schemas.SessionShape)
 @blp.raises(LimitReached)
-def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> SessionView:
+def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> SpendingSession:
     """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too."""
     now = clock.now()
     if not now < body["expires_at"] <= now + _MAX_DURATION:
@@ -53,7 +53,7 @@ def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> Sess
 @blp.get("/<string:wallet_id>/sessions")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, schemas.SessionPage)
-def list_sessions(query: dict[str, Any], wallet: WalletView) -> Page[SessionView]:
+def list_sessions(query: dict[str, Any], wallet: WalletView) -> Page[SpendingSession]:
     """List the sessions of a wallet, newest first."""
     with read_only_unit() as session:
         return sessions.list_of(session, wallet.id, query["page"])
@@ -61,7 +61,7 @@ def list_sessions(query: dict[str, Any], wallet: WalletView) -> Page[SessionView
 
 @blp.get("/<string:wallet_id>/sessions/<string:session_id>")
 @blp.response(200, schemas.SessionShape)
-def get_session(session_id: str, wallet: WalletView) -> SessionView:
+def get_session(session_id: str, wallet: WalletView) -> SpendingSession:
     """Read a session and what is left of its budget."""
     with read_only_unit() as session:
         return sessions.get(session, session_id, wallet_id=wallet.id)

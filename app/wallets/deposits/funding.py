@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import and_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -38,6 +38,9 @@ from app.wallets.core.wallets import WalletView
 
 _log = structlog.get_logger(__name__)
 MAX_OPEN_PER_WALLET = 20
+_IS_OPEN = and_(
+    Transaction.type == TransactionType.FUNDING.value, Transaction.status == MovementStatus.PENDING.value
+)
 _ACTS = {"blacklisted": "blacklisted its address", "paused": "paused it", "frozen": "frozen its account"}
 
 
@@ -82,14 +85,7 @@ def create_request(
     ttl = timedelta(seconds=state.settings.funding_request_ttl_seconds)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)
-        open_count = count(
-            session,
-            Transaction,
-            Transaction.wallet_id == wallet.id,
-            Transaction.type == TransactionType.FUNDING.value,
-            Transaction.status == MovementStatus.PENDING.value,
-        )
-        if open_count >= MAX_OPEN_PER_WALLET:
+        if count(session, Transaction, Transaction.wallet_id == wallet.id, _IS_OPEN) >= MAX_OPEN_PER_WALLET:
             raise LimitReached(
                 f"This wallet has {MAX_OPEN_PER_WALLET} open funding requests; wait until one is confirmed or expires."
             )
@@ -130,11 +126,7 @@ def fail_expired(now: datetime) -> int:
     with read_only_unit() as session:
         expired = session.execute(
             select(Transaction.wallet_id, Transaction.id)
-            .where(
-                Transaction.type == TransactionType.FUNDING.value,
-                Transaction.status == MovementStatus.PENDING.value,
-                Transaction.expires_at < now,
-            )
+            .where(_IS_OPEN, Transaction.expires_at < now)
             .order_by(Transaction.wallet_id, Transaction.id)
             .limit(500)
         ).all()
@@ -156,9 +148,8 @@ def unpaid_by_faucet(session: Session, now: datetime) -> Sequence[str]:
     return session.scalars(
         select(Transaction.id)
         .where(
-            Transaction.type == TransactionType.FUNDING.value,
+            _IS_OPEN,
             Transaction.error.is_(None),
-            Transaction.status == MovementStatus.PENDING.value,
             Transaction.created_at.between(since, now - timedelta(seconds=10)),
         )
         .order_by(Transaction.created_at, Transaction.id)
@@ -188,9 +179,8 @@ def _older_open_requests(session: Session, row: Transaction) -> Sequence[Transac
     return session.scalars(
         select(Transaction)
         .where(
-            Transaction.type == TransactionType.FUNDING.value,
+            _IS_OPEN,
             Transaction.error.is_(None),
-            Transaction.status == MovementStatus.PENDING.value,
             Transaction.chain == row.chain,
             Transaction.wallet_id == row.wallet_id,
             Transaction.currency == row.currency,
@@ -230,13 +220,7 @@ def _start_scanning(
         .on_conflict_do_update(index_elements=[DepositCursor.chain], set_={"chain": chain.value})
     )
     pending_wallets = (
-        select(Transaction.wallet_id)
-        .where(
-            Transaction.chain == chain.value,
-            Transaction.type == TransactionType.FUNDING.value,
-            Transaction.status == MovementStatus.PENDING.value,
-        )
-        .distinct()
+        select(Transaction.wallet_id).where(Transaction.chain == chain.value, _IS_OPEN).distinct()
     )
     if session.scalar(pending_wallets.limit(1)) is None:
         session.execute(
