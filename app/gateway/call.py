@@ -31,7 +31,6 @@ from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import sdk_keys
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
-from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
@@ -102,8 +101,6 @@ class GatewayCall:
         location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route
         raw = forwarding.decoded_body(request, self.max_bytes)
-        if provider.key_field and provider.key_field.encode() in raw:
-            raw = injection.without_member(raw, provider.key_field)
         body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
@@ -198,9 +195,7 @@ def forward(
     Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded, UpstreamError,
     UpstreamTimeout.
     """
-    payable = PayableRequest(
-        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
-    )
+    payable = PayableRequest.of(request)
     max_bytes = MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
     call = GatewayCall(request, provider, provider_name, payable, max_bytes)
     has_payment = payable.headers.has_payment
