@@ -59,17 +59,14 @@ class GatewayMeter(MeteredCall):
 
     @property
     def is_streamed(self) -> bool:
-        """Return whether the request asks for a stream."""
         return self.params is not None and self.params.is_streamed
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the headers about the call's cost, as far as it is known."""
         applied = self.params.applied_limits if self.params is not None else {}
         found = [(f"X-{name.replace('_', '-').title()}-Applied", number) for name, number in applied.items()]
         return [*super().headers(), *found]
 
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
-        """Release or refund everything: there is no response."""
         del is_upstream_failure
         self.cancel()
 
@@ -129,13 +126,11 @@ class FixedPriceMeter(GatewayMeter):
             self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
 
     def _limited_calls(self) -> tuple[int, int]:
-        """Return how many answers the response has, and how many of them report a rate limit."""
         if self._size > rate_limits.MAX_BYTES:
             return 1, 0
         return rate_limits.limited_calls(b"".join(self._kept))
 
     def _reduce(self, nanos: int) -> None:
-        """Replace the charge by a lower one."""
         metered = self._quote.worst_case._replace(cost_nanos=nanos)
 
         def reduced(session: Session) -> HoldResult:
@@ -174,7 +169,6 @@ class PrepaidMeter(FixedPriceMeter):
         self._retry(self._grant.release if failed else self._grant.mark_served)
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the headers about the call and about the settlement of its payment."""
         return [*super().headers(), *self._grant.headers.items()]
 
 
@@ -224,7 +218,6 @@ class HoldMeter(GatewayMeter):
         self._settle(lambda session: usage.cancel(session, self.id))
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
-        """Start reading the usage."""
         super().on_response_head(incoming)
         headers = {name.lower(): value for name, value in incoming.headers}
         self._reader = ResponseReader(
@@ -235,12 +228,10 @@ class HoldMeter(GatewayMeter):
         )
 
     def feed(self, piece: bytes) -> bytes:
-        """Read the usage from a chunk, and renew the lease."""
         self._renew()
         return self._reader.feed(piece) if self._reader is not None else piece
 
     def finish(self) -> bytes:
-        """Return what was held back to be read."""
         return self._reader.flush() if self._reader is not None else b""
 
     def end(self, ending: RelayOutcome) -> None:

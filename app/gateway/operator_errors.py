@@ -183,7 +183,6 @@ def hide_keys(text: bytes, key: str) -> bytes:
 
 
 def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the texts and numbers of a document with the names of their fields."""
     if depth > _MAX_DEPTH:
         return
     for name, value in (

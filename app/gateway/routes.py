@@ -60,7 +60,6 @@ def serve(request: ClientRequest, name: str) -> Response:
 
 
 def forwarded_route(providers: ProviderTable) -> ForwardedRoute:
-    """Return the route of all calls of these providers."""
     return ForwardedRoute(gateway.url_prefix, _RULE, providers.has, serve)
 
 

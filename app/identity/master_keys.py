@@ -38,7 +38,6 @@ class MasterKeyView:
 
 
 def mint() -> MintedKey:
-    """Mint a master key and seal it for its future row. Needs no database."""
     return service.mint_key(PREFIX, MasterKey.__tablename__)
 
 
@@ -61,7 +60,6 @@ def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None)
 
 
 def exists(session: Session) -> bool:
-    """Return whether a master key was ever created."""
     return session.scalar(select(MasterKey.id).limit(1)) is not None
 
 

@@ -67,7 +67,6 @@ def _assert_one_key(found: list[str]) -> list[str]:
 
 
 def is_ours(text: str) -> bool:
-    """Return whether a text looks like an API key of this service."""
     return text.startswith(_PREFIXES)
 
 
@@ -81,7 +80,6 @@ def without_key_segment(path: str) -> str:
 
 
 def redact_keys(text: str) -> str:
-    """Return a text in which keys of ours are cut."""
     return _KEY_IN_TEXT.sub(r"\1_…", text)
 
 

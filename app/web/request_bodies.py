@@ -115,13 +115,11 @@ def release_decoded(request: ClientRequest) -> None:
 
 
 def is_limited_to_keyless(request: ClientRequest) -> bool:
-    """Return whether a request's body is limited to `MAX_KEYLESS_BYTES`."""
     limit = request.max_content_length
     return limit is not None and limit <= MAX_KEYLESS_BYTES
 
 
 def limit_to_keyless(request: ClientRequest) -> None:
-    """Limit a request's body to `MAX_KEYLESS_BYTES`."""
     request.max_content_length = MAX_KEYLESS_BYTES
 
 

@@ -176,7 +176,7 @@ def test_responses_match_the_document(client: FlaskClient, document: Document, r
     check("post", f"{wallet}/transfer", f"{one}/transfer", headers=key, json={})
     check("post", f"{wallet}/fund", f"{one}/fund", headers=key, json={})
     trading = {"walletId": registered["wallet"]["id"], "symbol": "ETH"}
-    order = {**trading, "action": "order", "side": "buy", "price": "3000.55", "amount": "0.0012345"}
+    order = {**trading, "action": "order", "side": "buy", "price": "3000.55", "amount": "0.0042345"}
     payment = {**trading, "amount": "1", "destination": "0x" + "11" * 20}
     for body, status in (
         (order, 501),

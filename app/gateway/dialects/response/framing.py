@@ -99,7 +99,6 @@ class SseParser:
             yield self._take_frame(len(self._held))
 
     def _take_comment(self) -> bytes:
-        """Take a complete line from what is held."""
         end = _LINE_END.search(self._held)
         if end is None or (end.end() == len(self._held) and self._held.endswith(b"\r")):
             return b""
@@ -136,7 +135,6 @@ class JsonArrayParser:
         self._escaped = -1
 
     def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
-        """Yield the objects that this chunk completes."""
         start = 0
         for structural in _STRUCTURAL.finditer(chunk):
             at, character = structural.start(), structural.group()
