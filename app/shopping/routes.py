@@ -31,8 +31,7 @@ from app.idempotency import service as idempotency
 from app.idempotency.decorator import idempotent
 from app.identity import guards
 from app.identity.principal import KeyKind, Principal
-from app.payments.x402 import terms
-from app.payments.x402.terms import PayableRequest
+from app.payments.x402 import guard, terms
 from app.ports.shopper import ShippingAddress
 from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.orders import PurchaseOrder
@@ -197,7 +196,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
         lambda: x402_purchases.buy(
             guards.find_principal(),
             _order(body),
-            PayableRequest.of(current_request()),
+            guard.payable(current_request()),
             decoded_body(current_request()),
             allow_duplicate=idempotency.HEADER in request.headers,
             claim=claim,
@@ -293,7 +292,7 @@ def _authorize_payer(request: ClientRequest) -> None:
         guards.authenticate_as(request, caller)
         return
     guards.allow_keyless(request)
-    payable = PayableRequest.of(request)
+    payable = guard.payable(request)
     if payable.headers.has_payment:
         return
     if guards.presented_keys(request):

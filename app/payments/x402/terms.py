@@ -20,7 +20,6 @@ from app.payments.consumed import NANOS_PER_UNIT
 from app.payments.x402.headers import PaymentHeaders
 from app.ports.facilitator import Facilitator
 from app.state import app_state
-from app.web.client_request import ClientRequest
 
 REQUIRED_HEADER = "PAYMENT-REQUIRED"
 RESPONSE_HEADER = "PAYMENT-RESPONSE"
@@ -64,11 +63,6 @@ class PayableRequest(NamedTuple):
     target: str
     headers: PaymentHeaders
     remote_address: str | None
-
-    @classmethod
-    def of(cls, request: ClientRequest) -> PayableRequest:
-        payment = PaymentHeaders.read(request.headers.get)
-        return cls(request.method, request.raw_target, payment, request.remote_addr)
 
     def price(
         self, nanos: int, body: bytes, *, provider_name: str, description: str, unavailable_reason: str | None
