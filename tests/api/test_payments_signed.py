@@ -302,7 +302,7 @@ def test_a_paid_stream_is_relayed_unchanged_and_consumed_by_its_first_chunk(
         return client.post(path, json=body, headers=headers)
 
     # A client that got nothing of the body may retry.
-    assert reason(pieces_then("hang_up"))[0] == "UPSTREAM_ERROR"
+    assert pieces_then("hang_up").status_code == 502
     frames = chat_chunks("Hel", "lo")
     answer = pieces_then("end_stream", *frames)
     assert (answer.status_code, answer.data) == (200, b"".join(frames))
