@@ -48,7 +48,6 @@ class ConcurrencyLimiter:
         return Permit(self, account_id, quotas)
 
     def release(self, account_id: str, quotas: Collection[Quota]) -> None:
-        """Free what a permit used."""
         with self._lock:
             self._pool.release(ResourceUse.UPSTREAM, account_id)
             for quota in quotas:
@@ -68,7 +67,6 @@ class Permit:
 
     @property
     def is_held(self) -> bool:
-        """Return whether it has not been released."""
         return self._limiter is not None
 
     def transfer_to(self, connection: ClientSocket) -> None:

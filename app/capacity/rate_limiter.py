@@ -73,7 +73,6 @@ class _Queue:
         return False
 
     def leave(self) -> None:
-        """Let the next one count."""
         self._first.release()
         self._places.release()
 

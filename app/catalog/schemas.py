@@ -152,13 +152,9 @@ class EndpointDetail(EndpointShape):
     parameters = fields.List(fields.Nested(ParameterShape), required=True)
 
 
-class DayShape(Schema):
-    """The last 24 hours, to the minute."""
+class QualityShape(Schema):
+    """How reliable and fast a service was in the last 24 hours."""
 
-    calls = fields.Integer(
-        required=True, metadata={"description": "Calls that got a response and were paid for."}
-    )
-    revenue_usd = Usd(required=True, attribute="revenue_nanos")
     success_rate = fields.Float(
         required=True,
         allow_none=True,
@@ -173,11 +169,13 @@ class DayShape(Schema):
     )
 
 
-class QualityShape(Schema):
-    """How reliable and fast a service was in the last 24 hours."""
+class DayShape(QualityShape):
+    """The last 24 hours, to the minute."""
 
-    success_rate = DayShape._declared_fields["success_rate"]  # noqa: SLF001 - one description of it
-    median_latency_ms = DayShape._declared_fields["median_latency_ms"]  # noqa: SLF001 - one description of it
+    calls = fields.Integer(
+        required=True, metadata={"description": "Calls that got a response and were paid for."}
+    )
+    revenue_usd = Usd(required=True, attribute="revenue_nanos")
 
 
 class _Described(Schema):

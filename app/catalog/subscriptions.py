@@ -86,18 +86,15 @@ def get_subscription(subscription_id: str) -> SubscriptionRow:
 
 
 def count_active(session: Session, service_id: str) -> int:
-    """Return how many wallets are subscribed to a service."""
     is_active = Subscription.status == SubscriptionStatus.ACTIVE.value
     return count(session, Subscription, Subscription.service_id == service_id, is_active)
 
 
 def cancel_for_service(session: Session, service_id: str, *, at: datetime) -> None:
-    """Cancel all subscriptions to a service that is being retired."""
     _cancel(session, Subscription.service_id == service_id, at=at)
 
 
 def cancel_for_wallet(session: Session, wallet_id: str) -> None:
-    """Cancel all subscriptions of a wallet that is being deleted."""
     _cancel(session, Subscription.wallet_id == wallet_id, at=clock.now())
 
 

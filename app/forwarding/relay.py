@@ -114,7 +114,6 @@ class RelayedResponse(Response):
     default_mimetype = None
 
     def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:  # noqa: ARG002 - werkzeug's own signature
-        """Return the headers, without a copy of them with what werkzeug adds."""
         return self.headers
 
 

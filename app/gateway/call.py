@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -31,7 +30,6 @@ from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import sdk_keys
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
-from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
@@ -102,8 +100,6 @@ class GatewayCall:
         location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route
         raw = forwarding.decoded_body(request, self.max_bytes)
-        if provider.key_field and provider.key_field.encode() in raw:
-            raw = injection.without_member(raw, provider.key_field)
         body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
@@ -198,9 +194,7 @@ def forward(
     Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded, UpstreamError,
     UpstreamTimeout.
     """
-    payable = PayableRequest(
-        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
-    )
+    payable = guard.payable(request)
     max_bytes = MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
     call = GatewayCall(request, provider, provider_name, payable, max_bytes)
     has_payment = payable.headers.has_payment
@@ -266,7 +260,14 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
     if body and not validated.is_form:
         # It was parsed as JSON, and is sent as JSON whatever type the client gave.
         own_headers["Content-Type"] = "application/json"
-    headers = _forwarded_headers(request, own_headers, provider.default_headers)
+    headers = relayed_headers.for_upstream(
+        # The body was decoded to be priced, and is sent decoded.
+        [header for header in request.headers if header[0] != "Content-Encoding"],
+        own_headers=own_headers,
+        defaults=provider.default_headers,
+        # A short value is a placeholder for a key, which may occur in any header by chance.
+        secrets=[key for key in sdk_keys.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
+    )
     outgoing = UpstreamRequest(
         request.method,
         validated.location.origin,
@@ -285,16 +286,3 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
     return forwarding.forward(request, outgoing, meter, options)
-
-
-def _forwarded_headers(
-    request: ClientRequest, own_headers: Mapping[str, str], defaults: Mapping[str, str]
-) -> list[tuple[str, str]]:
-    return relayed_headers.for_upstream(
-        # The body was decoded to be priced, and is sent decoded.
-        [header for header in request.headers if header[0] != "Content-Encoding"],
-        own_headers=own_headers,
-        defaults=defaults,
-        # A short value is a placeholder for a key, which may occur in any header by chance.
-        secrets=[key for key in sdk_keys.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
-    )

@@ -59,17 +59,14 @@ class GatewayMeter(MeteredCall):
 
     @property
     def is_streamed(self) -> bool:
-        """Return whether the request asks for a stream."""
         return self.params is not None and self.params.is_streamed
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the headers about the call's cost, as far as it is known."""
         applied = self.params.applied_limits if self.params is not None else {}
         found = [(f"X-{name.replace('_', '-').title()}-Applied", number) for name, number in applied.items()]
         return [*super().headers(), *found]
 
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
-        """Release or refund everything: there is no response."""
         del is_upstream_failure
         self.cancel()
 
@@ -90,35 +87,18 @@ class GatewayMeter(MeteredCall):
         )
 
 
-class _BodyReader:
-    """A small response, kept until its end to be searched for a rate limit."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def feed(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size <= rate_limits.MAX_BYTES:
-            self._pieces.append(piece)
-
-    def limited_calls(self) -> tuple[int, int]:
-        """Return how many answers the response has, and how many of them report a rate limit."""
-        return (
-            rate_limits.limited_calls(b"".join(self._pieces))
-            if self._size <= rate_limits.MAX_BYTES
-            else (1, 0)
-        )
-
-
 class FixedPriceMeter(GatewayMeter):
-    """The meter of a call with a known price: charged before it, refunded when it fails."""
+    """The meter of a call with a known price: charged before it, refunded when it fails.
+
+    A small response is kept until its end, to be searched for a rate limit.
+    """
 
     def __init__(
         self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None
     ) -> None:
         super().__init__(provider, caller, quote, params)
-        self._response = _BodyReader()
+        self._kept: list[bytes] = []
+        self._size = 0
         self._reduced_id = new_id()
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
@@ -131,21 +111,26 @@ class FixedPriceMeter(GatewayMeter):
         self._settle(lambda session: usage.refund(session, self.id))
 
     def feed(self, piece: bytes) -> bytes:
-        """Keep a piece of the response."""
-        self._response.feed(piece)
+        self._size += len(piece)
+        if self._size <= rate_limits.MAX_BYTES:
+            self._kept.append(piece)
         return piece
 
     def end(self, ending: RelayOutcome) -> None:
         """Refund the price if the response is a failure of the upstream or the operator, or the part that is one."""
-        answers, limited = self._response.limited_calls()
-        if self._has_failed(ending) or 0 < answers == limited:
+        answers, limited = self._limited_calls()
+        if self._has_failed(ending) or answers == limited:
             self.cancel()
         elif limited:
             # Which calls they answer is not looked up: the cheapest are refunded.
             self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
 
+    def _limited_calls(self) -> tuple[int, int]:
+        if self._size > rate_limits.MAX_BYTES:
+            return 1, 0
+        return rate_limits.limited_calls(b"".join(self._kept))
+
     def _reduce(self, nanos: int) -> None:
-        """Replace the charge by a lower one."""
         metered = self._quote.worst_case._replace(cost_nanos=nanos)
 
         def reduced(session: Session) -> HoldResult:
@@ -157,7 +142,7 @@ class FixedPriceMeter(GatewayMeter):
         self._settle(reduced)
 
 
-class PrepaidMeter(GatewayMeter):
+class PrepaidMeter(FixedPriceMeter):
     """The meter of a call with its own payment, which can be used again when the call fails."""
 
     def __init__(
@@ -165,8 +150,6 @@ class PrepaidMeter(GatewayMeter):
     ) -> None:
         super().__init__(provider, None, quote, params)
         self._grant = grant
-        self._has_relayed = False
-        self._response = _BodyReader()
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Start an attempt with the payment. Raises: PaymentAlreadyUsed."""
@@ -177,22 +160,15 @@ class PrepaidMeter(GatewayMeter):
         """Release the payment for another attempt."""
         self._retry(self._grant.release)
 
-    def feed(self, piece: bytes) -> bytes:
-        """Record that some of the response is relayed."""
-        self._has_relayed = self._has_relayed or bool(piece)
-        self._response.feed(piece)
-        return piece
-
     def end(self, ending: RelayOutcome) -> None:
         """Consume the payment, or release it if nothing was delivered or the response is a failure."""
         # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
-        delivered_nothing = ending in _UPSTREAM_FAILURES and not self._has_relayed
-        answers, limited = self._response.limited_calls()
-        failed = delivered_nothing or self._has_failed(ending) or 0 < answers == limited
+        delivered_nothing = ending in _UPSTREAM_FAILURES and not self._size
+        answers, limited = self._limited_calls()
+        failed = delivered_nothing or self._has_failed(ending) or answers == limited
         self._retry(self._grant.release if failed else self._grant.mark_served)
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the headers about the call and about the settlement of its payment."""
         return [*super().headers(), *self._grant.headers.items()]
 
 
@@ -242,7 +218,6 @@ class HoldMeter(GatewayMeter):
         self._settle(lambda session: usage.cancel(session, self.id))
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
-        """Start reading the usage."""
         super().on_response_head(incoming)
         headers = {name.lower(): value for name, value in incoming.headers}
         self._reader = ResponseReader(
@@ -253,12 +228,10 @@ class HoldMeter(GatewayMeter):
         )
 
     def feed(self, piece: bytes) -> bytes:
-        """Read the usage from a chunk, and renew the lease."""
         self._renew()
         return self._reader.feed(piece) if self._reader is not None else piece
 
     def finish(self) -> bytes:
-        """Return what was held back to be read."""
         return self._reader.flush() if self._reader is not None else b""
 
     def end(self, ending: RelayOutcome) -> None:

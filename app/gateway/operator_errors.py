@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from http import HTTPStatus
 from itertools import islice
@@ -73,66 +74,61 @@ _ACCOUNT = re.compile(rb"\b(?:org[-_]|proj_)[A-Za-z0-9]{8,}|\bprojects?[/ ][0-9]
 _HIDDEN = "…".encode()
 
 
+@dataclass
 class RelayedError:
     """An error of a provider that was read completely, without parts of the operator's key."""
 
-    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self._body = body
+    status: int
+    headers: Headers
+    body: bytes
 
     def read(self) -> bytes:
-        """Return the body, once."""
-        body, self._body = self._body, b""
+        body, self.body = self.body, b""
         return body
 
     def read_within(self, seconds: Decimal) -> bytes:
-        """Return the body, once."""
         del seconds
         return self.read()
 
     def abort(self) -> None:
-        """Do nothing: nothing waits."""
+        pass
 
     def close(self) -> None:
-        """Do nothing: the exchange has ended."""
+        pass
 
 
 def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
-    """Return a provider's error as clients may see it; the exchange is closed in any case.
+    """Return a provider's error as clients may see it, decoded; the exchange is closed in any case.
 
     Raises: UpstreamError if it concerns the operator's account, or is longer than 256 KiB; OutcomeUnknown.
     """
+    named = {name.lower(): value for name, value in incoming.headers}
+    encoding = named.get("content-encoding")
     try:
-        raw = _read(incoming)
-        named = {name.lower(): value for name, value in incoming.headers}
-        body = _decoded(incoming.status, raw, named.get("content-encoding"))
-        concern = operator_concern(incoming.status, named, body)
-        if concern is not None:
-            _log.error(
-                "upstream_rejected_credential",
-                provider=provider.slug,
-                status=incoming.status,
-                reason=hide_keys(concern.encode(), provider.api_key).decode()[:200],
-            )
-            raise UpstreamError(
-                f"The provider {provider.slug} refused this service's own credential or account (status"
-                f" {incoming.status}). Your key and your request are not the cause, and nothing was charged. Try"
-                " another provider, or again later; the operator's log has the reason.",
-                details={"reason": "operator_account", "upstream_status": incoming.status},
-            )
-        cleaned = hide_keys(body, provider.api_key)
-        headers = [
-            (name, value)
-            for name, value in incoming.headers
-            if hide_keys(latin := value.encode("latin-1", "replace"), provider.api_key) == latin
-        ]
-        if cleaned == body:
-            return RelayedError(incoming.status, headers, raw)
-        unsized = [each for each in headers if each[0].lower() not in {"content-length", "content-encoding"}]
-        return RelayedError(incoming.status, unsized, cleaned)
+        body = _read(incoming, encoding)
     finally:
         incoming.close()
+    concern = operator_concern(incoming.status, named, body)
+    if concern is not None:
+        reason = hide_keys(concern.encode(), provider.api_key).decode()[:200]
+        _log.error(
+            "upstream_rejected_credential", provider=provider.slug, status=incoming.status, reason=reason
+        )
+        raise UpstreamError(
+            f"The provider {provider.slug} refused this service's own credential or account (status"
+            f" {incoming.status}). Your key and your request are not the cause, and nothing was charged. Try"
+            " another provider, or again later; the operator's log has the reason.",
+            details={"reason": "operator_account", "upstream_status": incoming.status},
+        )
+    cleaned = hide_keys(body, provider.api_key)
+    changed = {"content-length", "content-encoding"} if encoding or cleaned != body else set()
+    headers = [
+        (name, value)
+        for name, value in incoming.headers
+        if name.lower() not in changed
+        and hide_keys(latin := value.encode("latin-1", "replace"), provider.api_key) == latin
+    ]
+    return RelayedError(incoming.status, headers, cleaned)
 
 
 def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str | None:
@@ -151,7 +147,11 @@ def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str |
     if not texts:
         texts = [body[:_MAX_TEXT].decode("utf-8", "replace")]
     concern = next(iter(sorted(codes & _OPERATOR_CODES)), None)
-    if concern is None and not (status == HTTPStatus.TOO_MANY_REQUESTS and _is_rate(headers, codes, body)):
+    # A 429 that states when to try again, or calls itself a rate limit, is about a rate.
+    is_rate = status == HTTPStatus.TOO_MANY_REQUESTS and bool(
+        {"retry-after", "retry-after-ms"} & headers.keys() or codes & _RATE_CODES or b'"retryDelay"' in body
+    )
+    if concern is None and not is_rate:
         concern = next((found[0] for text in texts if (found := _OPERATOR_TEXT.search(text))), None)
     if concern is not None or status not in _CREDENTIAL_STATUSES:
         return concern
@@ -182,15 +182,7 @@ def hide_keys(text: bytes, key: str) -> bytes:
     return _ACCOUNT.sub(_HIDDEN, whole.replace(own, _HIDDEN) if own else whole)
 
 
-def _is_rate(headers: dict[str, str], codes: set[str], body: bytes) -> bool:
-    """Return whether a 429 states when to try again, or calls itself a rate limit."""
-    return bool(
-        {"retry-after", "retry-after-ms"} & headers.keys() or codes & _RATE_CODES or b'"retryDelay"' in body
-    )
-
-
 def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the texts and numbers of a document with the names of their fields."""
     if depth > _MAX_DEPTH:
         return
     for name, value in (
@@ -202,33 +194,23 @@ def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:
             yield from _strings(value, depth + 1)
 
 
-def _read(incoming: UpstreamResponse) -> bytes:
+def _read(incoming: UpstreamResponse, content_encoding: str | None) -> bytes:
+    """Return the decoded body. Raises: UpstreamError if it is too large or cannot be searched; OutcomeUnknown."""
+    refusal = UpstreamError(
+        f"The provider answered with status {incoming.status}, and a body that is too large or cannot be read."
+    )
+    decoder = decoder_for(content_encoding)
+    if decoder is None:
+        raise refusal
     deadline, body = time.monotonic() + _MAX_SECONDS, b""
     while piece := incoming.read():
-        body += piece
+        try:
+            for decoded in decoder.feed(piece):
+                body += decoded
+                if len(body) > _MAX_BYTES:
+                    raise refusal
+        except UndecodableResponse:
+            raise refusal from None
         if time.monotonic() > deadline:
             raise OutcomeUnknown("timeout")
-        if len(body) > _MAX_BYTES:
-            raise _not_relayed(incoming.status)
     return body
-
-
-def _decoded(status: int, raw: bytes, content_encoding: str | None) -> bytes:
-    """Return a body to search. Raises: UpstreamError if it is compressed and cannot be searched."""
-    decoder, body = decoder_for(content_encoding), b""
-    if decoder is None:
-        raise _not_relayed(status)
-    try:
-        for piece in decoder.feed(raw):
-            body += piece
-            if len(body) > _MAX_BYTES:
-                raise _not_relayed(status)
-    except UndecodableResponse:
-        raise _not_relayed(status) from None
-    return body
-
-
-def _not_relayed(status: int) -> UpstreamError:
-    return UpstreamError(
-        f"The provider answered with status {status}, and a body that is too large or cannot be read."
-    )

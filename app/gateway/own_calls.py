@@ -16,8 +16,7 @@ from app.gateway.call import GatewayCall, forward_on_credits
 from app.gateway.dialects.request.cost_params import Surface
 from app.gateway.providers.table import Provider, ProviderTable
 from app.identity.principal import Principal
-from app.payments.x402.headers import PaymentHeaders
-from app.payments.x402.terms import PayableRequest
+from app.payments.x402 import guard
 from app.state import app_state
 from app.web.client_request import ClientRequest
 
@@ -50,8 +49,7 @@ def chat(
         f"/v1/gateway/{slug}/{_chat_path(provider)}", method="POST", json={**body, "model": name}
     )
     request = ClientRequest(builder.get_environ())
-    payable = PayableRequest(request.method, request.raw_target, PaymentHeaders.read(request.headers.get), "")
-    call = GatewayCall(request, provider, slug, payable, _MAX_BODY_BYTES, timeout_seconds)
+    call = GatewayCall(request, provider, slug, guard.payable(request), _MAX_BODY_BYTES, timeout_seconds)
     if call.quote.worst_case.cost_nanos > max_cost_nanos:
         raise InvalidInput("This call may cost more than is left for it.")
     response = forward_on_credits(call, payer)

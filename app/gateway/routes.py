@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import flask
 from werkzeug.wrappers import Response
 
 from app.errors import (
     InsufficientCredits,
-    InvalidInput,
     NotFound,
     Overloaded,
     PayloadTooLarge,
@@ -26,20 +22,18 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
+from app.forwarding.raw_target import UNDOCUMENTED_METHODS
+from app.forwarding.views import PAYMENT_CHAIN, add_views
 from app.gateway import call, schemas
 from app.gateway.providers import listing
 from app.gateway.providers.table import Provider, ProviderTable
-from app.identity import guards, sdk_keys
+from app.identity import guards
 from app.identity.principal import Principal
 from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.state import app_state
-from app.web import request_bodies
 from app.web.blueprint import PUBLIC, Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
-from app.web.openapi import response_headers
-from app.web.parsing import parse_json
 
 _RULE = "/<provider>/<rest:path>"
 # A response to TRACE repeats the request, which contains the operator's credential.
@@ -50,35 +44,22 @@ def _find_provider(name: str) -> Provider:
     return app_state().part(ProviderTable).find(name)
 
 
-def _authenticate(request: ClientRequest, provider: Provider) -> Principal | None:
-    if provider.key_field and request.method == "POST":
-        _find_key_in_body(request, provider.key_field)
+def _authenticate(request: ClientRequest) -> Principal | None:
     return guard.authenticate(request, guards.find_principal_by_sdk_key(request, recall_principal))
 
 
-def _find_key_in_body(request: ClientRequest, name: str) -> None:
-    """Find the key that an older client sends in the body. Raises: Unauthorized for two different keys."""
-    # Read before the key is known, so no more of it than without one.
-    request_bodies.limit_to_keyless(request)
-    body = request_bodies.decoded_body(request)
-    if name.encode() in body:
-        with suppress(InvalidInput):
-            parsed = parse_json(request, body)
-            sdk_keys.add_key(request, parsed.get(name) if isinstance(parsed, dict) else None)
-
-
 def _authorize(request: ClientRequest) -> None:
-    _authenticate(request, _find_provider((request.view_args or {})["provider"]))
+    _find_provider((request.view_args or {})["provider"])
+    _authenticate(request)
 
 
 def serve(request: ClientRequest, name: str) -> Response:
     """Serve a call of the provider with this name, as the views below do. Raises: ServiceError."""
     provider = _find_provider(name)
-    return call.forward(request, provider, _authenticate(request, provider), provider_name=name)
+    return call.forward(request, provider, _authenticate(request), provider_name=name)
 
 
 def forwarded_route(providers: ProviderTable) -> ForwardedRoute:
-    """Return the route of all calls of these providers."""
     return ForwardedRoute(gateway.url_prefix, _RULE, providers.has, serve)
 
 
@@ -100,56 +81,32 @@ providers = Blueprint(
 )
 
 
-def _forwarding(method: str) -> Callable[..., Response]:
-    def forward(provider: str, path: str) -> Response:
-        del path  # read undecoded from the request line instead
-        return call.forward(
-            current_request(), _find_provider(provider), guards.find_principal(), provider_name=provider
-        )
-
-    forward.__name__ = f"forward_{method.lower()}"
-    forward.__doc__ = f"""Forward a {method} to a provider and return its response unchanged.
+add_views(
+    gateway,
+    _RULE,
+    lambda provider: call.forward(
+        current_request(), _find_provider(provider), guards.find_principal(), provider_name=provider
+    ),
+    name="forward",
+    text="""a provider and return its response unchanged.
 
     Path, query and body are forwarded if the path is one of the provider's routes; `GET /v1/providers` lists them.
     If the credits do not cover the maximum output of a call to a language model, its output limit (such as
     `max_tokens`) is lowered to what they cover, and the response states it as `X-Max-Tokens-Applied`. Limits that its
     hosted tools lack are added and stated in the same way.
-    """
-    return forward
-
-
-for _method in DOCUMENTED_METHODS:
-    _view = gateway.response(
-        200,
-        schemas.UpstreamAnswerShape,
-        description="The upstream's response.",
-        headers=response_headers(
-            "X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining", "X-Max-Tokens-Applied",
-            "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
-            "X-Advisor-Max-Tokens-Applied",
-        ),
-    )(
-        gateway.raises(
-            Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending,
-            RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError,
-            UpstreamTimeout,
-        )(_forwarding(_method))
-    )  # fmt: skip
-    _view = gateway.header(
-        "X-Payment-Chain",
-        "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.",
-    )(_view)
-    # HEAD comes with GET.
-    _view.provide_automatic_options = False
-    gateway.route(_RULE, methods=[_method])(_view)
-flask.Blueprint.add_url_rule(
-    gateway,
-    _RULE,
-    "forward_others",
-    _forwarding("call"),
-    methods=list(_FURTHER_METHODS),
-    provide_automatic_options=False,
-)
+    """,
+    answer=schemas.UpstreamAnswerShape,
+    errors=(
+        Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending,
+        RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
+    ),
+    request_headers=PAYMENT_CHAIN,
+    further_response_headers=(
+        "X-Max-Tokens-Applied", "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
+        "X-Advisor-Max-Tokens-Applied",
+    ),
+    others={_RULE: _FURTHER_METHODS},
+)  # fmt: skip
 
 
 @providers.get("")

@@ -29,7 +29,6 @@ def list_agents(session: Session, page: PageRequest) -> Page[AgentSnapshot]:
 
 
 def list_ids_after(session: Session, after_id: str | None, *, limit: int) -> list[str]:
-    """Return ids of agents in their order, after `after_id`."""
     is_later = [] if after_id is None else [Agent.id > after_id]
     query = select(Agent.id).where(Agent.deleted_at.is_(None), *is_later).order_by(Agent.id).limit(limit)
     return list(session.scalars(query))

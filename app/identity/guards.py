@@ -75,7 +75,6 @@ def current_master_key() -> MasterKeyPrincipal:
 
 
 def has_master_key() -> bool:
-    """Return whether the current request was made with a master key."""
     return g.get("master_caller") is not None
 
 

@@ -34,7 +34,6 @@ class KeyMemory:
             self._found[digest] = time.monotonic_ns() + self._lifetime_ns, principal
 
     def forget(self, key_id: str) -> None:
-        """Forget a key that a step has refused."""
         with self._lock:
             for digest in [each for each, (_, found) in self._found.items() if found.key_id == key_id]:
                 del self._found[digest]

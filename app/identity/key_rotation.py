@@ -17,7 +17,6 @@ from app.ports.vault import SecretLocation, Vault
 
 
 def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
-    """Yield every column that holds sealed secrets."""
     for table in db.metadata.sorted_tables:
         for column in table.columns:
             if column.name == "sealed" or column.name.endswith("_sealed"):

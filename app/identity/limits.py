@@ -18,7 +18,6 @@ _IPV6_PREFIX_BITS = 64
 
 
 def client_address(remote_address: str | None) -> str:
-    """Return a client's address as the audit log records it."""
     return (remote_address or "")[:60]
 
 

@@ -38,7 +38,6 @@ class MasterKeyView:
 
 
 def mint() -> MintedKey:
-    """Mint a master key and seal it for its future row. Needs no database."""
     return service.mint_key(PREFIX, MasterKey.__tablename__)
 
 
@@ -61,7 +60,6 @@ def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None)
 
 
 def exists(session: Session) -> bool:
-    """Return whether a master key was ever created."""
     return session.scalar(select(MasterKey.id).limit(1)) is not None
 
 
@@ -104,12 +102,5 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
 
 def _view(row: MasterKey) -> MasterKeyView:
     key = service.open_key(row.sealed, MasterKey.__tablename__, row.id)
-    return MasterKeyView(
-        id=row.id,
-        key=key if row.active else mask_key(key),
-        name=row.name,
-        owner_email=row.owner_email,
-        active=row.active,
-        created_at=row.created_at,
-        revoked_at=row.revoked_at,
-    )
+    shown = key if row.active else mask_key(key)
+    return MasterKeyView(row.id, shown, row.name, row.owner_email, row.active, row.created_at, row.revoked_at)

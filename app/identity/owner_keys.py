@@ -49,7 +49,6 @@ def find(session: Session, key_text: str) -> OwnerKeyView | None:
 
 
 def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]:
-    """Return those of some keys that are valid, oldest first."""
     rows = session.execute(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
     return [_view(row) for row in rows.all() if _SEAL.accepts(session, row)]
 

@@ -57,12 +57,6 @@ def sdk_keys(request: ClientRequest) -> list[str]:
     return request.sdk_keys
 
 
-def add_key(request: ClientRequest, key: object) -> None:
-    """Add what a request's body has in place of a key, if it looks like one of ours. Raises: as `sdk_keys`."""
-    if isinstance(key, str) and is_ours(key):
-        request.sdk_keys = _assert_one_key([*sdk_keys(request), key])
-
-
 def _assert_one_key(found: list[str]) -> list[str]:
     if len(found) > 1 and len({key for key in found if is_ours(key)}) > 1:
         raise Unauthorized(
@@ -73,7 +67,6 @@ def _assert_one_key(found: list[str]) -> list[str]:
 
 
 def is_ours(text: str) -> bool:
-    """Return whether a text looks like an API key of this service."""
     return text.startswith(_PREFIXES)
 
 
@@ -87,7 +80,6 @@ def without_key_segment(path: str) -> str:
 
 
 def redact_keys(text: str) -> str:
-    """Return a text in which keys of ours are cut."""
     return _KEY_IN_TEXT.sub(r"\1_…", text)
 
 

@@ -73,7 +73,6 @@ class AgentSnapshot:
 
 
 def mint_api_key(kind: KeyKind) -> MintedKey:
-    """Mint an agent's or gateway-only key and seal it for its future row. Needs no database."""
     return mint_key(kind.value, ApiKey.__tablename__)
 
 
@@ -129,7 +128,6 @@ def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
 
 
 def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
-    """Insert an agent and its key; two statements."""
     agent = AgentSnapshot(
         id=identifiers.new_id(), name=name, email=email, claimed_at=None, claimed_email=None, frozen_at=None,
         created_at=clock.now(),
@@ -226,17 +224,14 @@ def record_claim(session: Session, agent_id: str, owner_key: str, *, email: str 
 
 
 def agent_not_found() -> NotFound:
-    """Return the error for an unknown or deleted agent."""
     return NotFound("There is no such agent.")
 
 
 def mint_key(prefix: str, table: str) -> MintedKey:
-    """Mint a key with a prefix and seal it for its future row in a table. Needs no database."""
     return seal_key(identifiers.new_key(prefix), table)
 
 
 def seal_key(key: str, table: str) -> MintedKey:
-    """Seal a key for its future row in a table."""
     row_id = identifiers.new_id()
     sealed = SealedColumn(table, "sealed").seal(key, row_id)
     return MintedKey(row_id, key, identifiers.digest(key), sealed)
@@ -262,7 +257,6 @@ def build_api_key(
 
 
 def agent_snapshot(agent: Agent) -> AgentSnapshot:
-    """Return a row as a value."""
     return AgentSnapshot(
         id=agent.id, name=agent.name, email=agent.email, claimed_at=agent.claimed_at,
         claimed_email=agent.claimed_email, frozen_at=agent.frozen_at, created_at=agent.created_at,

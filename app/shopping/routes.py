@@ -31,9 +31,7 @@ from app.idempotency import service as idempotency
 from app.idempotency.decorator import idempotent
 from app.identity import guards
 from app.identity.principal import KeyKind, Principal
-from app.payments.x402 import terms
-from app.payments.x402.headers import PaymentHeaders
-from app.payments.x402.terms import PayableRequest
+from app.payments.x402 import guard, terms
 from app.ports.shopper import ShippingAddress
 from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.orders import PurchaseOrder
@@ -198,7 +196,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
         lambda: x402_purchases.buy(
             guards.find_principal(),
             _order(body),
-            _payable_request(current_request()),
+            guard.payable(current_request()),
             decoded_body(current_request()),
             allow_duplicate=idempotency.HEADER in request.headers,
             claim=claim,
@@ -294,7 +292,7 @@ def _authorize_payer(request: ClientRequest) -> None:
         guards.authenticate_as(request, caller)
         return
     guards.allow_keyless(request)
-    payable = _payable_request(request)
+    payable = guard.payable(request)
     if payable.headers.has_payment:
         return
     if guards.presented_keys(request):
@@ -313,13 +311,6 @@ def _authorize_reader(request: ClientRequest) -> None:
     if caller is None:
         raise Unauthorized
     guards.authenticate_as(request, caller)
-
-
-def _payable_request(request: ClientRequest) -> PayableRequest:
-    """Return a request as payments see it."""
-    return PayableRequest(
-        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
-    )
 
 
 def _status_url_query(purchase_id: str) -> str:

@@ -36,7 +36,6 @@ def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
 
 
 def is_allowed_host(host_header: str, own_host: str | None) -> bool:
-    """Return whether a Host header names this machine or the service's own host, with any port."""
     found = _HOST.fullmatch(host_header)
     if found is None:
         return False

@@ -97,14 +97,12 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
     def register_views_in_doc(
         self, api: Any, app: Application, spec: Any, *, name: str, parameters: list[Any] | None
     ) -> None:
-        """Defer the description until the document is read."""
         describe = super().register_views_in_doc
         app.state.part(OpenApiDocument).deferred.append(
             partial(describe, api, app, spec, name=name, parameters=parameters)
         )
 
     def raises(self, *errors: type[ServiceError]) -> Callable[[View], View]:
-        """Document errors of a view from their classes."""
 
         def decorate(view: View) -> View:
             document_errors(view, list(errors))
@@ -113,7 +111,6 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
         return decorate
 
     def header(self, name: str, description: str, *, pattern: str | None = None) -> Callable[[View], View]:
-        """Document an optional request header of a view."""
 
         def decorate(view: View) -> View:
             document_header(view, name, description, pattern=pattern)
@@ -125,7 +122,6 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
 def document_header(
     view: Callable[..., Any], name: str, description: str, *, pattern: str | None = None
 ) -> None:
-    """Document an optional request header of a view."""
     schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
     header = {"in": "header", "name": name, "required": False, "description": description, "schema": schema}
     # In the manual part it would replace the parameters of a query.
@@ -146,14 +142,12 @@ def set_cache_headers(response: ResponseT) -> ResponseT:
 
 
 def documentation_section(view: Callable[..., Any], part: str) -> dict[str, Any]:
-    """Return a part of what flask-smorest and this module have noted on a view for the document."""
     notes: dict[str, Any] = view.__dict__.setdefault("_apidoc", {})
     section: dict[str, Any] = notes.setdefault(part, {})
     return section
 
 
 def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) -> None:
-    """Document errors of a view from their classes."""
     responses = documentation_section(view, "manual_doc").setdefault("responses", {})
     by_status: dict[str, list[str]] = defaultdict(list)
     for error in errors:

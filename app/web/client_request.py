@@ -68,7 +68,6 @@ class ClientRequest(flask.Request):
 
 @lru_cache(maxsize=1024)
 def _variable(name: str) -> str:
-    """Return the variable of the WSGI environment for a header."""
     variable = name.upper().replace("-", "_")
     return variable if variable in _UNPREFIXED else f"HTTP_{variable}"
 
@@ -88,5 +87,4 @@ def request_line_target(environ: Mapping[str, Any]) -> str:
 
 
 def current_request() -> ClientRequest:
-    """Return the request that Flask dispatches in this thread."""
     return cast("ClientRequest", flask.request._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way

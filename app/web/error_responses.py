@@ -46,7 +46,6 @@ def install(app: Flask) -> None:
 
 
 def response_of(error: Exception, *, route: str) -> Response:
-    """Return the response to an exception of the code that serves a route."""
     if isinstance(error, ServiceError):
         return error_response(error)
     if isinstance(error, HTTPException):

@@ -136,7 +136,6 @@ class Usd(ParsedField):
         return None if value is None else float(money.usd_from_nanos(value))
 
     def canonical(self, value: int) -> Decimal:
-        """Return the exact number of dollars."""
         return money.usd_from_nanos(value)
 
     def _parse(self, value: Any) -> int:

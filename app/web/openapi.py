@@ -124,7 +124,6 @@ class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]
         definition: dict[str, Any],
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Describe a schema by its class docstring."""
         doc = inspect.getdoc(resolve_schema_cls(kwargs["schema"])) if kwargs.get("schema") else None
         return {"description": doc} if doc else {}
 
@@ -169,7 +168,6 @@ def _body_error_response(failure: type[ServiceError]) -> dict[str, Any]:
 
 
 def response_headers(*names: str) -> dict[str, Any]:
-    """Return references to the documented headers of these names, for a response."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 

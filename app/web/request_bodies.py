@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import brotli  # type: ignore[import-untyped]
 from backports import zstd
@@ -115,13 +115,11 @@ def release_decoded(request: ClientRequest) -> None:
 
 
 def is_limited_to_keyless(request: ClientRequest) -> bool:
-    """Return whether a request's body is limited to `MAX_KEYLESS_BYTES`."""
     limit = request.max_content_length
     return limit is not None and limit <= MAX_KEYLESS_BYTES
 
 
 def limit_to_keyless(request: ClientRequest) -> None:
-    """Limit a request's body to `MAX_KEYLESS_BYTES`."""
     request.max_content_length = MAX_KEYLESS_BYTES
 
 
@@ -182,23 +180,11 @@ def _join_chunks(pieces: Iterable[bytes]) -> bytes:
     return buffer.getvalue()
 
 
-class _StreamDecompressor(Protocol):
-    """A decoder of one compressed stream, as the standard library's for bz2 and xz are."""
+def _decompressed_chunks(decoder: Any, compressed: bytes) -> Iterator[bytes]:
+    """Decode one stream piece by piece, with a decoder like those of the standard library's bz2 and lzma.
 
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
-def _decompressed_chunks(decoder: _StreamDecompressor, compressed: bytes) -> Iterator[bytes]:
-    """Decode one stream piece by piece. Several in one body are refused: they could be many empty ones."""
+    Several streams in one body are refused: they could be many empty ones.
+    """
     position = 0
     while not decoder.eof:
         data = compressed[position : position + _CHUNK_BYTES] if decoder.needs_input else b""
@@ -249,12 +235,12 @@ class _BrotliDecompressor:
         return bytes(self._decoder.process(data, output_buffer_limit=max_length))
 
 
-def _zstd_decompressor() -> _StreamDecompressor:
+def _zstd_decompressor() -> Any:
     # RFC 9659: a window of 8 MiB, and no larger one.
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 23})
 
 
-_DECOMPRESSORS: dict[str, Callable[[], _StreamDecompressor]] = {
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "gzip": _GzipDecompressor,
     "zstd": _zstd_decompressor,
     "br": _BrotliDecompressor,

@@ -87,7 +87,6 @@ class AcceptsCamelCase(Schema):
         return renamed
 
     def _aliases(self) -> Mapping[str, str]:
-        """Return the names of fields by their other spellings."""
         spelled = {"".join(word.capitalize() for word in name.split("_")): name for name in self.fields}
         return {other[0].lower() + other[1:]: name for other, name in spelled.items() if "_" in name}
 
@@ -151,7 +150,6 @@ class Pagination(Schema):
 
 
 def page_schema(name: str, items: str, shape: type[Schema], description: str) -> type[Schema]:
-    """Return the schema of a `Page` with rows called `items`."""
     page = {
         items: fields.List(fields.Nested(shape), required=True, attribute="items"),
         "pagination": fields.Nested(Pagination, required=True),

@@ -85,7 +85,6 @@ def test_a_key_is_read_from_the_header_that_the_providers_clients_use(stage: Sta
 
 
 GEMINI = "/v1/gateway/gemini/v1beta/models/gemini-2.5-pro:generateContent"
-TAVILY = "/v1/gateway/tavily/search"
 SDK_PLACES: list[tuple[str, dict[str, str]]] = [
     (f"{GEMINI}?key={{key}}", {}),
     (f"{GEMINI}?alt=json&key={{key}}", {}),
@@ -103,21 +102,26 @@ SDK_PLACES: list[tuple[str, dict[str, str]]] = [
     ("/v1/gateway/alchemy/base/v2/{key}", {}),
     ("/v1/gateway/alchemy/base/{key}", {}),
     ("/v1/gateway/exa/search", {"x-api-key": "{key}"}),
-    (TAVILY, {"body": "{key}"}),
 ]
+
+
+def test_a_key_in_a_body_is_refused_and_reaches_no_provider(stage: Stage) -> None:
+    body = {"query": "a", "api_key": stage.agent.key}
+    answer = stage.agent.client.post("/v1/gateway/tavily/search", json=body)
+    assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
+    assert stage.agent.key not in answer.text
+    assert stage.upstream.asked == []
 
 
 def ask_at(stage: Stage, place: tuple[str, dict[str, str]], key: str, **headers: str) -> TestResponse:
     path, given = place
     basic = base64.b64encode(f"user:{key}".encode()).decode()
     sent = {name: value.format(key=key, basic=basic) for name, value in given.items()}
-    in_body = {"api_key": key} if sent.pop("body", None) else {}
     bodies: dict[str, Any] = {
         "gemini": {"contents": []},
         "openai": {"model": "gpt-5", "messages": [], "max_tokens": 5},
         "alchemy": {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []},
         "exa": {"query": "a"},
-        "tavily": {"query": "a", **in_body, "max_results": 1},
     }
     body = bodies.get(path.split("/")[3])
     method = "GET" if body is None else "POST"

@@ -132,13 +132,9 @@ class Services(Machine):
         values = {"status": status, "price_nanos": price * USD}
         if offered.status == "retired":
             with pytest.raises(NotFound):
-                services.change(
-                    offered.id, agent_id=self.seller, values=values, document=None, replaces_document=False
-                )
+                services.change(offered.id, values, agent_id=self.seller)
             return
-        services.change(
-            offered.id, agent_id=self.seller, values=values, document=None, replaces_document=False
-        )
+        services.change(offered.id, values, agent_id=self.seller)
         offered.status, offered.price = status, price
 
     @rule(offered=offers)

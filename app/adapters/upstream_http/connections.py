@@ -79,7 +79,6 @@ class UpstreamConnection:
         return time.monotonic() - self.idle_since > self._idle_seconds
 
     def close(self) -> None:
-        """Close it, in whatever state. Idempotent."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -110,7 +109,6 @@ class ConnectionPool:
     """Idle connections by origin, the most recent first; usable from many threads, without waiting."""
 
     def __init__(self, *, idle_seconds: float, allows: AddressCheck | None = None) -> None:
-        """Create an empty pool; `allows` checks every address that a name resolves to."""
         self._new_connection = functools.partial(
             UpstreamConnection, context=_tls(), allows=allows, idle_seconds=idle_seconds
         )
@@ -130,7 +128,6 @@ class ConnectionPool:
         return connection
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Return a connection to the pool after its response was read completely."""
         connection.idle_since = time.monotonic()
         with self._lock:
             expired = self._remove_expired(connection.origin if self._idle_count < _MAX_IDLE else None)

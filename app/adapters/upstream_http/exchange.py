@@ -144,7 +144,6 @@ class HttpUpstream:
         read_seconds: Decimal | float,
         idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
-        """Store the time limits for a connection, for each piece of a response, and for idle connections."""
         self._connect_seconds = float(connect_seconds)
         self._read_seconds = float(read_seconds)
         self._pool = ConnectionPool(idle_seconds=idle_seconds, allows=self._allows)
@@ -186,7 +185,6 @@ class HttpUpstream:
             raise
 
     def close(self) -> None:
-        """Close idle connections; calls in progress continue."""
         self._pool.close()
 
     def _send(

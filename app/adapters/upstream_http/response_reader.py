@@ -101,7 +101,6 @@ class Http1Reader:
     """Reads the response; the time limit applies to the head or a piece as a whole, not to each byte of it."""
 
     def __init__(self, open_socket: socket.socket, *, method: str, seconds: float) -> None:
-        """Store the socket of the request, and the time limit of the head and of each piece."""
         self._socket = open_socket
         self._seconds = seconds
         self.silence_seconds: float | None = None
@@ -121,7 +120,6 @@ class Http1Reader:
         return self._ended and has_framing and self.head.is_persistent and not self._buffer
 
     def restart_timeout(self) -> None:
-        """Restart the time limit for the next read."""
         self._deadline = time.monotonic() + self._seconds
 
     def read(self) -> bytes:

@@ -39,8 +39,7 @@ from app.forwarding.relay import ForwardingOptions
 from app.identity.principal import Principal
 from app.identity.sdk_keys import is_ours, sdk_keys
 from app.payments.x402 import gate, guard, terms
-from app.payments.x402.headers import PaymentHeaders
-from app.payments.x402.terms import PayableRequest, PaymentPrice
+from app.payments.x402.terms import PaymentPrice
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.spending import policy
 from app.spending.policy import SpendingRequest
@@ -140,10 +139,7 @@ def _validated(
 def _price(proxied: _ProxiedCall) -> PaymentPrice:
     """Return the price of a call that is paid for one by one: a settlement has a cost, so it has a minimum."""
     request, service = proxied.request, proxied.service
-    payable = PayableRequest(
-        request.method, request.raw_target, PaymentHeaders.read(request.headers.get), request.remote_addr
-    )
-    return payable.price(
+    return guard.payable(request).price(
         max(service.price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd)),
         proxied.body,
         provider_name=service.provider,

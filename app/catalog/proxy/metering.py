@@ -53,7 +53,6 @@ class ProxyMeter(MeteredCall):
         return outgoing
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
-        """Record the status and the latency."""
         super().on_response_head(incoming)
         self._microseconds = (time.monotonic_ns() - self._sent_at) // 1000
 
@@ -72,12 +71,10 @@ class ProxyMeter(MeteredCall):
             self.on_no_response(is_upstream_failure=True)
 
     @abstractmethod
-    def _secure(self) -> None:
-        """Secure the price before the call."""
+    def _secure(self) -> None: ...
 
     @abstractmethod
-    def _capture(self) -> None:
-        """Capture the price, and count the call."""
+    def _capture(self) -> None: ...
 
     def _settle_answer(self) -> None:
         if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -93,9 +90,6 @@ class ProxyMeter(MeteredCall):
             charged_nanos=charged_nanos,
             microseconds=self._microseconds,
         )
-
-    def _count_failure(self, session: Session) -> None:
-        statistics.record_failed_call(session, self._service.id)
 
 
 class CreditsMeter(ProxyMeter):
@@ -119,20 +113,18 @@ class CreditsMeter(ProxyMeter):
         def release(session: Session) -> HoldResult:
             outcome = usage.cancel(session, self.id)
             if is_upstream_failure:
-                self._count_failure(session)
+                statistics.record_failed_call(session, self._service.id)
             return outcome
 
         self._settle(release)
         self._refund_session()
 
     def feed(self, piece: bytes) -> bytes:
-        """Return a piece unchanged, and renew the lease."""
         if not self._is_streaming:
             self._renew()
         return piece
 
     def _secure(self) -> None:
-        """Hold the price, and count it against the session."""
         if self._session_charge is not None:
             with unit_of_work() as session:
                 spending_holds.charge_session(
@@ -146,13 +138,13 @@ class CreditsMeter(ProxyMeter):
             raise
 
     def _capture(self) -> None:
-        self._settle(self._charge)
+        def charge(session: Session) -> HoldResult:
+            outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
+            if not outcome.repeated:
+                self._count(session, outcome.charged_nanos)
+            return outcome
 
-    def _charge(self, session: Session) -> HoldResult:
-        outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
-        if not outcome.repeated:
-            self._count(session, outcome.charged_nanos)
-        return outcome
+        self._settle(charge)
 
     def _refund_session(self) -> None:
         if self._session_charge is None:
@@ -175,19 +167,20 @@ class PaymentMeter(ProxyMeter):
 
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
         """Release the payment for another attempt; `is_upstream_failure` counts against the service's reliability."""
-        record = self._count_failure if is_upstream_failure else None
-        self._retry(lambda: self._grant.release(record))
+
+        def failed(session: Session) -> None:
+            if is_upstream_failure:
+                statistics.record_failed_call(session, self._service.id)
+
+        self._retry(lambda: self._grant.release(failed))
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the headers about the settlement of the payment."""
         return [*super().headers(), *self._grant.headers.items()]
 
     def _secure(self) -> None:
-        """Start an attempt with the payment."""
         self._grant.start_attempt()
 
     def _capture(self) -> None:
-        self._retry(lambda: self._grant.mark_served(self._count_payment))
-
-    def _count_payment(self, session: Session) -> None:
-        self._count(session, self._grant.price_nanos)
+        self._retry(
+            lambda: self._grant.mark_served(lambda session: self._count(session, self._grant.price_nanos))
+        )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import flask
 from werkzeug.wrappers import Response
 
 from app.catalog import schemas
@@ -19,7 +16,6 @@ from app.errors import (
     PaymentPending,
     PaymentRequired,
     PerTxLimitExceeded,
-    ServiceError,
     SessionLimitExceeded,
     Unauthorized,
     UpstreamError,
@@ -27,6 +23,7 @@ from app.errors import (
 )
 from app.forwarding.entry import ForwardedRoute
 from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
+from app.forwarding.views import PAYMENT_CHAIN, add_views
 from app.identity import guards
 from app.identity.principal import Principal
 from app.identity.sdk_keys import sdk_keys
@@ -34,10 +31,8 @@ from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
-from app.web.openapi import response_headers
 
 _RULE = "/<service_id>/<rest:path>"
-_SHORT_RULE = "/<service_id>"
 
 
 def _find_holder(request: ClientRequest) -> Principal | None:
@@ -105,95 +100,44 @@ FORWARDED_ROUTES = (
 )
 
 
-def _forward_for_key(service_id: str) -> Response:
-    return proxy_call.forward(current_request(), service_id, guards.current_principal())
-
-
-def _forward_for_payer(service_id: str) -> Response:
-    return proxy_call.forward_payable(current_request(), service_id, guards.find_principal())
-
-
-def _forwarding(
-    name: str, method: str, forward: Callable[[str], Response], note: str
-) -> Callable[..., Response]:
-    def call(service_id: str, path: str = "") -> Response:
-        del path  # taken from the request line, which has not been decoded
-        return forward(service_id)
-
-    call.__name__ = f"{name}_{method.lower()}"
-    call.__doc__ = f"""Forward a {method} to a service and return its response unchanged.
-
-    Path, query (without `wallet_id`) and body are forwarded below the service's base URL. The price is charged once
-    for a response with a status below 500. Your keys and cookies are not forwarded; a call that contains your key
-    anywhere but in X-API-Key is refused. {note}
-    """
-    return call
-
-
-_NOTES = (
-    (
-        proxy_call.WALLET_HEADER,
-        "The wallet of the call; its allowlist of domains applies. Default: the first.",
-    ),
-    (
-        proxy_call.SESSION_HEADER,
-        "A session of this wallet. The price counts against its budget, but not against the wallet's limits.",
-    ),
-    (proxy_call.MAX_PRICE_HEADER, "Refuse the call with 403 if its price is higher, in US dollars."),
-    ("X-Upstream-Authorization", "Forwarded as `Authorization`, for services that gave you a key."),
-)
+_NOTES = {
+    proxy_call.WALLET_HEADER: "The wallet of the call; its allowlist of domains applies. Default: the first.",
+    proxy_call.SESSION_HEADER: "A session of this wallet. The price counts against its budget, but not against the"
+    " wallet's limits.",
+    proxy_call.MAX_PRICE_HEADER: "Refuse the call with 403 if its price is higher, in US dollars.",
+    "X-Upstream-Authorization": "Forwarded as `Authorization`, for services that gave you a key.",
+}
 _ERRORS = (
     Unauthorized, InsufficientCredits, PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge,
     Overloaded, UpstreamError, UpstreamTimeout,
 )  # fmt: skip
-_PAYMENT_ERRORS = (PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending)
+_TEXT = """a service and return its response unchanged.
+
+    Path, query (without `wallet_id`) and body are forwarded below the service's base URL. The price is charged once
+    for a response with a status below 500. Your keys and cookies are not forwarded; a call that contains your key
+    anywhere but in X-API-Key is refused. """
+_OTHERS = {_RULE: UNDOCUMENTED_METHODS, "/<service_id>": (*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS)}
 
 
-def _register(
-    blueprint: Blueprint,
-    forward: Callable[[str], Response],
-    note: str,
-    errors: tuple[type[ServiceError], ...],
-    notes: tuple[tuple[str, str], ...],
-) -> None:
-    name = blueprint.name
-    for method in DOCUMENTED_METHODS:
-        view = blueprint.response(
-            200,
-            schemas.ProxiedAnswer,
-            description="The response of the service.",
-            headers=response_headers("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining"),
-        )(blueprint.raises(*errors)(_forwarding(name, method, forward, note)))
-        for header, meaning in notes:
-            view = blueprint.header(header, meaning)(view)
-        # HEAD is included in GET.
-        view.provide_automatic_options = False
-        blueprint.route(_RULE, methods=[method])(view)
-    for rule, methods in (
-        (_RULE, UNDOCUMENTED_METHODS),
-        (_SHORT_RULE, (*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS)),
-    ):
-        flask.Blueprint.add_url_rule(
-            blueprint,
-            rule,
-            f"{name}_others_{len(methods)}",
-            _forwarding(name, "call", forward, note),
-            methods=list(methods),
-            provide_automatic_options=False,
-        )
-
-
-_register(proxy, _forward_for_key, "", _ERRORS, _NOTES)
-_register(
+add_views(
+    proxy,
+    _RULE,
+    lambda service_id: proxy_call.forward(current_request(), service_id, guards.current_principal()),
+    name=proxy.name,
+    text=_TEXT,
+    answer=schemas.ProxiedAnswer,
+    errors=_ERRORS,
+    request_headers=_NOTES,
+    others=_OTHERS,
+)
+add_views(
     paid_services,
-    _forward_for_payer,
-    "A call without a key and a payment is answered 402 with the terms.",
-    (*_ERRORS, *_PAYMENT_ERRORS),
-    (
-        *_NOTES,
-        (
-            "X-Payment-Chain",
-            "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.",
-        ),
-    ),
+    _RULE,
+    lambda service_id: proxy_call.forward_payable(current_request(), service_id, guards.find_principal()),
+    name=paid_services.name,
+    text=f"{_TEXT}A call without a key and a payment is answered 402 with the terms.",
+    answer=schemas.ProxiedAnswer,
+    errors=(*_ERRORS, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending),
+    request_headers=_NOTES | PAYMENT_CHAIN,
+    others=_OTHERS,
 )

@@ -12,14 +12,14 @@ from app.catalog.services import service as services
 from app.catalog.services.service import ServiceRegistration, ServiceView
 from app.core.pagination import Page
 from app.core.strict_json import MAX_VALUES
-from app.errors import InvalidInput, InvalidSpec, LimitReached, Overloaded
+from app.errors import InvalidSpec, LimitReached, Overloaded
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.ports.specifications import MAX_BYTES, MAX_DEPTH
 from app.web.blueprint import Blueprint
 from app.web.parsing import StrictParser
-from app.web.schemas import PageQuery
+from app.web.schemas import PageQuery, assert_any_field
 
 # A document inside a JSON string needs up to six bytes per byte; its reader enforces the exact limit.
 _MAX_BODY_BYTES = 3 * MAX_BYTES
@@ -99,20 +99,8 @@ def get_service(service: ServiceView) -> dict[str, Any]:
 @blp.raises(InvalidSpec, Overloaded)
 def update_service(body: dict[str, Any], service: ServiceView) -> dict[str, Any]:
     """Change a service; omitted fields keep their values. A paused service is not in the catalog."""
-    if not body:
-        raise InvalidInput(
-            "There is nothing to change: send at least one field of the service.",
-            details={"fields": {"body": ["has no field to change"]}},
-        )
-    replaces_document = "openapi_spec" in body
-    document = body.pop("openapi_spec", None)
-    services.change(
-        service.id,
-        agent_id=service.agent_id,
-        values=body,
-        document=document,
-        replaces_document=replaces_document,
-    )
+    assert_any_field(body, schemas.ServiceChanges)
+    services.change(service.id, body, agent_id=service.agent_id)
     return {"id": service.id, "updated": True}
 
 

@@ -25,7 +25,6 @@ _MAX_INDEX_MATCHES = 2_000
 
 
 def index_service(session: Session, service_id: str, *, name: str, description: str, category: str) -> None:
-    """Add a service to the index, or update its text."""
     remove_service(session, service_id)
     text = f"{_fold_case(name)}{_SEPARATOR}{_fold_case(description)}"
     session.execute(

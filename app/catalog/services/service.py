@@ -94,7 +94,6 @@ class CallableService:
 
     @property
     def provider(self) -> str:
-        """Return its name among the providers of calls, in usage and payments."""
         return f"{PROVIDER_PREFIX}{self.id}"
 
 
@@ -180,19 +179,13 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[ServiceView]:
         return Page([view_of(row) for row in found.items], found.total, page)
 
 
-def change(
-    service_id: str,
-    *,
-    agent_id: str,
-    values: Mapping[str, Any],
-    document: str | None,
-    replaces_document: bool,
-) -> ServiceView:
-    """Change some columns of a service and, if asked, its specification; all of it or nothing.
+def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> ServiceView:
+    """Change some columns of a service and its `openapi_spec` if it is among them; all of it or nothing.
 
     Raises: NotFound, InvalidInput, InvalidSpec, Overloaded.
     """
     changes = dict(values)
+    document = changes.pop("openapi_spec", None)
     if "base_url" in changes:
         changes["base_url"] = _validated_url(changes["base_url"])
     specification = None if document is None else _parse_specification(document, agent_id)
@@ -204,7 +197,7 @@ def change(
         if not change_row(session, Service, _owned(service_id, agent_id), **changes, updated_at=clock.now()):
             raise _not_found()
         view = view_of(_find(session, service_id))
-        if replaces_document:
+        if "openapi_spec" in values:
             _replace_specification(session, service_id, specification)
         _index(session, view)
     return view
@@ -221,7 +214,6 @@ def retire(service_id: str, *, agent_id: str) -> None:
 
 
 def retire_all(session: Session, agent_id: str) -> list[str]:
-    """Retire every service of an agent that is being deleted; return their ids."""
     now = clock.now()
     ids: list[str] = row_locks.lock_rows(session, Service.id, *_owned_by(agent_id))
     SERVICES.move(session, Service.id.in_(ids), _UNRETIRED, ServiceStatus.RETIRED, updated_at=now)
@@ -260,7 +252,6 @@ def callable_service(service_id: str) -> CallableService:
 
 
 def listing_of(session: Session, service_id: str) -> ServiceListing:
-    """Return a service's specification, or an empty one."""
     row = session.execute(
         select(
             ServiceSpecification.document, ServiceSpecification.endpoints, ServiceSpecification.example
@@ -287,7 +278,6 @@ def owner_detail(service: ServiceView) -> dict[str, Any]:
 
 
 def owner_statistics(service: ServiceView) -> dict[str, Any]:
-    """Return the statistics of a service. Reads a bounded number of rows."""
     with read_only_unit() as session:
         return {
             **asdict(service),

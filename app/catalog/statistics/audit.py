@@ -14,7 +14,6 @@ from app.usage import service as usage
 
 
 def check(session: Session) -> list[str]:
-    """Return one sentence per violated invariant."""
     return [*_find_wrong_revenue(session), *_find_wrong_callers(session)]
 
 

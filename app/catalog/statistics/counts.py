@@ -123,7 +123,6 @@ def record_answered_call(
 
 
 def record_failed_call(session: Session, service_id: str, *, at: datetime | None = None) -> None:
-    """Count an unpaid call of a service that failed or did not respond."""
     key = {
         "service_id": service_id,
         "minute": _minute(at or clock.now()),
@@ -168,7 +167,6 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
 
 
 def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int]]:
-    """Return at most ten wallets with the most calls, and their spending."""
     return session.execute(
         select(ServiceCaller.wallet_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
         .where(ServiceCaller.service_id == service_id)

@@ -375,7 +375,6 @@ _FIELD_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "networks": _lower_map,
     "endpoints": lambda value: {name: _base_url(url) for name, url in _lower_map(value).items()},
     "x402_price_usd": _nanos,
-    "key_field": _text,
     "usage_request": _flag,
     "output_limit_field": _output_limit_field,
 }

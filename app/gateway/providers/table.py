@@ -108,8 +108,6 @@ class Provider:
     # The first segment of the path is one of these names: each maps to a value of `{network}`, or to a base URL.
     networks: Mapping[str, str] = field(default_factory=dict)
     endpoints: Mapping[str, str] = field(repr=False, default_factory=dict)
-    # The field of the body in which older clients send their key.
-    key_field: str = ""
     # Whether streams are asked for their usage; the field for a limit on the output that a request has none of.
     usage_request: bool = True
     output_limit_field: str = ""

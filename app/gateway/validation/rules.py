@@ -124,8 +124,8 @@ def check_fields(rules: Sequence[FieldRule], limits: Mapping[str, int], parsed: 
 def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int | None) -> None:
     if any(rule.rejects(value) for rule in refused):
         raise RouteNotAllowed(
-            f"{name} is not forwarded: it refers to something stored with the provider, where all clients share "
-            "one account. Send what it refers to in the request itself.",
+            f"{name} is not forwarded: it is a credential, or refers to something stored with the provider, where all"
+            " clients share one account. Send your key in a header, and what is referred to in the request itself.",
             details={"fields": {name: ["is not forwarded"]}},
         )
     if most is not None and not _is_within(value, most):

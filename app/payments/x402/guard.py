@@ -7,6 +7,7 @@ from app.identity import guards
 from app.identity.principal import Principal
 from app.identity.sdk_keys import sdk_keys
 from app.payments.x402.headers import PaymentHeaders
+from app.payments.x402.terms import PayableRequest
 from app.web.client_request import ClientRequest
 
 
@@ -22,6 +23,11 @@ def authenticate(request: ClientRequest, found: Principal | None) -> Principal |
     if sdk_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
         raise key_or_payment_required()
     return None
+
+
+def payable(request: ClientRequest) -> PayableRequest:
+    headers = PaymentHeaders.read(request.headers.get)
+    return PayableRequest(request.method, request.raw_target, headers, request.remote_addr)
 
 
 def key_or_payment_required() -> Unauthorized:

@@ -102,16 +102,6 @@ def limit_tools(body: bytes, limits: Sequence[ToolLimit]) -> bytes:
     return _with_limits(body.decode("utf-8", "surrogatepass"), limits).encode("utf-8", "surrogatepass")
 
 
-def without_member(body: bytes, name: str) -> bytes:
-    """Return a body without a field of its object, if it has it. All other bytes stay."""
-    try:
-        text = body.decode("utf-8-sig", "surrogatepass")
-        start, end = member_span(text, name)
-    except (ValueError, IndexError):
-        return body
-    return (text[:start] + text[end:]).encode("utf-8", "surrogatepass")
-
-
 def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:
     """Return the text of an object in which each of these limits is at most `bound`, and one is set.
 

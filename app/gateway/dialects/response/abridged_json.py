@@ -20,6 +20,27 @@ _BINARY = b";base64,"
 _NEVER_AGAIN = -1
 
 
+class KeptJson:
+    """A JSON value: whole up to a size; of a larger one, its beginning, which shows the format, and it abridged."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.kept = bytearray()
+        self.size = 0
+        self.abridged: AbridgedJson | None = None
+
+    def feed(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self.abridged is not None:
+            self.abridged.feed(piece)
+            return
+        self.kept += piece
+        if self.size > self._max_bytes:
+            self.abridged = AbridgedJson()
+            self.abridged.feed(bytes(self.kept))
+            del self.kept[1024:]
+
+
 class AbridgedJson:
     """A JSON value without the content of its long strings and large parts. Feed it in any pieces."""
 

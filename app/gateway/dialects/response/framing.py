@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from app.gateway.dialects.response.abridged_json import AbridgedJson
+from app.gateway.dialects.response.abridged_json import AbridgedJson, KeptJson
 
 # An event of a language model has a few hundred bytes; one with an image has megabytes.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
@@ -28,7 +28,7 @@ _STRUCTURAL = re.compile(rb'[{}"\\]')
 class StreamFrame(NamedTuple):
     """A frame of a stream with all its bytes, or the next ones of a frame that is too large to be kept.
 
-    Such a frame has no `payload`; the last of its pieces has what is left of it.
+    The last piece of such a frame has what is left of it.
     """
 
     raw: bytes
@@ -99,7 +99,6 @@ class SseParser:
             yield self._take_frame(len(self._held))
 
     def _take_comment(self) -> bytes:
-        """Take a complete line from what is held."""
         end = _LINE_END.search(self._held)
         if end is None or (end.end() == len(self._held) and self._held.endswith(b"\r")):
             return b""
@@ -130,14 +129,12 @@ class JsonArrayParser:
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._most_bytes = max_bytes
-        self._object = bytearray()
-        self._large: AbridgedJson | None = None
+        self._object = KeptJson(max_bytes)
         self._depth = 0
         self._is_in_text = False
         self._escaped = -1
 
     def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
-        """Yield the objects that this chunk completes."""
         start = 0
         for structural in _STRUCTURAL.finditer(chunk):
             at, character = structural.start(), structural.group()
@@ -149,13 +146,12 @@ class JsonArrayParser:
             elif self._depth:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._append(chunk[start : at + 1])
-                    yield StreamFrame(b"", bytes(self._object), self._large)
-                    self._object.clear()
-                    self._large = None
+                    self._object.feed(chunk[start : at + 1])
+                    yield StreamFrame(b"", bytes(self._object.kept), self._object.abridged)
+                    self._object = KeptJson(self._most_bytes)
         self._escaped -= len(chunk)
         if self._depth:
-            self._append(chunk[start:])
+            self._object.feed(chunk[start:])
 
     def _is_inside_string(self, at: int, character: bytes) -> bool:
         """Track strings and their escapes; return whether this character is part of one."""
@@ -170,16 +166,6 @@ class JsonArrayParser:
     def flush(self) -> Iterator[StreamFrame]:
         """Yield nothing: an incomplete object has no usage."""
         return iter(())
-
-    def _append(self, piece: bytes) -> None:
-        if self._large is None and len(self._object) + len(piece) > self._most_bytes:
-            self._large = AbridgedJson()
-            self._large.feed(bytes(self._object))
-            self._object.clear()
-        if self._large is None:
-            self._object += piece
-        else:
-            self._large.feed(piece)
 
 
 def _payload(frame: bytes) -> bytes:

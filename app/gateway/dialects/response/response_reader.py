@@ -14,7 +14,7 @@ from app.core.content_decoding import IdentityDecoder, UndecodableResponse, deco
 from app.core.strict_json import parse_response
 from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.injection import member_span
-from app.gateway.dialects.response.abridged_json import AbridgedJson
+from app.gateway.dialects.response.abridged_json import KeptJson
 from app.gateway.dialects.response.framing import JsonArrayParser, SseParser, StreamFrame
 from app.gateway.dialects.response.usage import UsageReading
 from app.gateway.dialects.response.usage_accumulator import UsageAccumulator
@@ -52,7 +52,7 @@ class ResponseReader:
             self._frames = SseParser()
         elif params.is_streamed and params.surface is Surface.GENERATE:
             self._frames = JsonArrayParser()
-        self._plain: _BufferedBody | None = _BufferedBody() if self._frames is None else None
+        self._plain = KeptJson(MAX_BUFFERED_BYTES) if self._frames is None else None
         # Removing something from a compressed stream would require compressing it again.
         is_cleaned = params.usage_injected and isinstance(self._decoder, IdentityDecoder)
         self._cleaned = self._frames if is_cleaned and isinstance(self._frames, SseParser) else None
@@ -113,7 +113,7 @@ class ResponseReader:
         try:
             for piece in self._decoder.feed(chunk):
                 if self._plain is not None:
-                    self._plain.append(piece)
+                    self._plain.feed(piece)
                 elif self._frames is not None:
                     for frame in self._frames.feed(piece):
                         self._record_frame(frame)
@@ -145,27 +145,6 @@ class ResponseReader:
             self._usage.add(payload)
             return payload
         return None
-
-
-class _BufferedBody:
-    """A response that is not a stream: its beginning, which is usually all of it, and a large one abridged."""
-
-    def __init__(self) -> None:
-        self.kept = bytearray()
-        self.size = 0
-        self.abridged: AbridgedJson | None = None
-
-    def append(self, piece: bytes) -> None:
-        self.size += len(piece)
-        if self.abridged is not None:
-            self.abridged.feed(piece)
-            return
-        self.kept += piece
-        if len(self.kept) > MAX_BUFFERED_BYTES:
-            self.abridged = AbridgedJson()
-            self.abridged.feed(bytes(self.kept))
-            # What shows the format.
-            del self.kept[1024:]
 
 
 def parse_object(payload: bytes) -> Any:

@@ -74,5 +74,4 @@ class UsageReading(NamedTuple):
 
     @property
     def has_content(self) -> bool:
-        """Return whether the response shows any output of the model."""
         return self.streamed_bytes > 0 or self.has_audio

@@ -110,13 +110,11 @@ class UsageAccumulator:
             self._search_nanos = usage_readers.search_nanos(payload, self._search_nanos)
 
     def fail(self) -> None:
-        """Record that the upstream reported an error."""
         self._has_failed = True
 
     def reading(
         self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int
     ) -> UsageReading:
-        """Return the usage read so far."""
         return UsageReading(
             status=status,
             usage=self._usage(),
@@ -166,7 +164,6 @@ class UsageAccumulator:
         return usage if searches == usage.searches else usage._replace(searches=searches)
 
     def _billed_searches(self, usage: Usage) -> int:
-        """Return the number of billed searches: as reported, or as counted in the response."""
         if self._searches is not None:
             return self._searches
         return usage.searches or sum(kind == WEB_SEARCH for kind in self._tool_calls.values())
@@ -325,7 +322,6 @@ def _is_image_event(event: Mapping[str, Any]) -> bool:
 
 
 def _text_bytes(payload: Mapping[str, Any]) -> int:
-    """Return the bytes of model output in this object."""
     stack: list[Any] = [payload]
     size = node_count = 0
     while stack and node_count < _MAX_NODES:

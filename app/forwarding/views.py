@@ -1,0 +1,66 @@
+"""The views of forwarded calls: for the documentation, and for requests that `entry` leaves to Flask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import flask
+from werkzeug.wrappers import Response
+
+from app.errors import ServiceError
+from app.forwarding.raw_target import DOCUMENTED_METHODS
+from app.web.blueprint import Blueprint
+from app.web.openapi import response_headers
+from app.web.schemas import Schema
+
+_HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
+PAYMENT_CHAIN = {
+    "X-Payment-Chain": "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana."
+}
+
+
+def add_views(
+    blueprint: Blueprint,
+    rule: str,
+    forward: Callable[[str], Response],
+    *,
+    name: str,
+    text: str,
+    answer: type[Schema],
+    errors: Iterable[type[ServiceError]],
+    request_headers: Mapping[str, str],
+    further_response_headers: Iterable[str] = (),
+    others: Mapping[str, Iterable[str]],
+) -> None:
+    """Add a documented view for each usual method; `others` has the methods that are only forwarded, by rule."""
+
+    def view(method: str) -> Callable[..., Response]:
+        def call(path: str = "", **upstream: str) -> Response:
+            del path  # read undecoded from the request line instead
+            return forward(*upstream.values())
+
+        call.__name__ = f"{name}_{method.lower()}"
+        call.__doc__ = f"Forward a {method} to {text}"
+        return call
+
+    for method in DOCUMENTED_METHODS:
+        documented = blueprint.response(
+            200,
+            answer,
+            description="The upstream's response.",
+            headers=response_headers(*_HEADERS, *further_response_headers),
+        )(blueprint.raises(*errors)(view(method)))
+        for header, meaning in request_headers.items():
+            blueprint.header(header, meaning)(documented)
+        # HEAD is included in GET.
+        documented.provide_automatic_options = False
+        blueprint.route(rule, methods=[method])(documented)
+    for number, (other_rule, methods) in enumerate(others.items()):
+        flask.Blueprint.add_url_rule(
+            blueprint,
+            other_rule,
+            f"{name}_others_{number}",
+            view("call"),
+            methods=list(methods),
+            provide_automatic_options=False,
+        )
