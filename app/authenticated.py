@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 import structlog
-from sqlalchemy import ColumnElement, String, Text, event, select, tuple_, update
+from sqlalchemy import ColumnElement, String, Text, bindparam, event, select, tuple_, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
@@ -156,14 +156,20 @@ class RowSeal:
         keys = list(self.table.primary_key.columns)
         of_rows = [tuple(getattr(row, name) for name in self._keys) for row in rows]
         are_meant = tuple_(*keys).in_(of_rows) if len(keys) > 1 else keys[0].in_([key for (key,) in of_rows])
+        stamped = []
         for now in session.execute(select(*self.all_columns).where(are_meant)).all():
             mac = self.mac_of(now._mapping)  # noqa: SLF001 - the documented way
-            session.execute(update(self.table).where(*self.is_row(now)).values(mac=mac))
-            loaded = session.identity_map.get(
-                identity_key(self.model, tuple(getattr(now, name) for name in self._keys))
+            key = tuple(getattr(now, name) for name in self._keys)
+            stamped.append(
+                {"new_mac": mac, **{f"of_{name}": each for name, each in zip(self._keys, key, strict=True)}}
             )
+            loaded = session.identity_map.get(identity_key(self.model, key))
             if loaded is not None:
                 set_committed_value(loaded, "mac", mac)
+        is_row = [each == bindparam(f"of_{each.key}") for each in keys]
+        if stamped:
+            new_macs = update(self.table).where(*is_row).values(mac=bindparam("new_mac"))
+            session.connection().execute(new_macs, stamped)
 
     def page_after(self, session: Session, last: Any | None, *, batch: int = _PAGE) -> Sequence[Any]:
         """Return the rows after another one, in the order of their keys."""

@@ -33,7 +33,7 @@ class KeptConnection:
         self._prepared: PreparedStatements | None = None
         self._checked: set[str] = set()
 
-    def execute(self, statement: str, types: Sequence[int], parameters: Sequence[bytes]) -> list[list[bytes]]:
+    def execute(self, statement: str, types: Sequence[int], parameters: Sequence[bytes]) -> list[list[Any]]:
         """Execute one statement on PostgreSQL, which commits itself; return its rows in the text format.
 
         After an exception the connection is closed, as it may be lost.

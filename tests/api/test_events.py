@@ -160,7 +160,9 @@ def test_a_transfer_and_the_threshold_that_it_reaches_are_events(
     agent.controls(daily_limit_usd=20, weekly_limit_usd=0, monthly_limit_usd=0, per_tx_limit_usd=0)
     moved = agent.move("16", "USDC", chain=ChainName.BASE.value).get_json()
     found = {event["type"]: event for event in feed(agent)}
-    assert list(found) == ["budget.threshold_reached", "transaction.pending", "transaction.confirmed"]
+    assert list(found) == [
+        "controls.changed", "budget.threshold_reached", "transaction.pending", "transaction.confirmed"
+    ]  # fmt: skip
     confirmed = found["transaction.confirmed"]
     assert confirmed["object_id"] == confirmed["data"]["transaction_id"] == moved["transaction_id"]
     assert (confirmed["data"]["amount"], confirmed["data"]["currency"], confirmed["data"]["tx_hash"]) == (
@@ -169,7 +171,7 @@ def test_a_transfer_and_the_threshold_that_it_reaches_are_events(
     threshold = found["budget.threshold_reached"]["data"]
     assert (threshold["window"], threshold["percent"], threshold["limit_usd"]) == ("day", 80, "20")
     assert agent.move("100", "USDC").status_code == 403
-    assert len(feed(agent)) == 3
+    assert len(feed(agent)) == 4
 
 
 def test_reading_is_not_possible_without_an_agent_key(client: FlaskClient) -> None:
