@@ -18,11 +18,10 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 import structlog
-from sqlalchemy import ColumnElement, String, Text, event, select, tuple_, update
+from sqlalchemy import ColumnElement, String, Text, bindparam, event, select, tuple_, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
-from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from app.core import clock
 from app.core.state_machine import StateT
@@ -33,7 +32,7 @@ from app.errors import InternalError
 from app.extensions import Base, Model
 from app.ports.errors import Rejected
 from app.ports.vault import SecretLocation
-from app.state import app_state
+from app.state import AppState, app_state
 
 _log = structlog.get_logger(__name__)
 _PERMIT_ID = 1
@@ -89,12 +88,7 @@ class RowSeal:
         self.columns = [self.table.c[name].label(label) for name, label in labelled.items()]
         """What a query has to select for `verify`."""
         self._read = attrgetter(*labelled.values())
-        self._defaults = {
-            name: default.arg
-            for name in names
-            if isinstance(default := self.table.c[name].default, ScalarElementColumnDefault)
-        }
-        self._names = names
+        self._defaults = [(name, getattr(self.table.c[name].default, "arg", None)) for name in names]
         self._keys = [column.key for column in self.table.primary_key.columns]
         self._read_keys = [labels.get(name, name) for name in self._keys]
         unlisted = [self.table.c[name] for name in self._keys if name in model.not_authenticated]
@@ -102,12 +96,11 @@ class RowSeal:
 
     def mac_of(self, values: Any) -> str:
         """Return the MAC of a row with these values; absent ones are the defaults."""
-        found = [values.get(name) for name in self._names]
         filled = [
-            self._defaults.get(name) if value is None else value
-            for name, value in zip(self._names, found, strict=True)
+            default if (value := values.get(name)) is None else value for name, default in self._defaults
         ]
-        return app_state().ports.vault.authenticate(self._message(filled))
+        state = app_state()
+        return state.ports.vault.authenticate(self._message(state, filled))
 
     def is_authentic(self, row: Any, *, remembers: bool = True) -> bool:
         """Return whether this service wrote a row that has at least the columns of `columns`."""
@@ -118,7 +111,7 @@ class RowSeal:
         memory = state.part(VerifiedRows)
         if remembers and memory.get(mac) == key:
             return True
-        is_authentic = state.ports.vault.is_authentic(mac, self._message(values))
+        is_authentic = state.ports.vault.is_authentic(mac, self._message(state, values))
         if remembers and is_authentic:
             if len(memory) >= _MAX_REMEMBERED:
                 memory.clear()
@@ -154,10 +147,7 @@ class RowSeal:
             page = self.page_after(session, page[-1])
 
     def is_row(self, row: Any) -> list[ColumnElement[bool]]:
-        return [
-            self.table.c[name] == getattr(row, label)
-            for name, label in zip(self._keys, self._read_keys, strict=True)
-        ]
+        return [self.table.c[name] == getattr(row, name) for name in self._keys]
 
     def restamp(self, session: Session, rows: Sequence[Any]) -> None:
         """Store the MACs of locked rows as they are now. Its caller has verified them, or the operator accepts them."""
@@ -166,14 +156,20 @@ class RowSeal:
         keys = list(self.table.primary_key.columns)
         of_rows = [tuple(getattr(row, name) for name in self._keys) for row in rows]
         are_meant = tuple_(*keys).in_(of_rows) if len(keys) > 1 else keys[0].in_([key for (key,) in of_rows])
+        stamped = []
         for now in session.execute(select(*self.all_columns).where(are_meant)).all():
             mac = self.mac_of(now._mapping)  # noqa: SLF001 - the documented way
-            session.execute(update(self.table).where(*self.is_row(now)).values(mac=mac))
-            loaded = session.identity_map.get(
-                identity_key(self.model, tuple(getattr(now, name) for name in self._keys))
+            key = tuple(getattr(now, name) for name in self._keys)
+            stamped.append(
+                {"new_mac": mac, **{f"of_{name}": each for name, each in zip(self._keys, key, strict=True)}}
             )
+            loaded = session.identity_map.get(identity_key(self.model, key))
             if loaded is not None:
                 set_committed_value(loaded, "mac", mac)
+        is_row = [each == bindparam(f"of_{each.key}") for each in keys]
+        if stamped:
+            new_macs = update(self.table).where(*is_row).values(mac=bindparam("new_mac"))
+            session.connection().execute(new_macs, stamped)
 
     def page_after(self, session: Session, last: Any | None, *, batch: int = _PAGE) -> Sequence[Any]:
         """Return the rows after another one, in the order of their keys."""
@@ -184,8 +180,8 @@ class RowSeal:
             after = [tuple_(*keys) > of_last]
         return session.execute(select(*self.all_columns).where(*after).order_by(*keys).limit(batch)).all()
 
-    def _message(self, values: Sequence[Any]) -> bytes:
-        return _ENCODER.encode([app_state().settings.network.value, self.table.name, *values]).encode()
+    def _message(self, state: AppState, values: Sequence[Any]) -> bytes:
+        return _ENCODER.encode([state.settings.network.value, self.table.name, *values]).encode()
 
 
 def seal_of(model: Any) -> RowSeal:

@@ -5,24 +5,22 @@ It is not one of the pool's: those are left to all other work.
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from psycopg import errors
-from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
+from psycopg import Error
+from psycopg.errors import LockNotAvailable
+from psycopg.pq import TransactionStatus
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from app.db import pool_liveness
+from app.db.libpq import PreparedStatements
 from app.db.unit_of_work import CommitUnknownError, check_statement
 from app.extensions import db
-
-_COMPLETED = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
-_names = itertools.count()
 
 
 class KeptConnection:
@@ -32,28 +30,30 @@ class KeptConnection:
         self._engine: Engine | None = None
         self._driver: Any = None
         self._used_at = time.monotonic()
-        # The names of prepared statements.
-        self._prepared: dict[str, bytes] = {}
+        self._prepared: PreparedStatements | None = None
+        self._checked: set[str] = set()
 
-    def execute(self, statement: str, types: Sequence[int], parameters: Sequence[bytes]) -> list[list[bytes]]:
+    def execute(self, statement: str, types: Sequence[int], parameters: Sequence[bytes]) -> list[list[Any]]:
         """Execute one statement on PostgreSQL, which commits itself; return its rows in the text format.
 
-        It is prepared once on each connection, and executed by libpq itself: psycopg's cursor costs several times as
-        much. After an exception the connection is closed, as it may be lost.
+        After an exception the connection is closed, as it may be lost.
 
         Raises: CommitUnknownError; psycopg.Error; SQLAlchemyError.
         """
         try:
-            pgconn = self._open().pgconn
-            name = self._prepared.get(statement)
-            if name is None:
+            driver = self._open()
+            if statement not in self._checked:
                 check_statement(statement)
-                name = b"kept_%d" % next(_names)
-                _check(pgconn, pgconn.prepare(name, statement.encode(), types))
-                self._prepared[statement] = name
-            result = pgconn.exec_prepared(name, parameters)
-            _check(pgconn, result)
-        except errors.LockNotAvailable:
+                self._checked.add(statement)
+            if self._prepared is None:
+                self._prepared = PreparedStatements(driver)
+            try:
+                result = self._prepared.result(statement, parameters, types)
+            except Error as error:
+                if driver.pgconn.transaction_status == TransactionStatus.IDLE:
+                    raise
+                raise CommitUnknownError(str(error)) from error
+        except LockNotAvailable:
             raise
         except BaseException:
             self._close()
@@ -89,7 +89,7 @@ class KeptConnection:
             self._close()
         if self._driver is None:
             pooled = self._engine.raw_connection()
-            self._driver, self._prepared = pooled.driver_connection, {}
+            self._driver, self._prepared = pooled.driver_connection, None
             pooled.detach()
             if is_postgresql:
                 self._driver.autocommit = True
@@ -99,12 +99,3 @@ class KeptConnection:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
-
-
-def _check(pgconn: Any, result: Any) -> None:
-    if result.status in _COMPLETED:
-        return
-    message = result.get_error_message()
-    if pgconn.transaction_status != TransactionStatus.IDLE:
-        raise CommitUnknownError(message)
-    raise errors.lookup(result.error_field(DiagnosticField.SQLSTATE).decode())(message)

@@ -15,6 +15,7 @@ from psycopg import Connection, OperationalError
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
 _PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|%)")
 _COMPLETED = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
@@ -69,18 +70,24 @@ class PreparedStatements:
             level = connection.isolation_level
             mode = b"" if level is None else b" ISOLATION LEVEL " + level.name.replace("_", " ").encode()
             _check(pgconn, pgconn.exec_(b"BEGIN" + mode))
-        name = self._prepared.get(sql)
-        if name is None:
-            name = b"purser_%d" % next(_names)
-            _check(pgconn, pgconn.prepare(name, sql.encode()))
-            self._prepared[sql] = name
         dumped: Any = transformer.dump_sequence(values, [PyFormat.TEXT] * len(values))
-        result = pgconn.exec_prepared(name, dumped)
-        _check(pgconn, result)
+        result = self.result(sql, dumped)
         transformer.set_pgresult(result)
         rows = transformer.load_rows(0, result.ntuples, tuple)
         transformer.set_pgresult(None)
         return rows, [result.ftype(column) for column in range(result.nfields)], result.command_tuples or 0
+
+    def result(self, sql: str, values: Sequence[Any], types: Sequence[int] | None = None) -> PGresult:
+        """Execute a statement with values in the text format, without a conversion. Raises: psycopg.Error."""
+        pgconn = self.connection.pgconn
+        name = self._prepared.get(sql)
+        if name is None:
+            name = b"purser_%d" % next(_names)
+            _check(pgconn, pgconn.prepare(name, sql.encode(), types))
+            self._prepared[sql] = name
+        result = pgconn.exec_prepared(name, values)
+        _check(pgconn, result)
+        return result
 
 
 def _check(pgconn: Any, result: Any) -> None:

@@ -84,7 +84,13 @@ def unit_of_work() -> Iterator[Session]:
     with _open_unit(session) as unit:
         yield session
         session.flush()
-        _commit(session)
+        try:
+            session.commit()
+        except DBAPIError as error:
+            # The server ended an idle transaction before COMMIT: nothing was done.
+            if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
+                raise CommitUnknownError from error
+            raise
     for callback in unit.after_commit:
         try:
             callback()
@@ -183,20 +189,6 @@ def is_unavailable(error: Exception) -> bool:
         return True
     # PostgreSQL ends a transaction that idles too long, for instance because its process is starved.
     return getattr(getattr(error, "orig", None), "sqlstate", None) == IDLE_IN_TRANSACTION
-
-
-def _commit(session: Session) -> None:
-    try:
-        session.commit()
-    except DBAPIError as error:
-        _raise_if_unknown(error)
-        raise
-
-
-def _raise_if_unknown(error: DBAPIError) -> None:
-    # The server ended an idle transaction before COMMIT: nothing was done.
-    if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
-        raise CommitUnknownError from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import ColumnElement, and_, case, select
 from sqlalchemy.orm import Session
 
 from app.audit_log.trail import AuditAction
@@ -48,28 +48,13 @@ def list_of(
         conditions = [EventDelivery.target_id == target.id]
         if status is not None:
             conditions.append(EventDelivery.status == status)
-        rows = session.execute(
-            select(EventDelivery, Event.type)
-            .join(Event, Event.id == EventDelivery.event_id)
-            .where(*conditions)
-            .order_by(EventDelivery.position.desc())
-            .limit(page.limit)
-            .offset(page.offset)
-        ).all()
-        found = [_view(row, event_type) for row, event_type in rows]
-        return Page(found, count(session, EventDelivery, *conditions), page)
+        return Page(_read(session, page, conditions), count(session, EventDelivery, *conditions), page)
 
 
 def last_of(target_id: str) -> DeliveryView | None:
     with read_only_unit() as session:
-        row = session.execute(
-            select(EventDelivery, Event.type)
-            .join(Event, Event.id == EventDelivery.event_id)
-            .where(EventDelivery.target_id == target_id)
-            .order_by(EventDelivery.position.desc())
-            .limit(1)
-        ).first()
-        return None if row is None else _view(*row)
+        found = _read(session, PageRequest(1, 0), [EventDelivery.target_id == target_id])
+    return found[0] if found else None
 
 
 def send_test(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> str:
@@ -126,10 +111,20 @@ def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event
     return event
 
 
-def _view(row: EventDelivery, event_type: str) -> DeliveryView:
-    is_pending = row.status == DeliveryStatus.PENDING.value
-    return DeliveryView(
-        id=row.id, event_id=row.event_id, type=event_type, object_id=row.object_id, status=row.status, tries=row.tries,
-        attempts=row.attempts, next_attempt_at=row.next_attempt_at if is_pending else None, created_at=row.created_at,
-        delivered_at=row.delivered_at,
+def _read(
+    session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]
+) -> list[DeliveryView]:
+    each = EventDelivery
+    is_pending = each.status == DeliveryStatus.PENDING.value
+    rows = session.execute(
+        select(
+            each.id, each.event_id, Event.type, each.object_id, each.status, each.tries, each.attempts,
+            case((is_pending, each.next_attempt_at)), each.created_at, each.delivered_at,
+        )
+        .join(Event, Event.id == each.event_id)
+        .where(*conditions)
+        .order_by(each.position.desc())
+        .limit(page.limit)
+        .offset(page.offset)
     )  # fmt: skip
+    return [DeliveryView(*row) for row in rows]

@@ -33,12 +33,8 @@ def to_owners(
     """Return the deliveries of an event of some objects to their owners; those of agents and operators do not count."""
     rows = session.execute(
         select(
-            Event.object_id,
-            EventTarget.kind,
-            EventDelivery.status,
-            EventDelivery.tries,
-            EventDelivery.attempts,
-            EventDelivery.delivered_at,
+            *(Event.object_id, EventTarget.kind, EventDelivery.status, EventDelivery.tries),
+            *(EventDelivery.attempts, EventDelivery.delivered_at),
         )
         .join(EventDelivery, EventDelivery.event_id == Event.id)
         .join(EventTarget, EventTarget.id == EventDelivery.target_id)

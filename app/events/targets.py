@@ -121,15 +121,15 @@ def create_webhook(
     subscriber: Subscriber, *, url: str, types: Sequence[str], description: str, claim: Claim = NO_CLAIM
 ) -> TargetView:
     """Add a webhook; the view has its secret. Raises: InvalidInput, LimitReached."""
-    checked = parse_webhook_url(url)
-    return _create(
-        subscriber, TargetKind.WEBHOOK, checked, types, description, secret=new_secret(), claim=claim
-    )
+    return add(
+        subscriber, TargetKind.WEBHOOK, url=parse_webhook_url(url), types=types, description=description,
+        secret=new_secret(), claim=claim,
+    )  # fmt: skip
 
 
 def add_email(subscriber: Subscriber, address: str, *, types: Sequence[str]) -> TargetView:
     """Add an email address that was parsed. Raises: InvalidInput, LimitReached."""
-    return add(subscriber, TargetKind.EMAIL, url=f"mailto:{address}", types=types, description="")
+    return add(subscriber, TargetKind.EMAIL, url=f"mailto:{address}", types=types)
 
 
 def add_browser(
@@ -166,11 +166,33 @@ def add(
     *,
     url: str,
     types: Sequence[str],
-    description: str,
+    description: str = "",
     secret: str = "",
+    claim: Claim = NO_CLAIM,
 ) -> TargetView:
     """Add a target of any kind, with an address that was checked. Raises: InvalidInput, LimitReached."""
-    return _create(subscriber, kind, url, types, description, secret=secret, claim=NO_CLAIM)
+    target_id, now = identifiers.new_id(), clock.now()
+    row = EventTarget(
+        id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
+        description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
+        sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
+        created_by=None if subscriber.actor is None else subscriber.actor.id,
+    )  # fmt: skip
+    with unit_of_work() as session:
+        if subscriber.agent_id is not None:
+            identity.lock_agent(session, subscriber.agent_id)
+            same = select(EventTarget).where(*_of(subscriber, kind), EventTarget.url == url)
+            if kind is not TargetKind.WEBHOOK and (existing := session.scalars(same).first()) is not None:
+                return _view(existing)
+        most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
+        if count(session, EventTarget, *_of(subscriber, None)) >= most:
+            raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")
+        queues.join(session, row)
+        session.add(row)
+        session.flush()
+        claim.bind(session, target_id)
+        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
+        return _view(row, secret=secret)
 
 
 def parse_webhook_url(url: str) -> str:
@@ -187,7 +209,7 @@ def get(
 ) -> TargetView:
     """Return a target. Raises: NotFound, including for those of others."""
     with read_only_unit() as session:
-        return _view(_find(session, subscriber, target_id, kind))
+        return _view(find(session, subscriber, target_id, kind=kind))
 
 
 def reveal(target_id: str) -> TargetView:
@@ -220,7 +242,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
         values["types"] = _checked_types(values["types"])
     now = clock.now()
     with unit_of_work() as session:
-        row = _find(session, subscriber, target_id, TargetKind.WEBHOOK)
+        row = find(session, subscriber, target_id)
         before = target_audit.described(row)
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
@@ -242,7 +264,7 @@ def remove(
 ) -> TargetView:
     """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
-        row = _find(session, subscriber, target_id, kind)
+        row = find(session, subscriber, target_id, kind=kind)
         view, before = _view(row), target_audit.described(row)
         session.expunge(row)
         _delete(session, [row.id])
@@ -265,23 +287,18 @@ def disable_set_up_by(
     made, reason = EventTarget.created_by == master_key_id, "its master key was revoked"
     if owner_of is not None:
         of_owner = _of(Subscriber(Audience.OWNER, owner_of), None)
-        made, reason = (
-            and_(*of_owner, EventTarget.kind != TargetKind.EMAIL.value),
-            "the owner key was replaced",
-        )
+        made, reason = and_(*of_owner, EventTarget.kind != "email"), "the owner key was replaced"
     return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
 
 
 def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
     """Replace the secret of a webhook; for a day, deliveries are signed with both. Raises: NotFound."""
-    secret, now = new_secret(), clock.now()
+    secret = new_secret()
     with unit_of_work() as session:
-        row = _find(session, subscriber, target_id, TargetKind.WEBHOOK, locks=True)
+        row = find(session, subscriber, target_id, locks=True)
         former = _SEALED.open(row.sealed, row.id)
-        row.former_sealed, row.former_until = (
-            _FORMER_SEALED.seal(former, row.id),
-            now + FORMER_SECRET_LIFETIME,
-        )
+        row.former_sealed = _FORMER_SEALED.seal(former, row.id)
+        row.former_until = clock.now() + FORMER_SECRET_LIFETIME
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
         target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)
@@ -297,44 +314,20 @@ def secrets_of(row: EventTarget) -> list[str]:
 
 
 def find(
-    session: Session, subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
+    session: Session,
+    subscriber: Subscriber,
+    target_id: str,
+    *,
+    kind: TargetKind | None = TargetKind.WEBHOOK,
+    locks: bool = False,
 ) -> EventTarget:
     """Return the row of a subscriber's target of a kind, or of any kind. Raises: NotFound."""
-    return _find(session, subscriber, target_id, kind)
-
-
-def _create(
-    subscriber: Subscriber,
-    kind: TargetKind,
-    url: str,
-    types: Sequence[str],
-    description: str,
-    *,
-    secret: str,
-    claim: Claim,
-) -> TargetView:
-    target_id, now = identifiers.new_id(), clock.now()
-    row = EventTarget(
-        id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
-        description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
-        sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
-        created_by=None if subscriber.actor is None else subscriber.actor.id,
-    )  # fmt: skip
-    with unit_of_work() as session:
-        if subscriber.agent_id is not None:
-            identity.lock_agent(session, subscriber.agent_id)
-            same = select(EventTarget).where(*_of(subscriber, kind), EventTarget.url == url)
-            if kind is not TargetKind.WEBHOOK and (existing := session.scalars(same).first()) is not None:
-                return _view(existing)
-        most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
-        if count(session, EventTarget, *_of(subscriber, None)) >= most:
-            raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")
-        queues.join(session, row)
-        session.add(row)
-        session.flush()
-        claim.bind(session, target_id)
-        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
-        return _view(row, secret=secret)
+    canonical = identifiers.require_id(target_id, _not_found())
+    query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber, kind))
+    row = session.scalars(query.with_for_update() if locks else query).one_or_none()
+    if row is None:
+        raise _not_found()
+    return row
 
 
 def _checked_types(types: Sequence[str]) -> list[str]:
@@ -346,24 +339,11 @@ def _checked_types(types: Sequence[str]) -> list[str]:
 
 
 def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:
+    # Compared with None it is IS NULL.
     conditions = [
-        EventTarget.audience == subscriber.audience.value,
-        EventTarget.agent_id.is_(None)
-        if subscriber.agent_id is None
-        else EventTarget.agent_id == subscriber.agent_id,
-    ]
+        EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id
+    ]  # fmt: skip
     return conditions if kind is None else [*conditions, EventTarget.kind == kind.value]
-
-
-def _find(
-    session: Session, subscriber: Subscriber, target_id: str, kind: TargetKind | None, *, locks: bool = False
-) -> EventTarget:
-    canonical = identifiers.require_id(target_id, _not_found())
-    query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber, kind))
-    row = session.scalars(query.with_for_update() if locks else query).one_or_none()
-    if row is None:
-        raise _not_found()
-    return row
 
 
 def _delete(session: Session, target_ids: Sequence[str]) -> None:

@@ -83,11 +83,7 @@ def bootstrap_master_key(actor: Actor, key: str) -> bool:
                 return False
             created = master_keys.add(session, sealed, name=_BOOTSTRAP_NAME, owner_email=None)
             after = {"name": created.name}
-            trail.record(
-                session,
-                actor,
-                AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after=after),
-            )
+            trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after=after))
     except IntegrityError:
         return False
     return True
@@ -163,12 +159,8 @@ def revoke_gateway_key(actor: Actor, key_id: str) -> str:
     canonical = identifiers.require_id(key_id, NotFound("No gateway-only key has this id."))
     with unit_of_work() as session:
         was_active = api_keys.revoke_gateway_key(session, canonical)
-        act = AuditEvent(
-            AuditAction.GATEWAY_KEY_REVOKED,
-            canonical,
-            before={"active": was_active},
-            after={"active": False},
-        )
+        values: dict[str, Any] = {"before": {"active": was_active}, "after": {"active": False}}
+        act = AuditEvent(AuditAction.GATEWAY_KEY_REVOKED, canonical, **values)
         trail.record(session, actor, act)
     return canonical
 
@@ -231,8 +223,6 @@ def _purge_if_empty(actor: Actor, wallet: RetiredWallet, now: datetime) -> bool:
             "retired_at": clock.isoformat(wallet.retired_at),
         }
         trail.record(
-            session,
-            actor,
-            AuditEvent(AuditAction.RETIRED_KEY_PURGED, wallet.wallet_id, before=before),
+            session, actor, AuditEvent(AuditAction.RETIRED_KEY_PURGED, wallet.wallet_id, before=before)
         )
     return True

@@ -188,27 +188,20 @@ def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator
 
 def _check_integrity(session: Session) -> Iterator[Finding]:
     changed = authenticated.find_changed(session)
+    fix = "find out who wrote it; then restore it, or `flask --app wsgi keys accept-rows`"
     for each in changed[:_MAX_REPORTED_ROWS]:
-        yield _fail(
-            "rows", each, "find out who wrote it; then restore it, or `flask --app wsgi keys accept-rows`"
-        )
+        yield _fail("rows", each, fix)
     if not changed:
         yield _ok("rows", "all rows that give power were written by this service")
     if authenticated.is_permitted(session):
-        yield _warn(
-            "rows", "an upgrade permits unverified rows for a day", "keep a worker running: it seals them"
-        )
+        fix = "keep a worker running: it seals them"
+        yield _warn("rows", "an upgrade permits unverified rows for a day", fix)
     if witness.read() is None:
-        message = "no file outside the database records the heads of the audit log"
-        yield _warn(
-            "audit", message, "let AUDIT_WITNESS_FILE name one on a disk that is kept, and a worker run"
-        )
+        fix = "let AUDIT_WITNESS_FILE name one on a disk that is kept, and a worker run"
+        yield _warn("audit", "no file outside the database records the heads of the audit log", fix)
+    fix = "find out who changed the database; after a restore, `flask --app wsgi restored`"
     for problem in verification.find_witness_problems(session):
-        yield _fail(
-            "audit",
-            problem,
-            "find out who changed the database; after a restore, `flask --app wsgi restored`",
-        )
+        yield _fail("audit", problem, fix)
 
 
 def _check_processes(session: Session) -> Iterator[Finding]:
@@ -294,9 +287,8 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
         else:
             yield _ok(component, f"{endpoint_name} responds, at block {state.height}")
     for name in diagnosis.missing_contracts:
-        yield _fail(
-            component, f"there is no contract at the address of {name}", "correct NETWORK or the endpoints"
-        )
+        message = f"there is no contract at the address of {name}"
+        yield _fail(component, message, "correct NETWORK or the endpoints")
     if network is Network.MAINNET and len(diagnosis.endpoints) == 1:
         yield _warn(component, "has a single endpoint", f"add a second provider to {setting}")
 

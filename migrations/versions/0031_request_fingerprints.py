@@ -19,7 +19,10 @@ depends_on = None
 def upgrade() -> None:
     """Add the columns. Rows of the previous version are recognized by their bytes until they expire."""
     if op.get_context().dialect.name == "postgresql":
-        op.execute("SET LOCAL lock_timeout = '2s'")
+        # Both at once: while the second is waited for, nobody can read the first.
+        op.execute("SET LOCAL statement_timeout = '2s'")
+        op.execute("LOCK TABLE idempotency_keys, service_purchases IN ACCESS EXCLUSIVE MODE")
+        op.execute("SET LOCAL statement_timeout = 0")
     op.add_column("idempotency_keys", sa.Column("request_hmac", sa.String(64), nullable=True))
     op.add_column("service_purchases", sa.Column("answer_status", sa.Integer(), nullable=True))
 

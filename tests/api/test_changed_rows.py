@@ -80,6 +80,7 @@ NO_POWER = {
     "master_keys": {"name": "shown only", "sealed": "AES-GCM, bound to its row", "created_at": "orders lists"},
     "owner_keys": {"created_at": "orders lists"},
     "owner_passkeys": {
+        "backup_eligible": "compared when the passkey signs, and only stricter than without it",
         "sign_count": "refuses if too high", "name": "shown only", "created_at": "orders lists",
         "used_at": "shown only",
     },

@@ -277,23 +277,19 @@ def test_freezing_an_agent_freezes_all_present_and_future_wallets(wallet: str) -
     _hold(third, 1)
 
 
+def _put(wallet: str, changes: ControlsChange) -> ControlsView:
+    return unit(controls.put_controls, wallet, changes)[0]
+
+
 def test_controls_are_created_with_zeros_and_updated_with_the_given_fields(wallet: str) -> None:
     assert read(controls.controls_of, [wallet]) == {}
     assert read(controls.status_of, wallet).controls is None
-    made = unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=5))[0]
+    made = _put(wallet, ControlsChange(daily_limit_nanos=5))
     assert (made.daily_limit_nanos, made.weekly_limit_nanos, made.allowed_addresses) == (5, 0, ())
-    changed = unit(
-        controls.put_controls,
-        wallet,
-        ControlsChange(allowed_addresses=[ADDRESS, ADDRESS], weekly_limit_nanos=9),
-    )[0]
+    changed = _put(wallet, ControlsChange(allowed_addresses=[ADDRESS, ADDRESS], weekly_limit_nanos=9))
     assert (changed.daily_limit_nanos, changed.weekly_limit_nanos) == (5, 9)
     assert changed.allowed_addresses == (ADDRESS,)
-    emptied = unit(
-        controls.put_controls,
-        wallet,
-        ControlsChange(allowed_addresses=[], daily_limit_nanos=0),
-    )[0]
+    emptied = _put(wallet, ControlsChange(allowed_addresses=[], daily_limit_nanos=0))
     assert (emptied.allowed_addresses, emptied.daily_limit_nanos) == ((), 0)
     assert read(controls.controls_of, [wallet, new_id()]) == {wallet: emptied}
 
@@ -307,22 +303,22 @@ def test_locked_controls_can_be_loosened_by_the_owner_but_not_by_the_agent(walle
         ControlsChange(per_tx_limit_nanos=1, weekly_limit_nanos=0),
     ):
         with pytest.raises(ControlsLocked):
-            unit(controls.put_controls, wallet, loosening)
+            _put(wallet, loosening)
     with pytest.raises(ControlsLocked):
         unit(controls.assert_deletable, wallet)
     unit(controls.assert_deletable, wallet, by_agent=False)
-    tightened = unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=1, locked=False))[0]
+    tightened = _put(wallet, ControlsChange(daily_limit_nanos=1, locked=False))
     assert (tightened.daily_limit_nanos, tightened.locked) == (1, True)
     with pytest.raises(ControlsLocked):
-        unit(controls.put_controls, wallet, ControlsChange(daily_limit_nanos=2))
+        _put(wallet, ControlsChange(daily_limit_nanos=2))
     [done] = unit(controls.replace_controls, [wallet], ControlsChange(daily_limit_nanos=0))
     assert done.new.locked
     assert not _set_lock(wallet, locked=False).locked
-    unit(controls.put_controls, wallet, ControlsChange(weekly_limit_nanos=0))
+    _put(wallet, ControlsChange(weekly_limit_nanos=0))
 
 
 def test_the_agent_s_own_key_cannot_lock_what_is_not_locked(wallet: str) -> None:
-    assert not unit(controls.put_controls, wallet, ControlsChange(locked=True))[0].locked
+    assert not _put(wallet, ControlsChange(locked=True)).locked
 
 
 def test_a_new_wallet_does_not_bypass_locked_controls(wallet: str) -> None:
@@ -336,7 +332,7 @@ def test_a_new_wallet_does_not_bypass_locked_controls(wallet: str) -> None:
     assert inherited is not None
     assert (inherited.locked, inherited.daily_limit_nanos) == (True, policy.DEFAULT.daily_limit_nanos)
     with pytest.raises(ControlsLocked):
-        unit(controls.put_controls, bound, ControlsChange(daily_limit_nanos=0))
+        _put(bound, ControlsChange(daily_limit_nanos=0))
 
 
 def test_a_closed_account_leaves_no_rows_and_accepts_no_holds(wallet: str) -> None:
@@ -358,7 +354,7 @@ def test_a_closed_account_leaves_no_rows_and_accepts_no_holds(wallet: str) -> No
 
 
 def test_unlimited_windows_are_reported_with_their_ends(wallet: str) -> None:
-    unit(controls.put_controls, wallet, ControlsChange(weekly_limit_nanos=7))
+    _put(wallet, ControlsChange(weekly_limit_nanos=7))
     _hold(wallet, 0)
     with time_machine.travel(datetime(2036, 11, 15, 15, tzinfo=UTC), tick=False):
         standing = read(controls.status_of, wallet)

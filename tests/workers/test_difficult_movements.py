@@ -22,6 +22,7 @@ from app.wallets.core import custody, network_fees
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import open_transactions, replacement, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
+from tests.support import rows
 from tests.support.agents import register
 from tests.support.applications import change_ports
 from tests.support.chains import RECIPIENT, ether, fund, usdc
@@ -56,6 +57,7 @@ def _change_attempt(transaction_id: str, **values: object) -> None:
         session.execute(
             update(SignedAttempt).where(SignedAttempt.transaction_id == transaction_id).values(**values)
         )
+    rows.accept()
 
 
 def _moves(stage: Stage, how_many: int) -> list[str]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from itsdangerous import BadData, URLSafeTimedSerializer
+from itsdangerous import BadData
 
 from app.core.identifiers import new_id
 from app.core.mailboxes import mailbox_of
+from app.owner.session.signed_texts import serializer
 from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 
@@ -29,7 +30,7 @@ def send_link(agent_id: str, address: str, *, network: str, page_url: str) -> No
     state.rate_limiter.count(_PER_NETWORK, "notice-network", network)
     state.rate_limiter.count(_PER_MAILBOX, "notice-address", mailbox_of(address))
     state.rate_limiter.count(_PER_SERVICE, "notice-service", "all")
-    token = _serializer().dumps([agent_id, address])
+    token = serializer("owner-notices").dumps([agent_id, address])
     # Nothing that an agent or its owner wrote: the message goes to an address that neither may own.
     text = (
         "This address was entered on a page of Purser to receive notices about an agent: payments that wait for a "
@@ -59,12 +60,7 @@ def send_farewell(agent_id: str, address: str) -> None:
 def address_of(agent_id: str, token: str) -> str | None:
     """Return the address that a link confirms for the owner of an agent, None if it is forged or expired."""
     try:
-        issued_for, address = _serializer().loads(token, max_age=_VALID_FOR_SECONDS)
+        issued_for, address = serializer("owner-notices").loads(token, max_age=_VALID_FOR_SECONDS)
     except (BadData, ValueError, TypeError):
         return None
     return str(address) if issued_for == agent_id else None
-
-
-def _serializer() -> URLSafeTimedSerializer:
-    # The library signs with the last key and accepts all.
-    return URLSafeTimedSerializer([*reversed(app_state().settings.secret_key_list())], salt="owner-notices")

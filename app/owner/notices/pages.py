@@ -19,6 +19,7 @@ from app.identity.owner_keys import OwnerKeyView
 from app.owner.notices import addresses
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.owner.session.sessions import owner_as_actor
+from app.owner.session.signed_texts import printable
 from app.ports.errors import PortError
 from app.state import app_state
 from app.web.fields import Email
@@ -169,5 +170,4 @@ def _network() -> str:
 
 
 def _browser_name() -> str:
-    typed = "".join(each if each.isprintable() else " " for each in request.form.get("name", "")).strip()
-    return typed[:60] or "Browser"
+    return printable(request.form.get("name", ""))[:60] or "Browser"

@@ -25,6 +25,7 @@ from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.signed_texts import printable
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending import payees
@@ -158,7 +159,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
             if not is_owner:
                 return _render(key, approval_id, key_error=error, status=403)
             method = OwnerMethod.OWNER_KEY
-    answer = _printable(request.form.get("answer", "")) if decision is Decision.REJECT else ""
+    answer = printable(request.form.get("answer", ""))[:_MAX_ANSWER] if decision is Decision.REJECT else ""
     outcome = DecisionOutcome.TOO_LATE
     if _waits(approval):
         prove = partial(_proof, method, key, approval, decision)
@@ -217,10 +218,6 @@ def _render(
         prompt=confirmation.prompt_for(key) if _waits(approval) else None,
         is_late=request.args.get("late") == "1",
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text).strip()[:_MAX_ANSWER]
 
 
 def _not_found() -> NotFound:

@@ -69,13 +69,16 @@ def token_amount(text: str) -> str:
 
 def instant(moment: datetime) -> Markup:
     """Format a time, readable for people and programs."""
-    text = moment.astimezone(UTC).strftime("%-d %b %Y, %H:%M")
-    return Markup('<time datetime="{}">{} UTC</time>').format(clock.isoformat(moment), text)
+    return _formatted(moment, "%-d %b %Y, %H:%M")
 
 
 def short_instant(moment: datetime) -> Markup:
     """Format a time without its year."""
-    text = moment.astimezone(UTC).strftime("%-d %b, %H:%M")
+    return _formatted(moment, "%-d %b, %H:%M")
+
+
+def _formatted(moment: datetime, form: str) -> Markup:
+    text = moment.astimezone(UTC).strftime(form)
     return Markup('<time datetime="{}">{} UTC</time>').format(clock.isoformat(moment), text)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import webauthn
-from itsdangerous import BadData, URLSafeTimedSerializer
+from itsdangerous import BadData
 from webauthn.helpers.structs import (
     AuthenticatorSelectionCriteria,
     PublicKeyCredentialDescriptor,
@@ -24,6 +24,7 @@ from webauthn.helpers.structs import (
 
 from app.core.loopback import is_loopback
 from app.identity.owner_keys import OwnerKeyView
+from app.owner.session.signed_texts import serializer
 from app.state import app_state
 
 SIGN_IN = "sign in"
@@ -95,7 +96,7 @@ def prompt_to_add(purpose: str, key: OwnerKeyView, name: str, existing: Sequence
 def challenge_of(purpose: str, token: str) -> bytes | None:
     """Return the challenge of a form, or None if it is forged, expired or for another purpose."""
     try:
-        issued_for, challenge = _serializer().loads(token, max_age=_VALID_FOR_SECONDS)
+        issued_for, challenge = serializer("owner-passkey").loads(token, max_age=_VALID_FOR_SECONDS)
         return base64.b64decode(challenge, validate=True) if issued_for == purpose else None
     except (BadData, ValueError, TypeError):
         return None
@@ -110,9 +111,4 @@ def challenge_of_approval(request_hash: str, decision: str, week_usd: str) -> by
 
 
 def _sign(purpose: str, challenge: bytes) -> str:
-    return _serializer().dumps([purpose, base64.b64encode(challenge).decode()])
-
-
-def _serializer() -> URLSafeTimedSerializer:
-    # The library signs with the last key and accepts all.
-    return URLSafeTimedSerializer([*reversed(app_state().settings.secret_key_list())], salt="owner-passkey")
+    return serializer("owner-passkey").dumps([purpose, base64.b64encode(challenge).decode()])

@@ -21,6 +21,7 @@ from app.owner.session.auth import (
     set_session_cookie,
 )
 from app.owner.session.sign_in import safe_return_path
+from app.owner.session.signed_texts import printable
 
 _PAGE = "/agents/<string:agent_id>/passkeys"
 
@@ -126,8 +127,7 @@ def _adding(key: OwnerKeyView) -> str:
 
 
 def _name() -> str:
-    typed = "".join(each if each.isprintable() else " " for each in request.form.get("name", "")).strip()
-    return typed[: passkeys.MAX_NAME_CHARACTERS] or "Passkey"
+    return printable(request.form.get("name", ""))[: passkeys.MAX_NAME_CHARACTERS] or "Passkey"
 
 
 def _page_status(failure: ServiceError) -> int:

@@ -9,10 +9,10 @@ import hmac
 import secrets
 
 from flask import Response, request
-from itsdangerous import BadData, URLSafeTimedSerializer
+from itsdangerous import BadData
 
 from app.owner.session import cookies
-from app.state import app_state
+from app.owner.session.signed_texts import serializer
 
 FIELD = "csrf_token"
 _COOKIE = "purser_form"
@@ -23,7 +23,7 @@ _NONCE_BYTES = 24
 
 def csrf_token(*, session_id: str = "") -> str:
     """Return the token of a form; the browser keeps its nonce if it has one."""
-    return _serializer().dumps([_nonce(), session_id])
+    return serializer("owner-form").dumps([_nonce(), session_id])
 
 
 def set_nonce_cookie(response: Response) -> None:
@@ -39,7 +39,9 @@ def is_valid(*, session_id: str = "") -> bool:
     if request.headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}:
         return False
     try:
-        nonce, bound_to = _serializer().loads(request.form.get(FIELD, ""), max_age=_VALID_FOR_SECONDS)
+        nonce, bound_to = serializer("owner-form").loads(
+            request.form.get(FIELD, ""), max_age=_VALID_FOR_SECONDS
+        )
     except (BadData, ValueError, TypeError):
         return False
     sent = cookies.get_cookie(_COOKIE) or ""
@@ -55,8 +57,3 @@ def _nonce() -> str:
         request.environ[_NONCE_KEY] = secrets.token_urlsafe(_NONCE_BYTES) if new_nonce else sent
     nonce: str = request.environ[_NONCE_KEY]
     return nonce
-
-
-def _serializer() -> URLSafeTimedSerializer:
-    # The library signs with the last key and accepts all.
-    return URLSafeTimedSerializer([*reversed(app_state().settings.secret_key_list())], salt="owner-form")

@@ -6,8 +6,8 @@ Each makes its change and records it in one unit; the audit entry is last, becau
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -22,7 +22,6 @@ from app.core import clock, identifiers, money
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
 from app.credits import accounts as credit_accounts
-from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import WalletFrozen
 from app.events import targets as event_targets
@@ -139,13 +138,7 @@ def list_agents(actor: Actor, page: PageRequest) -> Page[AgentView]:
     with read_only_unit() as session:
         found = agents.list_agents(session, page)
         ids = [agent.id for agent in found.items]
-        keys = api_keys.newest_keys_of(session, ids)
-        balances = credit_accounts.balances(session, ids)
-        firsts = wallets.first_wallets(session, ids)
-        views = [
-            _agent_view(agent, keys.get(agent.id), balances[agent.id], firsts.get(agent.id))
-            for agent in found.items
-        ]
+        views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
     shown = {
         "limit": page.limit,
         "offset": page.offset,
@@ -339,27 +332,19 @@ def parse_agent_id(agent_id: str) -> str:
 def _agent_detail(session: Session, agent_id: str) -> AgentView:
     agent = identity.get_agent(session, agent_id)
     owned = wallets.all_of(session, agent.id)
-    return _agent_view(
-        agent,
-        api_keys.newest_keys_of(session, [agent.id]).get(agent.id),
-        credit_accounts.balance(session, agent.id),
-        owned[0] if owned else None,
-        tuple(owned),
-    )
+    [view] = _agent_views(session, [agent], {agent.id: owned[0]} if owned else {})
+    return replace(view, wallets=tuple(owned))
 
 
-def _agent_view(
-    agent: AgentSnapshot,
-    api_key: str | None,
-    balance: Balance,
-    wallet: WalletView | None,
-    owned: tuple[WalletView, ...] = (),
-) -> AgentView:
-    return AgentView(
-        **asdict(agent),
-        api_key=api_key,
-        credits_nanos=balance.credits_nanos,
-        spent_nanos=balance.spent_nanos,
-        wallet=wallet,
-        wallets=owned,
-    )
+def _agent_views(
+    session: Session, found: Sequence[AgentSnapshot], firsts: Mapping[str, WalletView]
+) -> list[AgentView]:
+    ids = [agent.id for agent in found]
+    keys, balances = api_keys.newest_keys_of(session, ids), credit_accounts.balances(session, ids)
+    return [
+        AgentView(
+            **asdict(agent), api_key=keys.get(agent.id), credits_nanos=balances[agent.id].credits_nanos,
+            spent_nanos=balances[agent.id].spent_nanos, wallet=firsts.get(agent.id),
+        )
+        for agent in found
+    ]  # fmt: skip
