@@ -259,11 +259,10 @@ def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPa
     headers: Mapping[str, str] = {}
     if payment is not None:
         details |= {"chain": payment.chain, "tx_hash": payment.tx_hash or ""}
-        if isinstance(presented, SignedPayment):
-            headers = _settlement_header(
-                presented, payment.chain, success=False, errorReason="settlement_pending",
-                transaction=payment.tx_hash or "", payer=payment.payer,
-            )  # fmt: skip
+        headers = _settlement_header(
+            presented, payment.chain, success=False, errorReason="settlement_pending",
+            transaction=payment.tx_hash or "", payer=payment.payer,
+        )  # fmt: skip
     return PaymentPending(details=details, headers=headers, retry_after_seconds=_RETRY_SECONDS)
 
 
@@ -274,16 +273,10 @@ def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) ->
     _log.info("payment_refused", reason=reason)
     message = _MESSAGES.get(reason, "This payment is not valid for this call; nothing was charged.")
     details = error.details if isinstance(error, Rejected) else {}
-    headers: Mapping[str, str] = {}
-    if isinstance(presented, SignedPayment):
-        headers = _settlement_header(
-            presented,
-            presented.facilitator.name,
-            success=False,
-            errorReason=reason,
-            errorMessage=message,
-            transaction=details.get("tx_hash", ""),
-        )
+    transaction = details.get("tx_hash", "")
+    headers = _settlement_header(
+        presented, None, success=False, errorReason=reason, errorMessage=message, transaction=transaction
+    )
     return PaymentInvalid(
         message,
         details={"reason": reason, **details},
@@ -305,12 +298,17 @@ def _in_use_error() -> PaymentAlreadyUsed:
     )
 
 
-def _settlement_header(presented: SignedPayment, chain: str, **members: Any) -> dict[str, str]:
+def _settlement_header(
+    presented: HashPayment | SignedPayment | None, chain: str | None, **members: Any
+) -> dict[str, str]:
     """Return the header in which x402 reports how a signed payment was settled, or why it was not.
 
     `chain` is that of the payment that was submitted: the payer may have signed the one that was presented for another.
     """
-    asset, is_legacy = app_state().ports.facilitators[ChainName(chain)].asset, presented.version == 1
+    if not isinstance(presented, SignedPayment):
+        return {}
+    submitter = app_state().ports.facilitators[ChainName(chain)] if chain else presented.facilitator
+    asset, is_legacy = submitter.asset, presented.version == 1
     network = (asset.legacy_network if is_legacy else None) or asset.network
     name = f"X-{terms.RESPONSE_HEADER}" if is_legacy else terms.RESPONSE_HEADER
     return {name: terms.encode_header({**members, "network": network})}
