@@ -201,7 +201,9 @@ def test_concurrent_calls_with_one_payment_are_served_once(stage: Market, payer:
     headers = payer.pays(ask(stage))
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda _: ask(stage, headers).status_code, range(4)))
-    assert sorted(answers) == [200, 402, 402, 402]
+    # The others are refused, or asked to come back while the payment is not settled.
+    assert answers.count(200) == 1
+    assert set(answers) <= {200, 402, 503}
     assert len(stage.upstream.asked) == 1
     assert_paid_calls(stage, 1)
 
