@@ -12,10 +12,6 @@ from app.payments.models import TopUp
 
 def check(session: Session) -> list[str]:
     """Return one sentence per violated invariant, none when all is well."""
-    return [*_find_wrong_grants(session), *_find_unclaimed(session)]
-
-
-def _find_wrong_grants(session: Session) -> list[str]:
     closed = session.scalars(select(TopUp).where(TopUp.closed_at.is_not(None))).all()
     recorded = {
         topups.grant_reference(row.transaction_id): (row.account_id, row.granted_nanos)
@@ -36,8 +32,5 @@ def _find_wrong_grants(session: Session) -> list[str]:
             f"top-up {each} is final and confirmed, and granted nothing"
             for each in topups.find_confirmed_without_grant(session)
         ),
+        *(f"payment {each} has no claim" for each in consumed.find_without_claim(session)),
     ]
-
-
-def _find_unclaimed(session: Session) -> list[str]:
-    return [f"payment {payment_id} has no claim" for payment_id in consumed.find_without_claim(session)]

@@ -85,13 +85,7 @@ PAYMENTS = StateMachine(
     logger=structlog.get_logger(__name__),
     announce=_announce,
     announced=(
-        Payment.id,
-        Payment.chain,
-        Payment.units,
-        Payment.provider,
-        Payment.payer,
-        Payment.tx_hash,
-        Payment.tries,
+        Payment.id, Payment.chain, Payment.units, Payment.provider, Payment.payer, Payment.tx_hash, Payment.tries,
     ),
 )  # fmt: skip
 
@@ -114,15 +108,10 @@ _BY_CLAIM = PreparedRead(
 )
 _RESTORE_CUTOFF = PreparedRead(select(table_of(PaymentRestoreCutoff).c.drawn_at))
 _INSERT_CLAIM = PreparedInsert(PaymentClaim)
-_INSERT_UNUSED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
+_INSERT_UNCLAIMED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
 _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
 _NEXT_TRY = _PAYMENTS.c.tries + 1
-_COMPLETED_STATUSES = {
-    PaymentStatus.PAID,
-    PaymentStatus.SERVING,
-    PaymentStatus.SERVED,
-    PaymentStatus.CLOSED,
-}
+_COMPLETED_STATUSES = {PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED}
 
 
 def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
@@ -169,21 +158,15 @@ def is_claimed(session: Session, keys: Iterable[str]) -> bool:
     return session.scalar(existing) is not None
 
 
-def claim(session: Session, keys: Iterable[str], holder_id: str) -> None:
+def claim(session: Session, keys: Iterable[str], holder_id: str, *, only_unclaimed: bool = False) -> None:
     """Claim transactions and authorizations permanently.
 
-    Raises: IntegrityError when one is claimed already; the unit must roll back then.
+    Raises: IntegrityError when one is claimed already, except with `only_unclaimed`; the unit must roll back then.
     """
+    insert = _INSERT_UNCLAIMED if only_unclaimed else _INSERT_CLAIM
     now = clock.now()
     for key in sorted(set(keys)):
-        _INSERT_CLAIM.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
-
-
-def claim_unused(session: Session, keys: Iterable[str], holder_id: str) -> None:
-    """Claim authorizations that are never to be submitted, for the payment that was used instead, unless claimed."""
-    now = clock.now()
-    for key in sorted(set(keys)):
-        _INSERT_UNUSED.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
+        insert.execute(session, {"key": key, "holder_id": holder_id, "claimed_at": now})
 
 
 def add_payment(session: Session, payment: Payment, *, status: PaymentStatus) -> None:
@@ -253,21 +236,12 @@ def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> None:
 def void(session: Session, payment_id: str) -> None:
     """Record that a signed payment did not land, and release its claims."""
     if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID):
-        session.execute(
-            delete(PaymentClaim)
-            .where(PaymentClaim.holder_id == payment_id)
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(delete(_CLAIMS).where(_CLAIMS.c.holder_id == payment_id))
 
 
 def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> None:
     """Record that a payment landed in another transaction than before."""
-    session.execute(
-        update(Payment)
-        .where(Payment.id == payment_id)
-        .values(tx_hash=tx_hash)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(update(_PAYMENTS).where(_PAYMENTS.c.id == payment_id).values(tx_hash=tx_hash))
 
 
 def mark_reversed(session: Session, payment_id: str) -> bool:

@@ -15,8 +15,6 @@ from app.payments import consumed, settlement_capacity, topups, treasury
 from app.payments.treasury import WalletRole
 from app.payments.x402 import settlement
 from app.ports.errors import PortError
-from app.ports.facilitator import SettlementCapacity
-from app.ports.faucet import Faucet
 from app.state import AppState, app_state
 from app.wallets.core import custody
 from app.wallets.transactions import pipeline, relayed
@@ -60,23 +58,17 @@ def _check_chain(chain: ChainName, state: AppState) -> None:
     if capacity is None:
         return
     settlement_capacity.store_gas_reserve(chain, capacity)
-    if not settlement_capacity.covers_gas(capacity):
-        if not _fund_from_faucet(state.ports.faucet, chain, capacity):
-            # Until this is resolved, signed payments are not offered on the chain.
-            _log.critical("settlement_gas_low", chain=chain, address=treasury.settler(chain))
-        return
-    if not capacity.recipient_can_receive:
-        _open_recipient_account(chain, state)
-
-
-def _fund_from_faucet(faucet: Faucet | None, chain: ChainName, capacity: SettlementCapacity) -> bool:
-    if faucet is None:
-        return False
-    token = native(chain)
-    amount = TokenAmount(_SANDBOX_FUNDING * 10**token.decimals, token)
-    reference = f"x402:{treasury.settler(chain)}:{chain.value}:{capacity.native_units}"
-    faucet.pay(reference, chain=chain, address=treasury.settler(chain), amount=amount)
-    return True
+    settler, faucet, token = treasury.settler(chain), state.ports.faucet, native(chain)
+    if settlement_capacity.covers_gas(capacity):
+        if not capacity.recipient_can_receive:
+            _open_recipient_account(chain, state)
+    elif faucet is not None:
+        amount = TokenAmount(_SANDBOX_FUNDING * 10**token.decimals, token)
+        reference = f"x402:{settler}:{chain.value}:{capacity.native_units}"
+        faucet.pay(reference, chain=chain, address=settler, amount=amount)
+    else:
+        # Until this is resolved, signed payments are not offered on the chain.
+        _log.critical("settlement_gas_low", chain=chain, address=settler)
 
 
 def _open_recipient_account(chain: ChainName, state: AppState) -> None:
@@ -95,10 +87,4 @@ def _open_recipient_account(chain: ChainName, state: AppState) -> None:
         recorded, signed = relayed.record_submission(
             session, served, wallet, draft, signer, kind=settlement.ACCOUNT_OPENING_KIND
         )
-    pipeline.broadcast_and_wait(
-        served,
-        recorded,
-        signed,
-        wait_seconds=None,
-        account_id=wallet.agent_id,
-    )
+    pipeline.broadcast_and_wait(served, recorded, signed, wait_seconds=None, account_id=wallet.agent_id)

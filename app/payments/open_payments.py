@@ -49,15 +49,14 @@ def record(session: Session, payment: Payment) -> None:
     latest = _LATEST.one_or_none(session, names)
     if latest is not None and is_open(latest):
         raise PaymentIsOpen
-    values = {"payer": payment.payer, "fingerprint": payment.fingerprint, "payment_id": payment.id}
     replaced = false() if latest is None else _TABLE.c.payment_id == latest.id
-    written = session.execute(
+    written = session.scalar(
         insert_into(session, LatestPayment)
-        .values(values)
+        .values(payer=payment.payer, fingerprint=payment.fingerprint, payment_id=payment.id)
         .on_conflict_do_update(
             index_elements=["payer", "fingerprint"], set_={"payment_id": payment.id}, where=replaced
         )
         .returning(LatestPayment.payment_id)
-    ).one_or_none()
+    )
     if written is None:
         raise PaymentIsOpen

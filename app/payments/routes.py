@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -24,7 +23,6 @@ from app.wallets.api.movement_routes import rebuild_from_record
 from app.wallets.api.movement_schemas import MovementShape
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
-from app.wallets.core.wallets import WalletView
 from app.wallets.views.history import TransactionView
 from app.web import prefer
 from app.web.blueprint import Blueprint
@@ -78,7 +76,9 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
     wait = prefer.wait_seconds()
     return asking.or_ask(
         ApprovalKind.TOPUP,
-        lambda: _create(wallet, body, wait_seconds=wait, claim=claim),
+        lambda: topups.create_topup(
+            wallet, chain=body["chain"], amount=body["amount"], wait_seconds=wait, claim=claim
+        ),
         schema=_BODY,
         body={**body, "currency": USDC.symbol},
         claim=claim,
@@ -90,19 +90,7 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
 
 def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
     """Execute an approved top-up."""
-    body = _BODY.load(request.body)
-    _create(wallets.get_approved(request), body, wait_seconds=Decimal(0), claim=claim)
-
-
-def _create(
-    wallet: WalletView, body: Mapping[str, Any], *, wait_seconds: Decimal | None, claim: Claim
-) -> TransactionView:
-    # The account of an agent's credits has its id.
-    return topups.create_topup(
-        wallet,
-        wallet.agent_id,
-        chain=body["chain"],
-        amount=body["amount"],
-        wait_seconds=wait_seconds,
-        claim=claim,
+    wallet, body = wallets.get_approved(request), _BODY.load(request.body)
+    topups.create_topup(
+        wallet, chain=body["chain"], amount=body["amount"], wait_seconds=Decimal(0), claim=claim
     )

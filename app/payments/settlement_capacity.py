@@ -83,8 +83,13 @@ def refusal_reason(chain: ChainName, price_nanos: int, fee_units: int | None = N
 
 def _covers_fee(chain: ChainName, price_nanos: int, fee_units: int) -> bool:
     """Return whether a price is at least a network fee; False while the fee's value in dollars is unknown."""
-    fee_nanos = network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
-    return fee_nanos is not None and price_nanos >= fee_nanos
+    nanos = fee_nanos(chain, fee_units)
+    return nanos is not None and price_nanos >= nanos
+
+
+def fee_nanos(chain: ChainName, fee_units: int) -> int | None:
+    """Return the dollar value of a network fee; None if no price is known. Reads the network."""
+    return network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
 
 
 def covers_gas(state: SettlementCapacity) -> bool:
@@ -103,12 +108,9 @@ def reserve_for_payments(chain: ChainName, sold_units: int) -> int | None:
 
 def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:
     """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
+    submissions, now = _submissions(state), clock.now()
     with unit_of_work() as session:
-        session.merge(
-            SettlementGasReserve(
-                chain=chain.value, submissions_left=_submissions(state), looked_at=clock.now()
-            )
-        )  # fmt: skip
+        session.merge(SettlementGasReserve(chain=chain.value, submissions_left=submissions, looked_at=now))
 
 
 def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:

@@ -14,20 +14,19 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName, native
-from app.core.money import TokenAmount, nanos_from_usd, usd_from_nanos
+from app.core.chains import ChainName
+from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
 from app.db.statements import insert_into
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.types import EventType
+from app.payments import settlement_capacity
 from app.payments.consumed import PaymentRow, PaymentStatus
 from app.payments.models import Payment, SettlementRisk
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
-from app.ports.facilitator import PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import network_fees
 from app.wallets.transactions.relayed import FinalOutcome
 
 _log = structlog.get_logger(__name__)
@@ -40,19 +39,18 @@ _FAILED = "settlement_failed"
 FUNDS_IN_USE = "funds_in_use"
 
 
-def assert_accepted(authorization: PaymentAuthorization) -> None:
+def assert_accepted(session: Session, payer: str | None, claim: str) -> None:
     """Check that an authorization did not fail on the chain before, and its payer's others did not within a day.
 
     Raises: Rejected("settlement_failed"), Rejected("payer_refused").
     """
     rows = (
         select(SettlementRisk.claim, SettlementRisk.risky, SettlementRisk.created_at)
-        .where(SettlementRisk.payer == authorization.payer, SettlementRisk.failed.is_(True))
+        .where(SettlementRisk.payer == payer, SettlementRisk.failed.is_(True))
         .order_by(SettlementRisk.created_at)
     )
-    with read_only_unit() as session:
-        failures = session.execute(rows).all()
-    if authorization.claim in {row.claim for row in failures}:
+    failures = session.execute(rows).all()
+    if claim in {row.claim for row in failures}:
         raise Rejected(_FAILED)
     recent = [row for row in failures if row.created_at > clock.now() - PERIOD]
     if any(row.risky for row in recent) or len(recent) >= _FAILURES_OF_KEYS:
@@ -60,39 +58,32 @@ def assert_accepted(authorization: PaymentAuthorization) -> None:
         raise Rejected(PAYER_REFUSED, details={"refused_until": until.isoformat(timespec="seconds")})
 
 
-def cost_nanos(chain: ChainName, fee_units: int) -> int:
-    """Return the dollar value of a network fee. Reads the network. Raises: Rejected while no price is known."""
-    value = network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
-    if value is None:
-        raise Rejected("network_fee_too_high")
-    return value
-
-
 def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_nanos: int) -> None:
     """Check that a new payment has funds in addition to its payer's open ones, and reserve the cost of its failure.
 
     The unit must have locked the nonces of the settlement key, and must not have added the payment.
 
-    Raises: Rejected("settlement_failed"), Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget
-    does not cover `most_nanos`.
+    Raises: as `assert_accepted`; Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget does not
+    cover `most_nanos`.
     """
-    has_failed = select(SettlementRisk.payment_id).where(
-        SettlementRisk.payer == payment.payer, SettlementRisk.claim == payment.terms["claim"]
-    )
-    if session.scalar(has_failed.limit(1)) is not None:
-        raise Rejected(_FAILED)
+    assert_accepted(session, payment.payer, payment.terms["claim"])
     open_units = select(func.coalesce(func.sum(Payment.units), 0)).where(
         Payment.status == PaymentStatus.SETTLING.value,
         Payment.payer == payment.payer,
         Payment.chain == payment.chain,
     )
-    if draft.payer_units is not None and draft.payer_units < payment.units + int(
-        session.scalar(open_units) or 0
-    ):
+    needed_units = payment.units + int(session.scalar(open_units) or 0)
+    if draft.payer_units is not None and draft.payer_units < needed_units:
         raise Rejected(FUNDS_IN_USE)
     if not draft.is_risky:
         return
-    if spent_nanos(session, ChainName(payment.chain)) + most_nanos > _budget_nanos():
+    # What such payments of a day cost by failing, and can still cost.
+    spent_nanos = select(func.coalesce(func.sum(SettlementRisk.cost_nanos), 0)).where(
+        SettlementRisk.chain == payment.chain,
+        SettlementRisk.risky.is_(True),
+        SettlementRisk.created_at > clock.now() - PERIOD,
+    )
+    if int(session.scalar(spent_nanos) or 0) + most_nanos > _budget_nanos():
         raise Rejected(PAUSED)
     _insert(session, payment, risky=True, failed=False, nanos=most_nanos)
 
@@ -104,7 +95,6 @@ def release(session: Session, payment_id: str) -> None:
 
 def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: int | None) -> None:
     """Record that a submission failed on the chain and cost `spent` nano-dollars (None: unknown), or release it."""
-    is_open = SettlementRisk.payment_id == payment.id
     if not outcome.is_reverted:
         release(session, payment.id)
         return
@@ -112,18 +102,9 @@ def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: 
         "settlement_failed", payment_id=payment.id, chain=payment.chain, payer=payment.payer, cost_nanos=spent
     )
     values = {"failed": True} if spent is None else {"failed": True, "cost_nanos": spent}
-    if not session.execute(update(SettlementRisk).where(is_open).values(values)).rowcount:  # type: ignore[attr-defined]
+    reserved = update(SettlementRisk).where(SettlementRisk.payment_id == payment.id)
+    if not session.execute(reserved.values(values)).rowcount:  # type: ignore[attr-defined]
         _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
-
-
-def spent_nanos(session: Session, chain: ChainName) -> int:
-    """Return what risky payments of a day cost by failing, and can still cost, on a chain."""
-    rows = select(func.coalesce(func.sum(SettlementRisk.cost_nanos), 0)).where(
-        SettlementRisk.chain == chain.value,
-        SettlementRisk.risky.is_(True),
-        SettlementRisk.created_at > clock.now() - PERIOD,
-    )
-    return int(session.scalar(rows) or 0)
 
 
 def failed_by_chain(session: Session) -> dict[str, Decimal]:
@@ -154,7 +135,7 @@ def exceeds_budget(chain: ChainName, failed_units: int) -> bool:
     """Return whether these network fees of submissions that failed exceed the budget of a day; not without a price."""
     if not failed_units:
         return False
-    value = network_fees.usd_value_nanos(TokenAmount(failed_units, native(chain)))
+    value = settlement_capacity.fee_nanos(chain, failed_units)
     return value is not None and value > _budget_nanos()
 
 

@@ -39,13 +39,7 @@ _GRANT_BATCH = 200
 
 
 def create_topup(
-    wallet: WalletView,
-    account_id: str,
-    *,
-    chain: str,
-    amount: str,
-    wait_seconds: Decimal | None,
-    claim: Claim,
+    wallet: WalletView, *, chain: str, amount: str, wait_seconds: Decimal | None, claim: Claim
 ) -> TransactionView:
     """Transfer USDC from a wallet to the treasury; its value is granted when the transfer is final.
 
@@ -56,15 +50,14 @@ def create_topup(
     def record(session: Session, movement: TransactionView) -> None:
         session.add(
             TopUp(
-                transaction_id=movement.id, wallet_id=wallet.id, account_id=account_id, chain=order.chain.value,
-                recipient=order.recipient,
-                units=order.amount.units, created_at=clock.now(),
+                transaction_id=movement.id, wallet_id=wallet.id, chain=order.chain.value, recipient=order.recipient,
+                # The account of an agent's credits has its id.
+                account_id=wallet.agent_id, units=order.amount.units, created_at=clock.now(),
             )
         )  # fmt: skip
         # It pays the treasury as a payment for a call does, and must not be accepted as one.
-        consumed.claim(
-            session, [consumed.transaction_claim_key(order.chain, movement.tx_hash or "")], movement.id
-        )
+        key = consumed.transaction_claim_key(order.chain, movement.tx_hash or "")
+        consumed.claim(session, [key], movement.id)
 
     return transfers.send(wallet, order, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
 
@@ -169,16 +162,9 @@ def _close_topup(transaction_id: str, final_status: MovementStatus) -> bool:
         # A replacement has another hash than the one that was claimed when the transfer was recorded.
         if keys and not consumed.is_claimed(session, keys):
             consumed.claim(session, keys, transaction_id)
-        credit_accounts.grant(
-            session,
-            row.account_id,
-            units * consumed.NANOS_PER_UNIT,
-            reference=grant_reference(transaction_id),
-        )
-        row.granted_nanos = units * consumed.NANOS_PER_UNIT
-        row.closed_at = clock.now()
+        nanos = units * consumed.NANOS_PER_UNIT
+        credit_accounts.grant(session, row.account_id, nanos, reference=grant_reference(transaction_id))
+        row.granted_nanos, row.closed_at = nanos, clock.now()
     with logs.caused_by(view.request_id):
-        _log.info(
-            "topup_closed", transaction_id=transaction_id, granted_nanos=units * consumed.NANOS_PER_UNIT
-        )
+        _log.info("topup_closed", transaction_id=transaction_id, granted_nanos=nanos)
     return True

@@ -22,6 +22,7 @@ from tests.support.payments import (
     Shop,
     SolanaPayer,
     decoded,
+    encoded,
     offered,
     shop,
     signed_headers,
@@ -81,16 +82,25 @@ def test_who_signs_anew_while_the_first_payment_is_open_pays_once_and_is_served(
 
 
 def test_a_payment_that_is_not_settled_yet_is_not_asked_for_again_in_version_1(
-    scene: Scene, own_base_node: EvmNode
+    build_app: Callable[..., Flask], sqlite_url: str
 ) -> None:
-    # The sandbox's chains have no name in version 1; the envelope is read like that of version 2 otherwise.
-    payer, unpaid = EvmPayer(own_base_node), scene.shop.ask()
-    scene.hold()
-    first = payer.pays(unpaid)
-    tx_hash = assert_pending(scene.shop.ask(first))
-    failed = decoded(scene.shop.ask(first).headers["PAYMENT-RESPONSE"])
-    assert (failed["success"], failed["errorReason"]) == (False, "settlement_pending")
-    assert failed["transaction"] == tx_hash
+    with (
+        # The sandbox's chains have no name in version 1.
+        EvmNode("base", network_ids="mainnet") as node,
+        held_shop(build_app, sqlite_url, node, evm_chain(node)) as scene,
+    ):
+        [terms] = scene.shop.ask().get_json()["accepts"]
+        payload = EvmPayer(node).authorize({**terms, "amount": terms["maxAmountRequired"]})
+        document = {"x402Version": 1, "scheme": "exact", "network": terms["network"], "payload": payload}
+        headers = {"X-Payment": encoded(document)}
+        scene.hold()
+        tx_hash = assert_pending(scene.shop.ask(headers))
+        failed = decoded(scene.shop.ask(headers).headers["X-PAYMENT-RESPONSE"])
+        assert (failed["success"], failed["errorReason"]) == (False, "settlement_pending")
+        assert (failed["transaction"], failed["network"]) == (tx_hash, "base")
+        scene.land()
+        assert scene.shop.ask(headers).status_code == 200
+        assert (scene.submissions(), scene.received()) == (1, PRICE)
 
 
 def test_an_open_payment_serves_no_other_payer_and_no_other_request(

@@ -26,11 +26,13 @@ from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome
 from app.state import app_state
 from sandbox.evm import EvmNode
-from tests.support.chains import ether, fund
+from tests.support.chains import ether, evm_chain, fund
 from tests.support.evm import sent as pay
+from tests.support.faults import FaultyChain
 from tests.support.market import PRICE_NANOS, Market, market, sell
 from tests.support.mcp import call as call_tool
-from tests.support.payments import EvmPayer, by_hash, decoded, offered, person_with
+from tests.support.payment_scenes import Scene
+from tests.support.payments import EvmPayer, Shop, by_hash, decoded, offered, person_with
 from tests.support.sellers import served
 from tests.support.servers import free_port
 from tests.support.upstreams import Exchange
@@ -199,7 +201,9 @@ def test_concurrent_calls_with_one_payment_are_served_once(stage: Market, payer:
     headers = payer.pays(ask(stage))
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda _: ask(stage, headers).status_code, range(4)))
-    assert sorted(answers) == [200, 402, 402, 402]
+    # The others are refused, or asked to come back while the payment is not settled.
+    assert answers.count(200) == 1
+    assert set(answers) <= {200, 402, 503}
     assert len(stage.upstream.asked) == 1
     assert_paid_calls(stage, 1)
 
@@ -310,4 +314,58 @@ def test_the_tool_of_mcp_is_paid_for_without_a_key(stage: Market, payer: EvmPaye
     paid = call_tool(client, "call_service", meta={"x402/payment": payment}, **wanted)
     assert paid["structuredContent"]["body"] == '{"weather": "sunny"}'
     assert paid["_meta"]["x402/payment-response"]["success"] is True
+    assert_paid_calls(stage, 1)
+
+
+@pytest.fixture
+def held(
+    build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
+) -> Iterator[tuple[Market, Scene]]:
+    """The market, of which payments arrive at the chain when a test says so."""
+    chain = FaultyChain(evm_chain(own_base_node))
+    settings = {"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"}
+    with market(build_app, sqlite_url, chains={BASE: chain}, **settings) as made:
+        own_base_node.fund_eth(treasury.settler(BASE), ether(1))
+        app_state().part(SettlementCapacityCache).clear()
+        made.behave(lambda exchange: exchange.json({"weather": "sunny"}))
+        yield made, Scene(Shop(made.app, made.upstream), chain, BASE)
+
+
+def test_who_signs_anew_while_the_payment_for_a_service_is_pending_pays_once(
+    held: tuple[Market, Scene], own_base_node: EvmNode
+) -> None:
+    stage, scene = held
+    payer, unpaid = EvmPayer(own_base_node), ask(stage)
+    scene.hold()
+    for headers in (payer.pays(unpaid), second := payer.pays(unpaid)):
+        pending = ask(stage, headers)
+        assert refusal(pending) == (503, "PAYMENT_PENDING")
+        assert "PAYMENT-REQUIRED" not in pending.headers
+    scene.land()
+    assert ask(stage, second).status_code == 200
+    assert (scene.submissions(), scene.received()) == (1, PRICE_UNITS)
+    assert_paid_calls(stage, 1)
+
+
+def test_who_signs_anew_for_the_tool_of_mcp_while_the_payment_is_pending_pays_once(
+    held: tuple[Market, Scene], own_base_node: EvmNode
+) -> None:
+    stage, scene = held
+    payer, client = EvmPayer(own_base_node), stage.app.test_client()
+    wanted = {"service": stage.id, "path": "weather/Berlin"}
+    terms = call_tool(client, "call_service", **wanted)["structuredContent"]["accepts"][0]
+
+    def signed() -> dict[str, Any]:
+        document = {"x402Version": 2, "accepted": terms, "payload": payer.authorize(terms)}
+        return {"x402/payment": document}
+
+    scene.hold()
+    for payment in (signed(), second := signed()):
+        pending = call_tool(client, "call_service", meta=payment, **wanted)["structuredContent"]
+        assert pending["code"] == "PAYMENT_PENDING"
+        assert "accepts" not in pending
+    scene.land()
+    paid = call_tool(client, "call_service", meta=second, **wanted)
+    assert paid["structuredContent"]["body"] == '{"weather": "sunny"}'
+    assert (scene.submissions(), scene.received()) == (1, PRICE_UNITS)
     assert_paid_calls(stage, 1)

@@ -117,11 +117,14 @@ def test_requests_pays_once_though_its_payment_is_settled_late(mainnet: Scene) -
     client = x402ClientSync()
     register_exact_evm_client(client, EthAccountSigner(payer.account))
     with x402_requests(client) as session:
-        mainnet.base.rpc("evm_setIntervalMining", 0)
+        # No block is made meanwhile, by the node itself or for it.
+        mainnet.base.set_automine(on=False)
         try:
-            first = session.get(mainnet.search, timeout=60)
+            with mainnet.base.mining_lock:
+                first = session.get(mainnet.search, timeout=60)
         finally:
-            mainnet.base.rpc("evm_setIntervalMining", 1)
+            mainnet.base.set_automine(on=True)
+            mainnet.base.mine(1)
         assert (first.status_code, first.json()["code"]) == (503, "PAYMENT_PENDING"), first.text
         # It cannot present bytes again: this signs a second authorization.
         second = session.get(mainnet.search, timeout=60)

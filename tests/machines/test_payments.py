@@ -141,12 +141,7 @@ class Payments(Machine):
     def top_up(self, dollars: int) -> None:
         self.let_pass(hours=24)
         view = topups.create_topup(
-            self.wallet,
-            self.agent_id,
-            chain="base",
-            amount=str(dollars),
-            wait_seconds=NO_WAIT,
-            claim=NO_CLAIM,
+            self.wallet, chain="base", amount=str(dollars), wait_seconds=NO_WAIT, claim=NO_CLAIM
         )
         self.topups[view.id] = dollars
         self.claimed[self.key(view.tx_hash or "")] = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -110,7 +110,8 @@ class PaymentGrant:
             raise _in_use_error()
         if self.unused is not None:
             # What was not needed is never submitted, and presents the payment that served its request.
-            consumed.claim_unused(session, [self.unused.claim, *self.unused.further_claims], self.payment_id)
+            keys = [self.unused.claim, *self.unused.further_claims]
+            consumed.claim(session, keys, self.payment_id, only_unclaimed=True)
 
     def mark_served(self, record: Callable[[Session], None] | None = None) -> None:
         """Record that the call was served, and in the same unit what else there is to record of it, once."""
@@ -150,9 +151,7 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
             if claimed is not None:
                 settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
                 return _build_grant(settled, presented)
-            if isinstance(presented, HashPayment):
-                return _build_grant(_claim_hash(presented, price, payer), presented)
-            return _accept_authorization(presented, price, account_id)
+            return _accept_new(presented, price, payer, account_id)
         except PortError as error:
             raise _refusal(error, presented) from None
 
@@ -188,43 +187,27 @@ def _matches_request(payment: PaymentRow, presented: HashPayment | SignedPayment
     return verification.is_proven_by(payment.payer or "", presented, fingerprint)
 
 
-def _claim_hash(presented: HashPayment, price: PaymentPrice, payer: Principal | None) -> PaymentRow:
-    # Only a new payment is verified: a claimed one stays valid when it has expired or the price has changed.
-    try:
-        payment_id = verification.claim(presented, price, agent_id=payer.agent_id if payer else None)
-    except IntegrityError:
-        return _claimed_first(presented, price)
-    return settlement.resolve(payment_id)
+def _accept_new(
+    presented: HashPayment | SignedPayment, price: PaymentPrice, payer: Principal | None, account_id: str
+) -> PaymentGrant:
+    """Verify a payment that nothing claimed before, and claim it; settle a signed one unless another one serves it.
 
-
-def _claimed_first(presented: HashPayment | SignedPayment, price: PaymentPrice) -> PaymentRow:
-    """Return the payment that a concurrent request has claimed first, with the same presentation. Raises: Rejected.
-
-    It may also have claimed another one that contains the same authorization.
+    Only a new payment is verified: a claimed one stays valid when it has expired or the price has changed.
     """
-    payment = _find_claimed(presented, price.fingerprint)
-    if payment is None:
-        raise Rejected(_ALREADY_USED)
-    return settlement.resolve(payment.id)
-
-
-def _accept_authorization(presented: SignedPayment, price: PaymentPrice, account_id: str) -> PaymentGrant:
-    """Settle a new authorization, unless another one of its payer for this request is open: that one serves it."""
-    authorization = settlement.verify(presented, price)
-    with read_only_unit() as session:
-        first = open_payments.find(session, authorization.payer, price.fingerprint)
-    if first is not None:
-        if authorization.further_claims:
-            presented.facilitator.assert_signed(authorization)
-        first = settlement.await_submitted(first, account_id=account_id, yields=True)
-        if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
-            raise _pending_error(first, presented)
-        if consumed.can_be_served(first):
-            return replace(_build_grant(first, presented, is_unused=True), unused=authorization)
     try:
-        payment_id = settlement.settle(presented.facilitator, authorization, price, account_id=account_id)
+        if isinstance(presented, HashPayment):
+            payment_id = verification.claim(presented, price, agent_id=payer.agent_id if payer else None)
+        else:
+            authorization = settlement.verify(presented, price)
+            if grant := _grant_of_open_payment(presented, authorization, price, account_id):
+                return grant
+            payment_id = settlement.settle(presented.facilitator, authorization, price, account_id=account_id)
     except IntegrityError:
-        return _build_grant(_claimed_first(presented, price), presented)
+        # A concurrent request was first, with the same payment or with another one of the same authorization.
+        claimed = _find_claimed(presented, price.fingerprint)
+        if claimed is None:
+            raise Rejected(_ALREADY_USED) from None
+        payment_id = claimed.id
     except PaymentIsOpen:
         with read_only_unit() as session:
             first = open_payments.find(session, authorization.payer, price.fingerprint)
@@ -232,8 +215,26 @@ def _accept_authorization(presented: SignedPayment, price: PaymentPrice, account
     return _build_grant(settlement.resolve(payment_id), presented)
 
 
+def _grant_of_open_payment(
+    presented: SignedPayment, authorization: PaymentAuthorization, price: PaymentPrice, account_id: str
+) -> PaymentGrant | None:
+    """Return the right to the call by the payer's open payment for this request, None if there is none."""
+    with read_only_unit() as session:
+        first = open_payments.find(session, authorization.payer, price.fingerprint)
+        if first is None:
+            # Again when it is recorded: here it costs no call to the chain.
+            settlement_risks.assert_accepted(session, authorization.payer, authorization.claim)
+            return None
+    if authorization.further_claims:
+        presented.facilitator.assert_signed(authorization)
+    first = settlement.await_submitted(first, account_id=account_id, yields=True)
+    if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
+        raise _pending_error(first, presented)
+    return _build_grant(first, presented, unused=authorization) if consumed.can_be_served(first) else None
+
+
 def _build_grant(
-    payment: PaymentRow, presented: HashPayment | SignedPayment, *, is_unused: bool = False
+    payment: PaymentRow, presented: HashPayment | SignedPayment, *, unused: PaymentAuthorization | None = None
 ) -> PaymentGrant:
     if payment.status == PaymentStatus.SETTLING:
         raise _pending_error(payment, presented)
@@ -246,11 +247,11 @@ def _build_grant(
     price_nanos = payment.required_units * consumed.NANOS_PER_UNIT
     if isinstance(presented, HashPayment):
         return PaymentGrant(payment.id, price_nanos, {})
-    noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if is_unused else {}
+    noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if unused else {}
     header = _settlement_header(
         presented, payment.chain, success=True, transaction=payment.tx_hash, payer=payment.payer, **noted
     )
-    return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"})
+    return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"}, unused)
 
 
 def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPayment) -> PaymentPending:
@@ -258,11 +259,10 @@ def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPa
     headers: Mapping[str, str] = {}
     if payment is not None:
         details |= {"chain": payment.chain, "tx_hash": payment.tx_hash or ""}
-        if isinstance(presented, SignedPayment):
-            headers = _settlement_header(
-                presented, payment.chain, success=False, errorReason="settlement_pending",
-                transaction=payment.tx_hash or "", payer=payment.payer,
-            )  # fmt: skip
+        headers = _settlement_header(
+            presented, payment.chain, success=False, errorReason="settlement_pending",
+            transaction=payment.tx_hash or "", payer=payment.payer,
+        )  # fmt: skip
     return PaymentPending(details=details, headers=headers, retry_after_seconds=_RETRY_SECONDS)
 
 
@@ -273,16 +273,10 @@ def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) ->
     _log.info("payment_refused", reason=reason)
     message = _MESSAGES.get(reason, "This payment is not valid for this call; nothing was charged.")
     details = error.details if isinstance(error, Rejected) else {}
-    headers: Mapping[str, str] = {}
-    if isinstance(presented, SignedPayment):
-        headers = _settlement_header(
-            presented,
-            presented.facilitator.name,
-            success=False,
-            errorReason=reason,
-            errorMessage=message,
-            transaction=details.get("tx_hash", ""),
-        )
+    transaction = details.get("tx_hash", "")
+    headers = _settlement_header(
+        presented, None, success=False, errorReason=reason, errorMessage=message, transaction=transaction
+    )
     return PaymentInvalid(
         message,
         details={"reason": reason, **details},
@@ -304,12 +298,17 @@ def _in_use_error() -> PaymentAlreadyUsed:
     )
 
 
-def _settlement_header(presented: SignedPayment, chain: str, **members: Any) -> dict[str, str]:
+def _settlement_header(
+    presented: HashPayment | SignedPayment | None, chain: str | None, **members: Any
+) -> dict[str, str]:
     """Return the header in which x402 reports how a signed payment was settled, or why it was not.
 
     `chain` is that of the payment that was submitted: the payer may have signed the one that was presented for another.
     """
-    asset, is_legacy = app_state().ports.facilitators[ChainName(chain)].asset, presented.version == 1
+    if not isinstance(presented, SignedPayment):
+        return {}
+    submitter = app_state().ports.facilitators[ChainName(chain)] if chain else presented.facilitator
+    asset, is_legacy = submitter.asset, presented.version == 1
     network = (asset.legacy_network if is_legacy else None) or asset.network
     name = f"X-{terms.RESPONSE_HEADER}" if is_legacy else terms.RESPONSE_HEADER
     return {name: terms.encode_header({**members, "network": network})}

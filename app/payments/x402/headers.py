@@ -81,10 +81,12 @@ def read_payment(headers: PaymentHeaders) -> HashPayment | SignedPayment:
 
 
 def _parse_hash_payment(text: str, headers: PaymentHeaders) -> HashPayment:
-    chain_header = headers.chain
-    is_evm = text.startswith("0x")
-    default = ChainName.BASE if is_evm else ChainName.SOLANA
-    facilitator = _facilitator(chain_header.strip().lower() if chain_header else default.value)
+    chain_header, default = headers.chain, ChainName.BASE if text.startswith("0x") else ChainName.SOLANA
+    name = chain_header.strip().lower() if chain_header else default.value
+    facilitators = app_state().ports.facilitators.values()
+    facilitator = next((each for each in facilitators if each.name.value == name), None)
+    if facilitator is None:
+        raise Rejected("invalid_network")
     tx_hash = facilitator.canonical_hash(text)
     if tx_hash is None:
         raise Rejected("hash_of_another_chain")
@@ -127,10 +129,3 @@ def decode_document(text: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise Rejected("invalid_payload")
     return document
-
-
-def _facilitator(name: str) -> Facilitator:
-    for chain, facilitator in app_state().ports.facilitators.items():
-        if chain.value == name:
-            return facilitator
-    raise Rejected("invalid_network")

@@ -12,9 +12,8 @@ from datetime import timedelta
 import structlog
 
 from app.core import clock
-from app.core.chains import ChainName, native
+from app.core.chains import ChainName
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import logs
 from app.payments import consumed, open_payments, settlement_capacity, settlement_risks, treasury
@@ -26,7 +25,7 @@ from app.payments.x402.terms import PaymentPrice
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, network_fees, pacing
+from app.wallets.core import custody, lifecycle, pacing
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.transactions import open_transactions, outcome_polling, pipeline, relayed
 from app.wallets.views import history
@@ -63,11 +62,11 @@ def settle(
     """
     chain = app_state().ports.chains[facilitator.name]
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
-    settlement_risks.assert_accepted(authorization)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     if refusal := settlement_capacity.refusal_reason(facilitator.name, price.nanos, draft.fee_units):
         raise Rejected(refusal)
-    most_nanos = settlement_risks.cost_nanos(facilitator.name, draft.fee_units)
+    if (most_nanos := settlement_capacity.fee_nanos(facilitator.name, draft.fee_units)) is None:
+        raise Rejected(settlement_capacity.FEE_TOO_HIGH)
     signer = custody.signer_of(wallet.id)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
@@ -152,7 +151,12 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
         except PortError as error:
             _log.warning("settlement_lookup_failed", payment_id=payment.id, reason=error.reason)
             return payment
-    spent_nanos = None if landed_hash else _spent_nanos(ChainName(payment.chain), transaction_id)
+    spent_nanos: int | None = None
+    if landed_hash is None:
+        with read_only_unit() as session:
+            final = relayed.final_outcome(session, transaction_id)
+        if final is not None and final.fee_units is not None:
+            spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
         if landed_hash is not None:
             consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
@@ -166,14 +170,6 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
         return consumed.get(session, payment.id)
-
-
-def _spent_nanos(chain: ChainName, transaction_id: str) -> int | None:
-    """Return what the network charged for a submission, in nano-dollars; None if it is unknown."""
-    with read_only_unit() as session:
-        final = relayed.final_outcome(session, transaction_id)
-    fee_units = None if final is None else final.fee_units
-    return None if fee_units is None else network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
 
 
 def resolve_pending(chain: ChainName) -> int:
@@ -228,8 +224,8 @@ def _check_reversed(payment: Payment) -> bool:
 
 def _find_settlement(payment: PaymentRow) -> str | None:
     """Return the transaction in which a signed payment landed, by any submitter. Raises: PortError."""
-    terms = {**payment.terms, "claim": None}
+    claim = str(payment.terms["claim"])
     authorization = PaymentAuthorization(
-        str(payment.terms["claim"]), payment.payer or "", payment.recipient, payment.units, terms
+        claim, payment.payer or "", payment.recipient, payment.units, payment.terms
     )
     return app_state().ports.facilitators[ChainName(payment.chain)].find_settlement(authorization)

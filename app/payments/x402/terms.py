@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from app.core.chains import USDC, ChainName
 from app.core.money import decimal_string
@@ -27,7 +27,6 @@ _MAX_TIMEOUT_SECONDS = 300
 # Clients take the first option that they can pay: the cheapest to settle comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 _MIME_TYPE = "application/json"
-_Options: TypeAlias = list[tuple[ChainName, Facilitator]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _x402_error(refusal: ServiceError) -> str:
     return str(refusal.details["reason"]) if isinstance(refusal, PaymentInvalid) else refusal.message
 
 
-def _body_members(price: PaymentPrice, chain: ChainName, options: _Options) -> dict[str, Any]:
+def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitator]) -> dict[str, Any]:
     facilitators = _facilitators()
     payment = {
         "amount": price.amount,
@@ -125,20 +124,22 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: _Options) -> d
     }
     # Base alone: a legacy client rejects the whole list for one network that it does not know.
     legacy = [
-        _payment_requirements_v1(price, facilitator)
-        for name, facilitator in options
-        if name is ChainName.BASE and facilitator.asset.legacy_network
+        _payment_requirements_v1(price, each)
+        for each in options
+        if each.name is ChainName.BASE and each.asset.legacy_network
     ]
     version_1 = {"x402Version": 1, "accepts": legacy} if legacy else {}
     return {"payment": payment, **version_1}
 
 
-def _headers(price: PaymentPrice, chain: ChainName, options: _Options, *, error: str) -> dict[str, str]:
+def _headers(
+    price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str
+) -> dict[str, str]:
     required_v2 = {
         "x402Version": 2,
         "error": error,
         "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": [_payment_requirements(price, name, facilitator) for name, facilitator in options],
+        "accepts": [_payment_requirements(price, each) for each in options],
     }
     return {
         "X-Payment-Required": "true",
@@ -151,39 +152,36 @@ def _headers(price: PaymentPrice, chain: ChainName, options: _Options, *, error:
     }
 
 
-def _payment_requirements(price: PaymentPrice, name: ChainName, facilitator: Facilitator) -> dict[str, Any]:
+def _payment_requirements(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
     extra = dict(facilitator.asset.extra)
-    if name is ChainName.SOLANA:
-        extra["feePayer"] = treasury.settler(name)
+    if facilitator.name is ChainName.SOLANA:
+        extra["feePayer"] = treasury.settler(facilitator.name)
     return {
         "scheme": "exact",
         "network": facilitator.asset.network,
         "amount": str(price.units),
         "asset": facilitator.asset.address,
-        "payTo": treasury.recipient(name),
+        "payTo": treasury.recipient(facilitator.name),
         "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS,
         "extra": extra,
     }
 
 
 def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
+    terms = _payment_requirements(price, facilitator)
     return {
-        "scheme": "exact",
-        "network": facilitator.asset.legacy_network,
-        "maxAmountRequired": str(price.units),
+        "maxAmountRequired": terms.pop("amount"),
         "resource": price.resource,
         "description": price.description,
         "mimeType": _MIME_TYPE,
-        "payTo": treasury.recipient(facilitator.name),
-        "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS,
-        "asset": facilitator.asset.address,
-        "extra": dict(facilitator.asset.extra),
+        **terms,
+        "network": facilitator.asset.legacy_network,
     }
 
 
-def _signed_payment_options(price: PaymentPrice) -> _Options:
+def _signed_payment_options(price: PaymentPrice) -> list[Facilitator]:
     return [
-        (name, facilitator)
+        facilitator
         for name, facilitator in _facilitators().items()
         if settlement_capacity.refusal_reason(name, price.nanos) is None
     ]
@@ -198,7 +196,7 @@ def _parse_chain(requested: str | None) -> ChainName:
     return next((name for name in ChainName if name.value == (requested or "").lower()), ChainName.BASE)
 
 
-def _instructions(price: PaymentPrice, chain: ChainName, options: _Options) -> str:
+def _instructions(price: PaymentPrice, chain: ChainName, options: list[Facilitator]) -> str:
     if price.unavailable_reason:
         return f"Do not pay: {price.unavailable_reason}"
     minutes = app_state().settings.x402_max_age_seconds // 60

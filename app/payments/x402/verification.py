@@ -33,33 +33,7 @@ def claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) 
 
     Raises: Rejected, Unreachable; IntegrityError when it was claimed concurrently.
     """
-    recipient = treasury.recipient(presented.facilitator.name)
-    incoming, payer = _verify(presented, price, recipient, agent_id=agent_id)
-    payment = Payment(
-        id=new_id(),
-        rail=PaymentRail.HASH.value,
-        chain=presented.facilitator.name.value,
-        payer=payer,
-        units=incoming.units,
-        required_units=price.units,
-        provider=price.provider,
-        fingerprint=consumed.fingerprint_macs(price.fingerprint)[0],
-        signed=presented.proof is not None,
-        tx_hash=presented.tx_hash,
-        recipient=recipient,
-        terms={},
-    )
-    with unit_of_work() as session:
-        consumed.claim(session, [presented.claim_key(), *incoming.claims], payment.id)
-        consumed.add_payment(session, payment, status=PaymentStatus.PAID)
-        return payment.id
-
-
-def _verify(
-    presented: HashPayment, price: PaymentPrice, recipient: str, *, agent_id: str | None
-) -> tuple[IncomingPayment, str | None]:
-    """Return what a transaction transferred, and its payer, if that pays for the request."""
-    facilitator = presented.facilitator
+    facilitator, recipient = presented.facilitator, treasury.recipient(presented.facilitator.name)
     incoming = facilitator.incoming_payment(presented.tx_hash, recipient)
     if incoming is None:
         raise Rejected(NOT_FINAL)
@@ -68,28 +42,28 @@ def _verify(
     if incoming.units == 0:
         raise Rejected("nothing_received")
     if incoming.units < price.units:
-        details = {
-            "received": decimal_string(incoming.units, USDC.decimals),
-            "required": price.amount,
-        }
+        details = {"received": decimal_string(incoming.units, USDC.decimals), "required": price.amount}
         raise Rejected("amount_too_low", details=details)
     if clock.now().timestamp() - incoming.block_time > app_state().settings.x402_max_age_seconds:
         raise Rejected("too_old")
-    payer = _find_payer(presented, price.fingerprint, incoming)
-    if presented.proof is not None and payer is None:
-        raise Rejected("proof_not_by_payer")
+    payers = sorted(incoming.payers)
+    if presented.proof is not None:
+        payers = [each for each in payers if is_proven_by(each, presented, price.fingerprint)]
+        if not payers:
+            raise Rejected("proof_not_by_payer")
     _assert_unused(presented, incoming, agent_id)
     if not incoming.is_final:
         raise Rejected(NOT_FINAL)
-    return incoming, payer
-
-
-def _find_payer(presented: HashPayment, fingerprint: str, incoming: IncomingPayment) -> str | None:
-    """Return the payer of a transaction; with a proof, the payer that signed it, None if none did."""
-    payers = sorted(incoming.payers)
-    if presented.proof is not None:
-        payers = [payer for payer in payers if is_proven_by(payer, presented, fingerprint)]
-    return payers[0] if payers else None
+    payment = Payment(
+        id=new_id(), rail=PaymentRail.HASH.value, chain=facilitator.name.value, payer=payers[0] if payers else None,
+        units=incoming.units, required_units=price.units, provider=price.provider,
+        fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=presented.proof is not None,
+        tx_hash=presented.tx_hash, recipient=recipient, terms={},
+    )  # fmt: skip
+    with unit_of_work() as session:
+        consumed.claim(session, [presented.claim_key(), *incoming.claims], payment.id)
+        consumed.add_payment(session, payment, status=PaymentStatus.PAID)
+        return payment.id
 
 
 def _assert_unused(presented: HashPayment, incoming: IncomingPayment, agent_id: str | None) -> None:

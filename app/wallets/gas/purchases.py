@@ -169,11 +169,8 @@ def _record(
                 raise _pending(delivery.chain)
         submissions.count_today(session, movement.wallet.agent_id)
         _assert_affordable(session, movement, plan)
-        authorized = (
-            app_state()
-            .ports.sponsors[payment.chain]
-            .authorize(submission.draft, fee_units=0, signer=signer, now=int(clock.now().timestamp()))
-        )
+        sponsor, now = app_state().ports.sponsors[payment.chain], int(clock.now().timestamp())
+        authorized = sponsor.authorize(submission.draft, fee_units=0, signer=signer, now=now)
         sent = submission.submission(authorized)
         # All of them first: recording a transaction locks the service's wallet, which ranks after its nonces.
         for each in sorted([sent, *plan.deliveries], key=lambda each: each.chain):
@@ -197,23 +194,16 @@ def _assert_affordable(session: Session, movement: Movement, plan: _PurchasePlan
 
 def _is_bought(session: Session, delivery: SponsorTransaction, since: datetime) -> bool:
     """Return whether a delivery to this wallet is pending, or was made since. The wallet's account must be locked."""
-    return bool(
-        session.scalar(
-            select(
-                exists().where(
-                    Transaction.chain == delivery.chain.value,
-                    Transaction.wallet_id == delivery.wallet.id,
-                    Transaction.created_at >= since - _LONGEST_PENDING,
-                    or_(
-                        Transaction.status == MovementStatus.PENDING.value,
-                        Transaction.created_at >= since - _CLOCK_DIFFERENCE,
-                    ),
-                    Transaction.kind == MovementKind.GAS_SALE,
-                    Transaction.to_address == delivery.draft.intent.recipient,
-                )
-            )
-        )
+    is_pending = Transaction.status == MovementStatus.PENDING.value
+    found = exists().where(
+        Transaction.chain == delivery.chain.value,
+        Transaction.wallet_id == delivery.wallet.id,
+        Transaction.created_at >= since - _LONGEST_PENDING,
+        or_(is_pending, Transaction.created_at >= since - _CLOCK_DIFFERENCE),
+        Transaction.kind == MovementKind.GAS_SALE,
+        Transaction.to_address == delivery.draft.intent.recipient,
     )
+    return bool(session.scalar(select(found)))
 
 
 def _pending(chain: ChainName) -> GasPending:

@@ -120,8 +120,7 @@ def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraf
 
 def next_number_today(session: Session, agent_id: str) -> int:
     """Return the number that an agent's next submission today has. Raises: Rejected("sponsored_limit")."""
-    row = _USED_TODAY.one_or_none(session, {"of_agent": agent_id, "today": clock.now().date()})
-    number = 1 if row is None else int(row.transfers) + 1
+    number = _used_today(session, agent_id) + 1
     if number > app_state().settings.sponsored_per_day:
         raise Rejected("sponsored_limit")
     return number
@@ -146,8 +145,12 @@ def is_free(session: Session, plan: SubmissionPlan, number: int, *, counts: bool
     most = nanos_from_usd(settings.sponsored_free_usd_per_day) // max(plan.cost_nanos, 1)
     if counts:
         return _count_today(session, _ALL_AGENTS, most) is not None
-    row = _USED_TODAY.one_or_none(session, {"of_agent": _ALL_AGENTS, "today": clock.now().date()})
-    return (0 if row is None else int(row.transfers)) < most
+    return _used_today(session, _ALL_AGENTS) < most
+
+
+def _used_today(session: Session, agent_id: str) -> int:
+    row = _USED_TODAY.one_or_none(session, {"of_agent": agent_id, "today": clock.now().date()})
+    return 0 if row is None else int(row.transfers)
 
 
 def _count_today(session: Session, agent_id: str, maximum: int) -> int | None:

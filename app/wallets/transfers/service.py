@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from sqlalchemy.orm import Session
-
+from app.core.chains import USDC
 from app.errors import ServiceError
 from app.idempotency.service import Claim
-from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
+from app.ports.chain import TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
-from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import network_fees, parsing
 from app.wallets.core.parsing import GasSource, MovementOrder
 from app.wallets.core.wallets import WalletView
+from app.wallets.gas import submissions
 from app.wallets.transactions import pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.transfers import sponsored
@@ -58,25 +57,16 @@ def send(
 
     def sponsor(without_gas: PortError | None = None) -> history.TransactionView:
         return sponsored.execute(
-            movement,
-            wait_seconds=wait_seconds,
-            claim=claim,
-            on_recorded=on_recorded,
-            without_gas=without_gas,
+            movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded, without_gas=without_gas
         )
 
     if order.gas is GasSource.SPONSORED:
         return sponsor()
 
-    def sign(
-        _session: Session, draft: TransactionDraft, signer: Signer, nonce: int | None
-    ) -> SignedTransaction:
-        return chain.sign(draft, signer, sequence=nonce)
-
     return pipeline.execute(
         movement,
         lambda _signer: _draft(movement),
-        sign,
+        lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce),
         wait_seconds=wait_seconds,
         claim=claim,
         on_recorded=on_recorded,
@@ -85,7 +75,8 @@ def send(
 
 
 def _may_be_sponsored(movement: Movement, order: MovementOrder) -> bool:
-    return order.gas is not GasSource.OWN and sponsored.is_available(movement)
+    may_be = order.gas is not GasSource.OWN and movement.amount.token == USDC
+    return may_be and submissions.is_available(movement.chain)
 
 
 def _movement(wallet: WalletView, order: MovementOrder) -> Movement:

@@ -21,7 +21,6 @@ from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction
 from app.ports.errors import PortError
-from app.ports.sponsor import AuthorizedTransfer
 from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
@@ -32,11 +31,6 @@ from app.wallets.transactions import authorizations, failures, pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
-
-
-def is_available(movement: Movement) -> bool:
-    """Return whether the service submits such transfers at all."""
-    return movement.amount.token == USDC and submissions.is_available(movement.chain)
 
 
 def quote(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
@@ -136,36 +130,24 @@ def _record(
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
         _assert_affordable(session, priced, plan)
+        now = int(clock.now().timestamp())
         authorized = sponsor.authorize(
-            plan.draft,
-            fee_units=priced.gas_fee_units or 0,
-            signer=signer,
-            now=int(clock.now().timestamp()),
+            plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now
         )
         # First, because it locks the nonces of the service's wallet.
         submission, signed = submissions.record(session, plan.submission(authorized), submitter)
-        recorded = _record_authorizations(session, (transfer_id, priced), (fee_id, fee), authorized)
+        # Their signed bytes are part of the submission's.
+        row = pipeline.new_transaction(transfer_id, priced)
+        parts = [(row, authorized.transfer)]
+        if fee is not None and authorized.fee is not None:
+            parts.append((pipeline.new_transaction(fee_id, fee), authorized.fee))
+        for each, part in parts:
+            lifecycle.record_authorization(session, each, reference=part.reference, raw=b"", terms=part.terms)
+        recorded = history.view_of(session, row)
         claim.bind(session, transfer_id)
         if on_recorded is not None:
             on_recorded(session, recorded)
         return recorded, submission, signed
-
-
-def _record_authorizations(
-    session: Session,
-    transfer: tuple[str, Movement],
-    fee: tuple[str, Movement | None],
-    authorized: AuthorizedTransfer,
-) -> TransactionView:
-    """Record the transfer and its fee as pending. Their signed bytes are part of the submission's."""
-    rows = [pipeline.new_transaction(*transfer)]
-    parts = [authorized.transfer]
-    if fee[1] is not None and authorized.fee is not None:
-        rows.append(pipeline.new_transaction(fee[0], fee[1]))
-        parts.append(authorized.fee)
-    for row, part in zip(rows, parts, strict=True):
-        lifecycle.record_authorization(session, row, reference=part.reference, raw=b"", terms=part.terms)
-    return history.view_of(session, rows[0])
 
 
 def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:

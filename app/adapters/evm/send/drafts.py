@@ -106,7 +106,11 @@ class EvmDrafter:
         previous = FeeTerms.from_terms(attempt.terms)
         call = ContractCall.from_terms(attempt.terms)
         if call is not None and call.valid_until is not None:
-            self._assert_in_time(call.valid_until)
+            # No later block can be before the newest one.
+            latest = RpcCall("eth_getBlockByNumber", ("latest", False), read=block_time)
+            self._rpc.run(latest)
+            if latest.result > call.valid_until:
+                raise Rejected("deadline_passed")
         target = target_of(attempt.intent, attempt.terms, usdc=self._deployment.usdc)
         terms = call.as_terms() if call is not None else {}
         return self._redraft(attempt.intent, target, previous, gas=previous.gas, terms=terms)
@@ -147,13 +151,6 @@ class EvmDrafter:
         readings = self.read(intent.sender, target, estimates=False)
         price = fees.replacement_price(previous.price, readings.price)
         return self._assert_affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
-
-    def _assert_in_time(self, valid_until: int) -> None:
-        """Compare a deadline with the time of the newest block, before which no later block can be."""
-        latest = RpcCall("eth_getBlockByNumber", ("latest", False), read=block_time)
-        self._rpc.run(latest)
-        if latest.result > valid_until:
-            raise Rejected("deadline_passed")
 
     def _assert_affordable(
         self, intent: TransferIntent, readings: EvmDraftData, max_fee_terms: FeeTerms, terms: Terms
@@ -197,10 +194,7 @@ class EvmDrafter:
         history = RpcCall("eth_feeHistory", (hex(_FEE_BLOCKS), "latest", [_TIP_PERCENTILE]), read=fee_history)
         tip = RpcCall("eth_maxPriorityFeePerGas", (), read=fee, tolerates=accept_any_error)
         estimate = RpcCall(
-            "eth_estimateGas",
-            (_estimated(sender, target), "latest"),
-            read=_gas,
-            tolerates=refusals.is_revert,
+            "eth_estimateGas", (_estimated(sender, target), "latest"), read=_gas, tolerates=refusals.is_revert
         )
         market: list[RpcCall[Any]] = [history, tip] if price is None else []
         self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []), *also)

@@ -35,8 +35,9 @@ class FeeTerms:
 
     @property
     def max_units(self) -> int:
-        """Return the most that the network can charge; the L1 part is fixed only when the block is made."""
-        return self.gas * self.price.max_fee + with_l1_margin(self.l1_fee_units)
+        """Return the most that the network can charge."""
+        # A fifth more than the L1 data fee now: it follows L1's base fee until the block is made.
+        return self.gas * self.price.max_fee + -(-self.l1_fee_units * 6 // 5)
 
     def as_terms(self) -> Terms:
         """Return JSON values."""
@@ -83,11 +84,6 @@ def replacement_price(previous: GasPrice, current_price: GasPrice) -> GasPrice:
     """
     tip = max(_with_replacement_bump(previous.tip), current_price.tip)
     return GasPrice(max(_with_replacement_bump(previous.max_fee), current_price.max_fee, tip), tip)
-
-
-def with_l1_margin(l1_fee_units: int) -> int:
-    """Return an L1 data fee plus a fifth: it follows L1's base fee until the block is made."""
-    return -(-l1_fee_units * 6 // 5)
 
 
 def _with_replacement_bump(units: int) -> int:

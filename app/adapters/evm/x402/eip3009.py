@@ -17,8 +17,7 @@ from app.adapters.evm import signatures
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
-from app.adapters.evm.x402 import contract_signatures
-from app.adapters.evm.x402.contract_signatures import WalletDeployment
+from app.adapters.evm.x402 import known_wallets
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, PaymentAsset
@@ -43,6 +42,8 @@ _DOMAIN_VERSION = "2"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,78}", re.ASCII)
+# A passkey's signature of a wallet that is not deployed takes about 1 500 bytes.
+_SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){1,3072}", re.ASCII)
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 # A block has to include it before it expires.
 _MIN_SECONDS_LEFT = 6
@@ -112,7 +113,7 @@ class SignedAuthorization:
             valid_after=_number(given.get("validAfter")),
             valid_before=_number(given.get("validBefore")),
             nonce=bytes.fromhex(_matching(_NONCE, given.get("nonce"))[2:]),
-            signature=_matching(contract_signatures.FORM, payload.get("signature")).lower(),
+            signature=_matching(_SIGNATURE, payload.get("signature")).lower(),
         )
 
     def check(self, expected: ExpectedPayment, *, now: int) -> None:
@@ -139,9 +140,9 @@ class SignedAuthorization:
         v, r, s = self._vrs()
         return _TRANSFER.encode(*self._fields(), v, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
 
-    def call_of_contract(self) -> tuple[bytes, WalletDeployment | None]:
+    def call_of_contract(self) -> tuple[bytes, Terms]:
         """Return the calldata that submits it with a contract's signature, and its deployment. Raises: Rejected."""
-        signature, deployment = contract_signatures.unwrap(bytes.fromhex(self.signature[2:]))
+        signature, deployment = known_wallets.unwrap(bytes.fromhex(self.signature[2:]))
         return _TRANSFER_OF_CONTRACT.encode(*self._fields(), signature), deployment
 
     def digest(self) -> str:

@@ -26,12 +26,7 @@ from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import native
 from app.ports.chain import Terms, TransactionDraft
 from app.ports.errors import Rejected
-from app.ports.facilitator import (
-    ExpectedPayment,
-    IncomingPayment,
-    PaymentAuthorization,
-    SettlementCapacity,
-)
+from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAuthorization, SettlementCapacity
 
 _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 # The most that a submission costs, to check in advance that it can be paid; measured: about 86 000.
@@ -88,9 +83,7 @@ class EvmFacilitator:
         if signed.is_signed_by_key(self._domain):
             return PaymentAuthorization(claim, *parties, {**terms, "call": signed.call().hex()})
         call, deployment = signed.call_of_contract()
-        terms = {**terms, "call": call.hex(), "max_gas": _MAX_CONTRACT_GAS}
-        if deployment is not None:
-            terms |= {"factory": deployment.factory, "deployment": deployment.data.hex()}
+        terms = {**terms, **deployment, "call": call.hex(), "max_gas": _MAX_CONTRACT_GAS}
         return PaymentAuthorization(claim, *parties, terms, further_claims=(self._unverified_claim(signed),))
 
     def assert_signed(self, authorization: PaymentAuthorization) -> None:
@@ -116,14 +109,12 @@ class EvmFacilitator:
 
     def draft_settlement(self, authorization: PaymentAuthorization, *, settler: str) -> TransactionDraft:
         terms = authorization.terms
-        reading = contracts.multicall(
-            self._multicall,
-            [
-                contracts.AUTHORIZATION_STATE.at(self._usdc, terms["from"], _nonce(authorization)),
-                contracts.BALANCE_OF.at(self._usdc, authorization.payer),
-                contracts.BLOCK_TIMESTAMP.at(self._multicall),
-            ],
-        )
+        inner = [
+            contracts.AUTHORIZATION_STATE.at(self._usdc, terms["from"], _nonce(authorization)),
+            contracts.BALANCE_OF.at(self._usdc, authorization.payer),
+            contracts.BLOCK_TIMESTAMP.at(self._multicall),
+        ]
+        reading = contracts.multicall(self._multicall, inner)
         account = self._payer_code(terms)
         self._rpc.run(reading, *account)
         is_used, balance, block_time = reading.result
@@ -198,21 +189,19 @@ class EvmFacilitator:
         code, *slots = (each.result for each in account)
         call = bytes.fromhex(str(terms["call"]))
         _digest, signature = eip3009.signature_of_contract(call, self._domain)
+        owner: int | bytes | None
         if code:
-            wallet = known_wallets.wallet_by_code(code, slots, signature)
+            owner = known_wallets.owner_by_code(code, slots, signature)
         elif "factory" in terms:
             _factory, _may_fail, deployment = self._deployment_call(terms)
-            wallet = known_wallets.wallet_by_deployment(str(terms["factory"]), deployment, signature)
+            owner = known_wallets.owner_by_deployment(str(terms["factory"]), deployment, signature)
         else:
             raise Rejected(_INVALID_SIGNATURE)
-        owner = wallet.owner
-        if wallet.owner_index is not None:
-            asked = contracts.multicall(
-                self._multicall,
-                [known_wallets.OWNER_AT_INDEX.at(str(terms["from"]), wallet.owner_index, may_fail=True)],
-            )
+        if isinstance(owner, int):
+            reading = known_wallets.OWNER_AT_INDEX.at(str(terms["from"]), owner, may_fail=True)
+            asked = contracts.multicall(self._multicall, [reading])
             self._rpc.run(asked)
-            owner = asked.result[0] or b""
+            owner = bytes(asked.result[0] or b"")
         if owner is not None and (address := known_wallets.contract_owner(owner)) is not None:
             owner_code = RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
             self._rpc.run(owner_code)
@@ -239,8 +228,7 @@ class EvmFacilitator:
         self, endpoint: RpcEndpoint, tx_hash: str, recipient: str
     ) -> IncomingPayment | None:
         found, head = calls.receipt(tx_hash), calls.head()
-        first: list[RpcCall[Any]] = [found, head]
-        endpoint.run(first)
+        endpoint.run([found, head])
         receipt = found.result
         if receipt is None:
             return None

@@ -50,13 +50,11 @@ class EvmPaymentSigner:
         if _method(intent.extra) != permit2.METHOD:
             return {}
         usdc = self._deployment.usdc
-        reading = contracts.multicall(
-            self._deployment.multicall3,
-            [
-                contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2),
-                permit2.PERMIT_NONCE.at(usdc, intent.payer),
-            ],
-        )
+        inner = [
+            contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2),
+            permit2.PERMIT_NONCE.at(usdc, intent.payer),
+        ]
+        reading = contracts.multicall(self._deployment.multicall3, inner)
         self._chain.rpc.run(reading)
         allowance, permit_nonce = reading.result
         if allowance >= intent.units:
@@ -84,12 +82,9 @@ class EvmPaymentSigner:
             number = int.from_bytes(nonce, "big")
             payload = permit2.sign_transfer(self._deployment, intent, signer, nonce=number, deadline=end)
             if "permit_nonce" in prepared:
+                permit_nonce = int(prepared["permit_nonce"] or 0)
                 extensions[permit2.SPONSORING] = permit2.sign_allowance(
-                    self._deployment,
-                    intent,
-                    signer,
-                    permit_nonce=int(prepared["permit_nonce"] or 0),
-                    deadline=end,
+                    self._deployment, intent, signer, permit_nonce=permit_nonce, deadline=end
                 )
         else:
             payload = eip3009.sign_transfer(self._deployment, intent, signer, nonce=nonce, valid_before=end)

@@ -21,7 +21,7 @@ from app.core.chains import USDC, native
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
-from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
+from app.ports.payment_signer import PaymentIntent
 from app.ports.sponsor import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
@@ -84,33 +84,23 @@ class EvmTransferSponsor:
         self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int
     ) -> AuthorizedTransfer:
         transfer = draft.transfer
-        paid = self._authorize(draft, transfer.recipient, transfer.units, signer, now)
-        fee = None
+        payments = [(transfer.recipient, transfer.units)]
         if fee_units:
-            fee = self._authorize(draft, transfer.sponsor.fee_recipient, fee_units, signer, now)
-        target = self._target(_call(paid), _call(fee) if fee else None)
+            payments.append((transfer.sponsor.fee_recipient, fee_units))
+        signed = []
+        for recipient, units in payments:
+            intent = PaymentIntent(
+                transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.since_block
+            )
+            signed.append(self._signer.authorize(intent, {}, signer, now=now))
+        target = self._target(*(SignedAuthorization.read(each.payload).call() for each in signed))
         # The token accepts it while the block's time is below `validBefore`.
         call = ContractCall(target, valid_until=now + _VALIDITY_SECONDS - 1)
         submission = replace(draft.submission, terms={**draft.submission.terms, **call.as_terms()})
-        return AuthorizedTransfer(_part(paid), _part(fee) if fee else None, submission)
+        paid, *fee = (SignedPart(each.reference, each.terms) for each in signed)
+        return AuthorizedTransfer(paid, fee[0] if fee else None, submission)
 
-    def _authorize(
-        self, draft: SponsoredDraft, recipient: str, units: int, signer: Signer, now: int
-    ) -> AuthorizedPayment:
-        intent = PaymentIntent(
-            draft.transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.since_block
-        )
-        return self._signer.authorize(intent, {}, signer, now=now)
-
-    def _target(self, paying: bytes, fee: bytes | None) -> CallTarget:
+    def _target(self, paying: bytes, *fees: bytes) -> CallTarget:
         # A fee that someone else has submitted already must not prevent the transfer.
-        inner = [(self._usdc, False, paying), *([(self._usdc, True, fee)] if fee else [])]
+        inner = [(self._usdc, False, paying), *((self._usdc, True, fee) for fee in fees)]
         return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(inner))
-
-
-def _call(signed: AuthorizedPayment) -> bytes:
-    return SignedAuthorization.read(signed.payload).call()
-
-
-def _part(signed: AuthorizedPayment) -> SignedPart:
-    return SignedPart(signed.reference, signed.terms)

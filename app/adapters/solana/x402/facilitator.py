@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,12 +30,7 @@ from app.core.chains import SOL, ChainName
 from app.core.money import TokenAmount
 from app.ports.chain import Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
-from app.ports.facilitator import (
-    ExpectedPayment,
-    IncomingPayment,
-    PaymentAuthorization,
-    SettlementCapacity,
-)
+from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAuthorization, SettlementCapacity
 
 _CONFIRMED = CommitmentLevel.Confirmed
 # The payer's signature is checked before; ours is still missing.
@@ -75,13 +71,13 @@ class SolanaFacilitator:
             succeeded=not landed.failed,
             units=max(change.usdc_units, 0),
             payers=frozenset(owner for owner, units in paid.items() if units > 0),
-            claims=(self._claim(to_bytes_versioned(landed.transaction.message)),),
+            claims=(self._claim(hashlib.sha256(to_bytes_versioned(landed.transaction.message)).hexdigest()),),
             block_time=block_time,
             is_final=True,
         )
 
     def claim_of(self, payload: Mapping[str, Any]) -> str:
-        return self._claim(payments.read_signed(payload))
+        return self._claim(payments.digest_of(payload))
 
     def verify(
         self,
@@ -91,7 +87,7 @@ class SolanaFacilitator:
         now: int,  # noqa: ARG002 - the blockhash expires instead
     ) -> PaymentAuthorization:
         partial = payments.verify(payload, expected, mint=self._mint)
-        claim = self._claim(to_bytes_versioned(partial.message))
+        claim = self._claim(partial.digest)
         terms: Terms = {
             "transaction": transactions.encode(partial.transaction),
             "fee_lamports": partial.fee_lamports,
@@ -158,8 +154,8 @@ class SolanaFacilitator:
         except ValueError:
             return False
 
-    def _claim(self, message: bytes) -> str:
-        return f"auth:{self.name.value}:{payments.claim_of(message)}"
+    def _claim(self, digest: str) -> str:
+        return f"auth:{self.name.value}:{digest}"
 
     def _draft(
         self, settler: str, partial: VersionedTransaction, fee_units: int, *, source: Pubkey | None = None

@@ -77,15 +77,14 @@ class SolanaPaymentSigner:
         """
         message = self._message(intent, Hash.default(), memo=_memo(intent), compute_units=_COMPUTE_UNITS)
         latest = calls.blockhash(CommitmentLevel.Finalized)
-        recipient = tokens.account_of(Pubkey.from_string(intent.recipient), self._mint)
-        receiving = calls.accounts([recipient], self._chain.level)
+        owner = Pubkey.from_string(intent.recipient)
+        receiving = calls.accounts([tokens.account_of(owner, self._mint)], self._chain.level)
         config = RpcSimulateTransactionConfig(
             sig_verify=False, replace_recent_blockhash=True, commitment=self._chain.level
         )
         unsigned = transactions.unsigned_transaction(message)
         simulated = SolanaRpcCall(SimulateVersionedTransaction(unsigned, config), simulation)
         self._rpc.run(latest, receiving, simulated)
-        owner = Pubkey.from_string(intent.recipient)
         account = tokens.read_account(receiving.result.states[0])
         if account is None or (account.owner, account.mint) != (owner, self._mint):
             raise Rejected("recipient_cannot_receive")

@@ -62,16 +62,10 @@ class PartialTransaction:
     """A transaction that lacks the signature of its fee payer."""
 
     transaction: VersionedTransaction
+    digest: str
     payer: str
     units: int
     fee_lamports: int
-
-    @property
-    def message(self) -> MessageV0:
-        message = self.transaction.message
-        if not isinstance(message, MessageV0):
-            raise Rejected("invalid_payload")
-        return message
 
 
 def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubkey) -> PartialTransaction:
@@ -94,27 +88,21 @@ def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubke
         program = keys[instruction.program_id_index]
         if program != MEMO_PROGRAM and (program != _LIGHTHOUSE or place == _MEMO_INDEX):
             raise Rejected("invalid_exact_solana_payload_transaction_instructions")
-    _assert_signed(transaction, message)
-    return PartialTransaction(transaction, str(keys[1]), units, fee_lamports)
+    return PartialTransaction(
+        transaction, _signed_digest(transaction, message), str(keys[1]), units, fee_lamports
+    )
 
 
-def read_signed(payload: Mapping[str, Any]) -> bytes:
-    """Return the message that a payer has signed, whatever it contains. Raises: Rejected."""
+def digest_of(payload: Mapping[str, Any]) -> str:
+    """Return the hash of a message that its payer has signed, whatever it contains. Raises: Rejected."""
     transaction = _transaction(payload.get("transaction"))
-    message = _message(transaction)
-    _assert_signed(transaction, message)
-    return to_bytes_versioned(message)
+    return _signed_digest(transaction, _message(transaction))
 
 
 def source_of(transaction: VersionedTransaction) -> Pubkey:
     """Return the token account that a verified payment takes the amount from."""
     message = transaction.message
     return message.account_keys[message.instructions[_TRANSFER_INDEX].accounts[0]]
-
-
-def claim_of(message: bytes) -> str:
-    """Return the identifier of a signed message."""
-    return hashlib.sha256(message).hexdigest()
 
 
 def _transaction(value: object) -> VersionedTransaction:
@@ -148,9 +136,11 @@ def _message(transaction: VersionedTransaction) -> MessageV0:
     return message
 
 
-def _assert_signed(transaction: VersionedTransaction, message: MessageV0) -> None:
-    if not transaction.signatures[1].verify(message.account_keys[1], to_bytes_versioned(message)):
+def _signed_digest(transaction: VersionedTransaction, message: MessageV0) -> str:
+    signed = to_bytes_versioned(message)
+    if not transaction.signatures[1].verify(message.account_keys[1], signed):
         raise Rejected("invalid_exact_solana_payload_signature")
+    return hashlib.sha256(signed).hexdigest()
 
 
 def _fee(message: MessageV0) -> int:

@@ -42,15 +42,8 @@ class SolanaTransferSponsor:
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
-        trial = TransactionPlan(
-            str(Hash.default()),
-            0,
-            0,
-            fees.MAX_COMPUTE_UNITS,
-            0,
-            transactions.new_reference(),
-            creates_account=True,
-        )
+        blockhash, reference = str(Hash.default()), transactions.new_reference()
+        trial = TransactionPlan(blockhash, 0, 0, fees.MAX_COMPUTE_UNITS, 0, reference, creates_account=True)
         owners = [Pubkey.from_string(each) for each in (transfer.sender, transfer.recipient)]
         submitter = Pubkey.from_string(transfer.sponsor.submitter)
         keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners), submitter]
@@ -113,11 +106,8 @@ class SolanaTransferSponsor:
         return AuthorizedTransfer(paid, fee, submission)
 
     def _message(self, transfer: SponsoredTransfer, plan: TransactionPlan, fee_units: int) -> MessageV0:
-        sender, submitter = (
-            Pubkey.from_string(transfer.sender),
-            Pubkey.from_string(transfer.sponsor.submitter),
-        )
-        recipient = Pubkey.from_string(transfer.recipient)
+        sender, recipient = Pubkey.from_string(transfer.sender), Pubkey.from_string(transfer.recipient)
+        submitter = Pubkey.from_string(transfer.sponsor.submitter)
         creating = create_idempotent_associated_token_account(submitter, recipient, self._mint)
         paying = self._payment(sender, recipient, transfer.units)
         charging = self._payment(sender, Pubkey.from_string(transfer.sponsor.fee_recipient), fee_units)
