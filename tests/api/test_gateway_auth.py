@@ -311,7 +311,7 @@ def test_each_mistake_in_the_file_is_reported_in_one_line(
         build_app(sqlite_url, settings={"gateway_providers_file": str(path)})
     lines = str(stopped.value).splitlines()[1:]
     for start in (
-        "providers.new.kind: ", "providers.new.price: ", "providers.new.denied_routes: is unknown; known are",
+        "providers.new.kind: ", "providers.new.price.type: ", "providers.new.denied_routes: is unknown; known are",
         "providers.new.taste: ", "providers.new.base_url: is missing", "providers.new.routes.'GET a//b': ",
         "providers.new.routes.'GET x': ", "providers.new.routes.'FETCH x': ",
         "providers.new.routes.'POST c': chat needs",

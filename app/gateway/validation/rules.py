@@ -44,17 +44,15 @@ class FieldRule:
 
     @classmethod
     def parse(cls, text: str) -> FieldRule:
-        """Read `name`, `name{}` (refused as an object only) or `name=pattern` (in any case).
-
-        Raises: ValueError, re.error.
-        """
+        """Read `name`, `name{}` (refused as an object only) or `name=pattern` (in any case). Raises: ValueError."""
         name, equals, pattern = text.partition("=")
         plain = name if equals else name.removesuffix("{}")
         if not _FIELD_NAME.fullmatch(plain):
             raise ValueError(f'{text!r} is not like "name", "name{{}}" or "name=pattern"')
-        if equals:
-            return cls(plain, re.compile(pattern, re.IGNORECASE))
-        return cls(plain, objects_only=plain != name)
+        try:
+            return cls(plain, re.compile(pattern, re.IGNORECASE) if equals else None, plain != name)
+        except re.error as error:
+            raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
     def rejects(self, value: Any) -> bool:
         """Return whether a value refers to something; null, false, empty values and plain settings do not."""
