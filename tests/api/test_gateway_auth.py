@@ -316,7 +316,7 @@ def test_each_mistake_in_the_file_is_reported_in_one_line(
         "providers.new.routes.'GET x': ", "providers.new.routes.'FETCH x': ",
         "providers.new.routes.'POST c': chat needs",
         "providers.new.routes.'POST d': ", "providers.new.routes.'POST e': ", "providers.shopping: ",
-        "providers.other.base_url: ", "providers.other.methods: ", "providers.other.limits: ",
+        "providers.other.base_url: ", "providers.other.methods.'a b': ", "providers.other.limits.n: ",
         "providers.exa.denied_fields: is unknown", "providers.empty.routes: is missing",
     ):  # fmt: skip
         assert [line for line in lines if line.startswith(start)], (start, lines)

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from app.errors import InvalidInput, RouteNotAllowed
-from app.gateway.dialects.request.cost_params import invalid_field
 from app.gateway.dialects.request.offered_tools import is_tool_call, objects_in
 
 _REFERENCES = ("id", "name")
@@ -127,9 +126,8 @@ def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int 
             details={"fields": {name: ["is not forwarded"]}},
         )
     if most is not None and not _is_within(value, most):
-        raise InvalidInput(
-            f"{name}: must be at most {most}, because the price of the call covers no more",
-            details={"fields": {name: [f"must be at most {most}"]}},
+        raise InvalidInput.field(
+            name, f"must be at most {most}, because the price of the call covers no more"
         )
 
 
@@ -162,7 +160,7 @@ def _check_spelling(parsed: Any) -> None:
         for name in each:
             known = _SPELLINGS.get(name.casefold())
             if known is not None and name not in known:
-                raise invalid_field(name[:100], f"must be written {' or '.join(sorted(known))}")
+                raise InvalidInput.field(name[:100], f"must be written {' or '.join(sorted(known))}")
 
 
 def _is_within(value: Any, most: int) -> bool:
