@@ -152,7 +152,7 @@ class RateBook:
     def context_window(self, name: str) -> int | None:
         """Return the context window of a model in tokens, if the table has it."""
         found = price_table.find_model(self.table, name)
-        return found and found.model.context_window
+        return found.model.context_window if found else None
 
     def is_free(self, name: str, at: datetime) -> bool:
         """Return whether a model costs nothing: by its name (OpenRouter), the operator's price, or the table."""
