@@ -81,6 +81,7 @@ def _origins(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 # URLs that an operator configures may contain a key.
 Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), Field(repr=False)]
-BaseUrl = Annotated[str, AfterValidator(_base_url), Field(repr=False)]
+HttpUrl = Annotated[str, AfterValidator(_base_url)]
+BaseUrl = Annotated[HttpUrl, Field(repr=False)]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_origins)]
 RateLimit = Annotated[str, AfterValidator(_rate_limit)]

@@ -311,12 +311,12 @@ def test_each_mistake_in_the_file_is_reported_in_one_line(
         build_app(sqlite_url, settings={"gateway_providers_file": str(path)})
     lines = str(stopped.value).splitlines()[1:]
     for start in (
-        "providers.new.kind: ", "providers.new.price: ", "providers.new.denied_routes: is unknown; known are",
+        "providers.new.kind: ", "providers.new.price.type: ", "providers.new.denied_routes: is unknown; known are",
         "providers.new.taste: ", "providers.new.base_url: is missing", "providers.new.routes.'GET a//b': ",
         "providers.new.routes.'GET x': ", "providers.new.routes.'FETCH x': ",
         "providers.new.routes.'POST c': chat needs",
         "providers.new.routes.'POST d': ", "providers.new.routes.'POST e': ", "providers.shopping: ",
-        "providers.other.base_url: ", "providers.other.methods: ", "providers.other.limits: ",
+        "providers.other.base_url: ", "providers.other.methods.'a b': ", "providers.other.limits.n: ",
         "providers.exa.denied_fields: is unknown", "providers.empty.routes: is missing",
     ):  # fmt: skip
         assert [line for line in lines if line.startswith(start)], (start, lines)

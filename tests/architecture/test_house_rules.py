@@ -125,6 +125,7 @@ def test_json_of_others_is_parsed_by_strict_json() -> None:
         "app/buying/sellers.py",
         "app/catalog/services/service.py",
         "app/gateway/dialects/request/injection.py",
+        "app/gateway/pricing/charges.py",
         "app/shopping/orders.py",
         "shopper/page/json_ld.py",
         "shopper/process/protocol.py",

@@ -9,7 +9,14 @@ import json
 from datetime import datetime
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
-from app.gateway.dialects.request.cost_params import NO_TOOLS, CostParams, Dialect, SubCall, Surface
+from app.gateway.dialects.request.cost_params import (
+    NO_TOOLS,
+    TEXT_SURFACES,
+    CostParams,
+    Dialect,
+    SubCall,
+    Surface,
+)
 from app.gateway.dialects.request.input_bounds import BYTES_PER_TOKEN, likely_tokens
 from app.gateway.dialects.request.media_bounds import MEDIA_SURFACES
 from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
@@ -19,10 +26,6 @@ from app.gateway.pricing.rates import FALLBACK, PricingMode, RateBook
 EXACT_CONTEXT = Context(prec=120, traps=[Inexact, InvalidOperation])
 _ZERO = Decimal(0)
 _SECONDS_PER_HOUR = 3600
-# Responses of other surfaces contain bytes that are not text: vectors, images, audio.
-_TEXT_SURFACES = frozenset(
-    {Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE}
-)
 # The account's default region may cost more.
 _ANY_REGION = "any"
 _IMAGE_CALLS = "image_generation"
@@ -48,7 +51,7 @@ def usage_cost(usage: Usage, rates: Rates, characters: int = 0) -> Decimal:
         nanos += characters * (rates.character or _ZERO)
     if usage.audio_seconds:
         # Rounded up: the rate of an hour may not be divisible by 3600.
-        nanos += _ceil_div(usage.audio_seconds * (rates.audio_hour or _ZERO), _SECONDS_PER_HOUR)
+        nanos += -(-round_up(usage.audio_seconds * (rates.audio_hour or _ZERO)) // _SECONDS_PER_HOUR)
     return nanos
 
 
@@ -156,17 +159,13 @@ def _estimate_media_usage(params: CostParams, reading: UsageReading) -> Usage:
 
 def lacks_output_count(params: CostParams, reading: UsageReading) -> bool:
     """Return whether a response has content and no count of output tokens."""
-    if params.surface not in _TEXT_SURFACES:
+    if params.surface not in TEXT_SURFACES:
         return False
     return reading.usage is None or (reading.usage.tokens_out == 0 and reading.streamed_bytes > 0)
 
 
 def _rate_or(rate: Decimal | None, broader: Decimal) -> Decimal:
     return broader if rate is None else rate
-
-
-def _ceil_div(amount: Decimal, divisor: int) -> Decimal:
-    return Decimal(-(-round_up(amount) // divisor))
 
 
 def round_up(nanos: Decimal) -> int:

@@ -97,10 +97,6 @@ class TableModel:
         tiers = [tier for price in prices if isinstance(price, TieredPrices) for tier in price.tiers]
         return cls(model, is_own, tuple(sorted({tier.start for tier in tiers})))
 
-    @property
-    def context_window(self) -> int | None:
-        return self.model.context_window
-
     def rates(
         self,
         at: datetime,

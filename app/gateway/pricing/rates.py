@@ -33,8 +33,6 @@ _CACHED = frozenset({"cache_read", "audio_cached", "image_cached"})
 _FAST_FACTOR = Decimal(6)
 _REGION_FACTOR = Decimal("1.1")
 _REGIONS_AT_LIST_PRICE = frozenset({"global", "not_available"})
-# Not billed by the token.
-_UNSCALED_RATES = frozenset({"search"})
 # OpenAI's writes for twelve hours cost twice those for thirty minutes.
 _LONG_CACHE_WRITE_FACTOR = 2
 _ZERO = Decimal(0)
@@ -138,14 +136,8 @@ class RateBook:
         )
 
     def has_model(self, name: str) -> bool:
-        return any(
-            found is not None
-            for found in (
-                self._configured(name),
-                price_updates.find(self.table, name),
-                price_table.find_model(self.table, name),
-            )
-        )
+        given = self._configured(name) or price_updates.find(self.table, name)
+        return bool(given or price_table.find_model(self.table, name))
 
     def _configured(self, name: str) -> Rates | None:
         """Return the operator's price of a model; a dated snapshot that the table lacks has that of its alias."""
@@ -160,7 +152,7 @@ class RateBook:
     def context_window(self, name: str) -> int | None:
         """Return the context window of a model in tokens, if the table has it."""
         found = price_table.find_model(self.table, name)
-        return None if found is None else found.context_window
+        return found.model.context_window if found else None
 
     def is_free(self, name: str, at: datetime) -> bool:
         """Return whether a model costs nothing: by its name (OpenRouter), the operator's price, or the table."""
@@ -248,7 +240,8 @@ def find_by_prefix(prices: Mapping[str, Price], name: str) -> Price | None:
 def _scale_rates(rates: Rates, factor: Decimal) -> Rates:
     if factor == 1:
         return rates
-    fixed = _UNSCALED_RATES | (_CACHED if factor < 1 else frozenset())
+    # Searches are not billed by the token.
+    fixed = {"search", *(_CACHED if factor < 1 else ())}
     changed = {
         name: rate * factor
         for name in Rates.__slots__

@@ -42,14 +42,16 @@ class _ProbeRequest:
     is_paid: bool = False
 
 
-_REQUESTS: Mapping[str, tuple[_ProbeRequest, ...]] = {
-    "openai": (
+def _models_and_chat(model: str) -> tuple[_ProbeRequest, ...]:
+    body = {"model": model, "messages": _MESSAGES, "max_tokens": 1}
+    return (
         _ProbeRequest("model list", "GET", "models"),
-        _ProbeRequest(
-            "chat of one token", "POST", "chat/completions",
-            {"model": "gpt-4.1-nano", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
-        ),
-    ),
+        _ProbeRequest("chat of one token", "POST", "chat/completions", body, is_paid=True),
+    )
+
+
+_REQUESTS: Mapping[str, tuple[_ProbeRequest, ...]] = {
+    "openai": _models_and_chat("gpt-4.1-nano"),
     "anthropic": (
         _ProbeRequest("model list", "GET", "v1/models", query="limit=1000"),
         _ProbeRequest(
@@ -64,20 +66,8 @@ _REQUESTS: Mapping[str, tuple[_ProbeRequest, ...]] = {
             {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"maxOutputTokens": 1}}, is_paid=True,
         ),
     ),
-    "openrouter": (
-        _ProbeRequest("model list", "GET", "models"),
-        _ProbeRequest(
-            "chat of one token", "POST", "chat/completions",
-            {"model": "meta-llama/llama-3.1-8b-instruct", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
-        ),
-    ),
-    "groq": (
-        _ProbeRequest("model list", "GET", "models"),
-        _ProbeRequest(
-            "chat of one token", "POST", "chat/completions",
-            {"model": "llama-3.1-8b-instant", "messages": _MESSAGES, "max_tokens": 1}, is_paid=True,
-        ),
-    ),
+    "openrouter": _models_and_chat("meta-llama/llama-3.1-8b-instruct"),
+    "groq": _models_and_chat("llama-3.1-8b-instant"),
     "alchemy": (_ProbeRequest("block number", "POST", "ethereum", _RPC_CALL),),
     "coingecko": (_ProbeRequest("ping", "GET", "ping"),),
     "brave": (_ProbeRequest("search", "GET", "web/search", query="q=x402&count=1", is_paid=True),),
@@ -97,12 +87,8 @@ def probes(table: ProviderTable, upstream: Upstream) -> Iterator[Probe]:
                 yield Probe(row.slug, request.capability, str, missing=f"{row.slug.upper()}_API_KEY")
                 continue
             call = _Call(row, request, upstream)
-            yield Probe(
-                row.slug,
-                request.capability,
-                call.run,
-                max_nanos=call.max_nanos if request.is_paid else None,
-            )
+            max_nanos = call.max_nanos if request.is_paid else None
+            yield Probe(row.slug, request.capability, call.run, max_nanos=max_nanos)
 
 
 class _Call:

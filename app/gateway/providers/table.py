@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
+
+from pydantic import StringConstraints
 
 from app.core.request_target import RequestTarget
 from app.errors import InvalidInput, NotFound
@@ -76,12 +79,15 @@ class ProviderKind(StrEnum):
     OTHER = "other"
 
 
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """The header for the operator's key, with `{key}` in its value. Without one, the key is part of the base URL."""
 
-    header: str
-    value: str = "{key}"
+    header: HeaderName
+    value: Annotated[str, StringConstraints(pattern=r"^[^\r\n]*\{key\}[^\r\n]*$")] = "{key}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from app.errors import InvalidInput, RouteNotAllowed
-from app.gateway.dialects.request.cost_params import invalid_field
 from app.gateway.dialects.request.offered_tools import is_tool_call, objects_in
 
 _REFERENCES = ("id", "name")
@@ -44,17 +43,15 @@ class FieldRule:
 
     @classmethod
     def parse(cls, text: str) -> FieldRule:
-        """Read `name`, `name{}` (refused as an object only) or `name=pattern` (in any case).
-
-        Raises: ValueError, re.error.
-        """
+        """Read `name`, `name{}` (refused as an object only) or `name=pattern` (in any case). Raises: ValueError."""
         name, equals, pattern = text.partition("=")
         plain = name if equals else name.removesuffix("{}")
         if not _FIELD_NAME.fullmatch(plain):
             raise ValueError(f'{text!r} is not like "name", "name{{}}" or "name=pattern"')
-        if equals:
-            return cls(plain, re.compile(pattern, re.IGNORECASE))
-        return cls(plain, objects_only=plain != name)
+        try:
+            return cls(plain, re.compile(pattern, re.IGNORECASE) if equals else None, plain != name)
+        except re.error as error:
+            raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
     def rejects(self, value: Any) -> bool:
         """Return whether a value refers to something; null, false, empty values and plain settings do not."""
@@ -129,9 +126,8 @@ def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int 
             details={"fields": {name: ["is not forwarded"]}},
         )
     if most is not None and not _is_within(value, most):
-        raise InvalidInput(
-            f"{name}: must be at most {most}, because the price of the call covers no more",
-            details={"fields": {name: [f"must be at most {most}"]}},
+        raise InvalidInput.field(
+            name, f"must be at most {most}, because the price of the call covers no more"
         )
 
 
@@ -164,7 +160,7 @@ def _check_spelling(parsed: Any) -> None:
         for name in each:
             known = _SPELLINGS.get(name.casefold())
             if known is not None and name not in known:
-                raise invalid_field(name[:100], f"must be written {' or '.join(sorted(known))}")
+                raise InvalidInput.field(name[:100], f"must be written {' or '.join(sorted(known))}")
 
 
 def _is_within(value: Any, most: int) -> bool:

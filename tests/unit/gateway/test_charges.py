@@ -15,7 +15,7 @@ import pytest
 from app.gateway.dialects.request.cost_params import Dialect
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.pricing.quotes import TokenPrices
-from app.gateway.providers.configured import parse_token_prices
+from app.gateway.providers.configured import PriceRow
 from tests.support.provider_rows import FORM, form_of, read_request
 from tests.support.recordings import wav
 
@@ -615,7 +615,7 @@ def test_an_unknown_model_costs_as_much_as_the_most_expensive() -> None:
 
 
 def test_the_operators_price_takes_precedence() -> None:
-    rule = parse_token_prices(
+    rule = PriceRow.model_validate(
         {
             "type": "tokens",
             "table": "openai",
@@ -628,7 +628,7 @@ def test_the_operators_price_takes_precedence() -> None:
                 "imagen-4*": {"usd": "0.06"},
             },
         }
-    )
+    ).rule()
     assert isinstance(rule, TokenPrices)
     for model, nanos in (
         ("o5-2026-11-30", 1_000 * 2_500 + 100 * 20_000),
@@ -645,5 +645,5 @@ def test_the_operators_price_takes_precedence() -> None:
     "models", ["o5", {"o5": {}}, {"o5": "1"}, {"o5": {"input": "1"}}, {"o5": {"usd": 0.1}}]
 )
 def test_an_invalid_price_of_a_model_is_refused(models: Any) -> None:
-    with pytest.raises(ValueError, match="price"):
-        parse_token_prices({"type": "tokens", "table": "openai", "models": models})
+    with pytest.raises(ValueError, match="models"):
+        PriceRow.model_validate({"type": "tokens", "table": "openai", "models": models}).rule()

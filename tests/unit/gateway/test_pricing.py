@@ -28,7 +28,7 @@ from app.gateway.pricing.quotes import (
     rpc_methods,
 )
 from app.gateway.pricing.rates import FallbackRates
-from app.gateway.providers.configured import parse_token_prices
+from app.gateway.providers.configured import PriceRow
 from app.gateway.validation.patterns import Pattern
 from app.usage.service import MeteredUsage
 from tests.support import recorded_answers as recorded
@@ -627,12 +627,12 @@ def test_a_method_that_is_not_listed_is_refused_also_in_a_batch(method: str) -> 
 
 
 def test_a_rule_is_parsed_from_a_providers_file() -> None:
-    assert asdict(parse_token_prices({"type": "tokens", "table": "mistral"})) == asdict(
+    assert asdict(PriceRow.model_validate({"type": "tokens", "table": "mistral"}).rule()) == asdict(
         TokenPrices("mistral")
     )
     row = {"type": "tokens", "table": "x-ai", "fallback_input_usd_per_million": "3.5", "fallback_usd": "0.02"}
     fallback = FallbackRates(input_nanos_each=3_500, call_nanos=20_000_000)
-    assert asdict(parse_token_prices(row)) == asdict(TokenPrices("x-ai", fallback))
+    assert asdict(PriceRow.model_validate(row).rule()) == asdict(TokenPrices("x-ai", fallback))
 
 
 @pytest.mark.parametrize(
@@ -645,8 +645,8 @@ def test_a_rule_is_parsed_from_a_providers_file() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_rule_is_refused(row: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="price"):
-        parse_token_prices(row)
+    with pytest.raises(ValueError, match=r"PriceRow|price\.table"):
+        PriceRow.model_validate(row).rule()
 
 
 def test_the_price_table_is_the_bundled_one() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from app.errors import InvalidInput
-
 # Output tokens: held for a call without a limit; the most that current models write for such a call; more than any
 # model writes in one response.
 DEFAULT_TOKENS_OUT = 16_000
@@ -19,11 +17,6 @@ MAX_TOKENS_IN = 1_050_000
 MIN_TOKENS_OUT = 256
 # Calls of tools: the highest limit that is added to a request without one.
 MAX_CALLS = 1_000
-
-
-def invalid_field(name: str, problem: str) -> InvalidInput:
-    """Return the error for a field of the body."""
-    return InvalidInput(f"{name}: {problem}", details={"fields": {name: [problem]}})
 
 
 class Dialect(StrEnum):
@@ -62,8 +55,8 @@ class Surface(StrEnum):
     OPAQUE = "opaque"
 
 
-# Surfaces on which the request can limit the output.
-_BOUNDED_SURFACES = frozenset(
+# Surfaces whose responses are text; only there can the request limit the output.
+TEXT_SURFACES = frozenset(
     {Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE}
 )
 # How to change a request so that its worst-case cost is lower, by field.
@@ -195,7 +188,7 @@ class CostParams(NamedTuple):
     @property
     def can_be_bounded(self) -> bool:
         """Return whether a limit in the body applies to the output of this call."""
-        return self.tokens_out > 0 and self.surface in _BOUNDED_SURFACES
+        return self.tokens_out > 0 and self.surface in TEXT_SURFACES
 
     @property
     def is_output_unbounded(self) -> bool:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from app.errors import InvalidInput
 from app.gateway.dialects.request import images as image_bounds
-from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import (
     MAX_CALLS,
     NO_TOOLS,
@@ -15,7 +15,6 @@ from app.gateway.dialects.request.cost_params import (
     HostedTools,
     SubCall,
     Surface,
-    invalid_field,
 )
 from app.gateway.dialects.request.offered_tools import (
     CLIENT_DEFINED_FIELDS,
@@ -27,8 +26,6 @@ from app.gateway.dialects.request.offered_tools import (
 )
 from app.gateway.dialects.request.tool_costs import ADVISOR_TOKENS, LIMITED, HostedTool, ToolRequest
 
-CODE_EXECUTION, GOOGLE_MAPS = tool_costs.CODE_EXECUTION, tool_costs.GOOGLE_MAPS
-SEARCH_PER_PROMPT = tool_costs.SEARCH_PER_PROMPT
 # Results of OpenRouter's web plugin and search tool.
 _MAX_RESULTS = 25
 # messages[0].content[0].tool.definition: no place where a provider reads tools is deeper.
@@ -85,7 +82,7 @@ def read_hosted_tools(
     for name in _SHAPES.keys() & parsed.keys():
         kinds, expected = _SHAPES[name]
         if parsed[name] is not None and not isinstance(parsed[name], kinds):
-            raise invalid_field(name, f"must be {expected}: its cost is read from it")
+            raise InvalidInput.field(name, f"must be {expected}: its cost is read from it")
     found = [
         _read_tool(dialect, parsed, kind, billing, definition)
         for definition in _iter_tools(surface, parsed)
@@ -101,7 +98,7 @@ def read_hosted_tools(
         raise not_offered_error("model", models[0], "Use a model without built-in tools.")
     servers = parsed.get("mcp_servers") or ()
     if not all(isinstance(server, dict) for server in servers):
-        raise invalid_field("mcp_servers", "must be a list of objects: its cost is read from it")
+        raise InvalidInput.field("mcp_servers", "must be a list of objects: its cost is read from it")
     is_search_model = "web_search_options" in parsed or any("-search" in each for each in models)
     is_online = any("online" in each.split(":")[1:] for each in models)
     extra = _plugins(dialect, parsed) + is_search_model + is_online
@@ -200,7 +197,7 @@ def _read_tool(
     if kind.startswith("openrouter:"):
         holder, below = definition.get("parameters") or {}, ("parameters",)
         if not isinstance(holder, dict):
-            raise invalid_field("tools.parameters", "must be an object")
+            raise InvalidInput.field("tools.parameters", "must be an object")
     uses, content = _count(holder, "max_uses"), _count(holder, "max_content_tokens")
     tool = HostedTool(kind, billing, (), uses, content)
     if billing is ToolBilling.CONTAINER:
@@ -210,13 +207,15 @@ def _read_tool(
     if billing is ToolBilling.ADVISOR:
         model, tokens = definition.get("model"), _count(definition, "max_tokens")
         if not isinstance(model, str):
-            raise invalid_field("tools", "an advisor needs a model, because it is billed separately")
+            raise InvalidInput.field(
+                "tools", "must name the model of an advisor, because it is billed separately"
+            )
         call = SubCall(model, 0, tokens or ADVISOR_TOKENS)
         tool = tool._replace(sub_call=call, has_tokens=bool(tokens), uses=uses or None)
     if billing in LIMITED and dialect is not Dialect.GEMINI:
         path = (*_path_to(parsed, definition), *below)
         if len(path) > _MAX_PATH:
-            raise invalid_field("tools", f"may contain {kind} in the request's own list of tools only")
+            raise InvalidInput.field("tools", f"may contain {kind} in the request's own list of tools only")
         return tool._replace(path=path)
     return tool
 
@@ -241,7 +240,7 @@ def _plugins(dialect: Dialect, parsed: Mapping[str, Any]) -> int:
             allowed = sorted(OFFERED_PLUGINS)
             raise not_offered_error("plugins", name, f"Available: {', '.join(allowed)}.", allowed=allowed)
     if any((_count(each, "max_results") or 0) > _MAX_RESULTS for each in plugins if isinstance(each, dict)):
-        raise invalid_field("plugins.max_results", f"must be at most {_MAX_RESULTS}")
+        raise InvalidInput.field("plugins.max_results", f"must be at most {_MAX_RESULTS}")
     return len(names)
 
 
@@ -259,7 +258,7 @@ def _container_nanos(kind: str, tool: Mapping[str, Any]) -> int:
             f'Use {name} {{"type": "{made}"}} with memory_limit, without files, skills and network.',
         )
     if not isinstance(memory, str) or memory not in _CONTAINER_NANOS:
-        raise invalid_field("tools.memory_limit", f"must be one of {', '.join(_CONTAINER_NANOS)}")
+        raise InvalidInput.field("tools.memory_limit", f"must be one of {', '.join(_CONTAINER_NANOS)}")
     return _CONTAINER_NANOS[memory]
 
 
@@ -269,10 +268,10 @@ def _read_image(tool: Mapping[str, Any]) -> SubCall:
     if surplus:
         raise not_offered_error("tools", f"image_generation with {surplus[0]}", "Leave it out.")
     if tool.get("output_format") not in _IMAGE_FORMATS:
-        raise invalid_field("tools.output_format", "must be png, webp or jpeg")
+        raise InvalidInput.field("tools.output_format", "must be png, webp or jpeg")
     model = tool.get("model") or _DEFAULT_IMAGE_MODEL
     if not isinstance(model, str):
-        raise invalid_field("tools.model", "must be a string")
+        raise InvalidInput.field("tools.model", "must be a string")
     return SubCall(model, 0, image_bounds.generated_image_tokens(model, tool))
 
 
@@ -281,5 +280,5 @@ def _count(given: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise invalid_field(name, "must be a whole number of zero or more")
+        raise InvalidInput.field(name, "must be a whole number of zero or more")
     return value

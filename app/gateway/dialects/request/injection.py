@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from app.gateway.dialects.request.cost_params import CostParams, Surface, ToolLimit, invalid_field
+from app.errors import InvalidInput
+from app.gateway.dialects.request.cost_params import CostParams, Surface, ToolLimit
 from app.gateway.dialects.request.input_bounds import HOSTED_TOOL_LIKELY_TOKENS, HOSTED_TOOL_TOKENS
 
 # Fields in which an upstream reads the limit on the output; the first is added if a body has none of them.
@@ -39,12 +40,12 @@ def request_usage(params: CostParams, parsed: Mapping[str, Any]) -> CostParams:
         spliced = params.body[:start] + _STREAM_OPTIONS + comma + params.body[start:]
         return params._replace(body=spliced, usage_injected=True)
     if options is not None and not isinstance(options, dict):
-        raise invalid_field("stream_options", "must be an object")
+        raise InvalidInput.field("stream_options", "must be an object")
     stream_options = (options or {}).get("include_usage")
     if stream_options is True:
         return params
     if stream_options is not None and stream_options is not False:
-        raise invalid_field("stream_options.include_usage", "must be true or false")
+        raise InvalidInput.field("stream_options.include_usage", "must be true or false")
     text = params.body.decode("utf-8-sig", "surrogatepass")
     start, end = _value_spans(text)["stream_options"]
     value = _with_member(text[start:end] if options else "{}", "include_usage", "true")

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from app.core.strict_json import JsonNumber
+from app.errors import InvalidInput
 from app.gateway.dialects.request import hosted_tools, injection, input_bounds, media_bounds, search_costs
 from app.gateway.dialects.request.cost_params import (
     DEFAULT_TOKENS_OUT,
@@ -16,7 +17,6 @@ from app.gateway.dialects.request.cost_params import (
     CostParams,
     Dialect,
     Surface,
-    invalid_field,
 )
 
 _MAX_ALTERNATIVES = 20
@@ -60,7 +60,7 @@ def read_cost_params(
         return CostParams(surface, dialect, model, body=body)
     if is_form and parsed.get("url"):
         # Groq accepts the URL of a recording of 100 MB, which may be days of speech.
-        raise invalid_field(
+        raise InvalidInput.field(
             "url", "is not forwarded: send the file in the form, because its length is billed"
         )
     is_streamed = is_streaming_path or (
@@ -210,10 +210,10 @@ def _generation_configs(surface: Surface, parsed: Mapping[str, Any]) -> list[tup
         if config is None:
             continue
         if not isinstance(config, dict):
-            raise invalid_field(name, "must be an object")
+            raise InvalidInput.field(name, "must be an object")
         found.append((name, config))
     if len(found) > 1:
-        raise invalid_field(found[1][0], f"must not be given together with {found[0][0]}")
+        raise InvalidInput.field(found[1][0], f"must not be given together with {found[0][0]}")
     return found
 
 
@@ -223,7 +223,7 @@ def _alternatives(dialect: Dialect, parsed: Mapping[str, Any]) -> tuple[str, ...
     if isinstance(fallbacks, list):
         # The limit of the request applies to every attempt.
         if any(isinstance(each, dict) and each.get("max_tokens") is not None for each in fallbacks):
-            raise invalid_field("fallbacks", "must not have max_tokens")
+            raise InvalidInput.field("fallbacks", "must not have max_tokens")
         named = [each.get("model") if isinstance(each, dict) else None for each in fallbacks]
     if named is None:
         return ()
@@ -233,7 +233,7 @@ def _alternatives(dialect: Dialect, parsed: Mapping[str, Any]) -> tuple[str, ...
         or not all(isinstance(m, str) for m in named)
     ):
         where = "models" if fallbacks is None else "fallbacks"
-        raise invalid_field(where, f"must be a list of at most {_MAX_ALTERNATIVES} names")
+        raise InvalidInput.field(where, f"must be a list of at most {_MAX_ALTERNATIVES} names")
     return tuple(named)
 
 
@@ -247,14 +247,14 @@ def _count(parsed: Mapping[str, Any], name: str, display_name: str | None = None
     if isinstance(value, JsonNumber):
         value = value.decimal
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise invalid_field(display_name or name, "must be a whole number")
+        raise InvalidInput.field(display_name or name, "must be a whole number")
     if value < 0:
-        raise invalid_field(display_name or name, "must not be negative")
+        raise InvalidInput.field(display_name or name, "must not be negative")
     # Compared before it is converted: the integer of 1e999999 has a million digits.
     if value >= MAX_TOKENS_OUT:
         return MAX_TOKENS_OUT
     if value != int(value):
-        raise invalid_field(display_name or name, "must be a whole number")
+        raise InvalidInput.field(display_name or name, "must be a whole number")
     return int(value)
 
 
@@ -263,7 +263,7 @@ def _text(parsed: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise invalid_field(name, "must be a string")
+        raise InvalidInput.field(name, "must be a string")
     return value
 
 
@@ -279,7 +279,7 @@ def _tier(parsed: Mapping[str, Any]) -> str | None:
     }
     for name, tier in named.items():
         if tier not in _TIERS and tier != "unspecified":
-            raise invalid_field(name, f"must be one of {', '.join(sorted(_TIERS))}")
+            raise InvalidInput.field(name, f"must be one of {', '.join(sorted(_TIERS))}")
     return "priority" if "priority" in named.values() else next(iter(named.values()), None)
 
 
@@ -290,5 +290,5 @@ def _flag(parsed: Mapping[str, Any], name: str, *, is_form: bool = False) -> boo
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise invalid_field(name, "must be true or false")
+        raise InvalidInput.field(name, "must be true or false")
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from app.errors import InvalidInput
 from app.gateway.dialects.request.cost_params import (
     MAX_CALLS,
     NO_TOOLS,
@@ -16,13 +17,12 @@ from app.gateway.dialects.request.cost_params import (
     SubCall,
     Surface,
     ToolLimit,
-    invalid_field,
 )
 from app.gateway.dialects.request.offered_tools import OPENAI_TOOLS, ToolBilling, not_offered_error
 
 SEARCHES_PER_TOOL = 10
 # Anthropic's documentation of web fetch: a large page of documentation has 25 000 tokens.
-_FETCHES_PER_TOOL, _TOKENS_PER_FETCH = 10, 25_000
+_TOKENS_PER_FETCH = 25_000
 # Held for one tool that adds input, and for ten searches.
 _MAX_TOKENS_PER_READER = 100_000
 _MAX_FETCHED = 10**8
@@ -128,7 +128,7 @@ class ToolRequest(NamedTuple):
             return HostedTools(readers=1, searches=1, searches_unreported=1, search_nanos=each)
         per_prompt = self.dialect is Dialect.GEMINI and model.startswith(SEARCH_PER_PROMPT)
         counted = [tool for tool in tools if not _shares_call_limit(self.dialect, tool)]
-        searches = sum(1 if per_prompt else _max_uses(tool, most) for tool in counted)
+        searches = sum(1 if per_prompt else (tool.uses or min(most, SEARCHES_PER_TOOL)) for tool in counted)
         if len(counted) < len(tools):
             searches += calls
         if not tools and not self.extra:
@@ -154,17 +154,13 @@ def _shares_call_limit(dialect: Dialect, tool: HostedTool) -> bool:
     )
 
 
-def _max_uses(tool: HostedTool, most: int) -> int:
-    return tool.uses or min(most, SEARCHES_PER_TOOL)
-
-
 def _reader_count(tool: HostedTool, most: int) -> int:
     """Return the input that a tool may add, in units of `_MAX_TOKENS_PER_READER`."""
     if tool.billing in {ToolBilling.IMAGE, ToolBilling.ADVISOR}:
         return 0
     if tool.billing is not ToolBilling.FETCHES:
         return 1
-    fetched = _max_uses(tool, most) * (tool.content or _TOKENS_PER_FETCH)
+    fetched = (tool.uses or min(most, SEARCHES_PER_TOOL)) * (tool.content or _TOKENS_PER_FETCH)
     return -(-min(fetched, _MAX_FETCHED) // _MAX_TOKENS_PER_READER)
 
 
@@ -184,6 +180,6 @@ def _fees(model: str, found: Sequence[HostedTool]) -> tuple[tuple[str, int], ...
 
 def _image_sub_call(images: Sequence[HostedTool], calls: int) -> SubCall | None:
     if len(images) > 1:
-        raise invalid_field("tools", "may contain only one image_generation")
+        raise InvalidInput.field("tools", "may contain only one image_generation")
     found = images[0].sub_call if images else None
     return found and found._replace(calls=calls)

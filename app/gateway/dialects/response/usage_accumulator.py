@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from app.gateway.dialects.request import hosted_tools, media_bounds, search_costs
+from app.gateway.dialects.request import media_bounds, search_costs, tool_costs
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response import usage_readers
 from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
@@ -255,7 +255,7 @@ class UsageAccumulator:
         if kind == "server_tool_use":
             name = _text(item, "name") or ""
             self._tool_calls[key] = (
-                hosted_tools.CODE_EXECUTION if name.endswith(hosted_tools.CODE_EXECUTION) else name
+                tool_costs.CODE_EXECUTION if name.endswith(tool_costs.CODE_EXECUTION) else name
             )
         elif kind.endswith("_call"):
             name = kind.removesuffix("_call")
@@ -272,7 +272,7 @@ class UsageAccumulator:
         for name in ("webSearchQueries", "imageSearchQueries"):
             queries = grounding.get(name)
             billed = queries if isinstance(queries, list) else []
-            if (self._model or "").startswith(hosted_tools.SEARCH_PER_PROMPT):
+            if (self._model or "").startswith(tool_costs.SEARCH_PER_PROMPT):
                 # Billed per prompt, whatever the number of queries.
                 billed, name = billed[:1], ""  # noqa: PLW2901 - one entry for both kinds
             for index in range(min(len(billed), _MAX_TOOL_CALLS)):
@@ -280,7 +280,7 @@ class UsageAccumulator:
         chunks = grounding.get("groundingChunks")
         listed = chunks if isinstance(chunks, list) else []
         if any(isinstance(chunk, dict) and "maps" in chunk for chunk in listed):
-            self._tool_calls["maps", ""] = hosted_tools.GOOGLE_MAPS
+            self._tool_calls["maps", ""] = tool_costs.GOOGLE_MAPS
 
 
 def _larger(earlier: Any, later: Any) -> Any:
