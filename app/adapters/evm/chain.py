@@ -108,9 +108,7 @@ class EvmChain:
             contracts.ETH_BALANCE.at(multicall, address),
             contracts.BALANCE_OF.at(self.deployment.usdc, address),
         ]
-        call = contracts.multicall(multicall, inner)
-        self.rpc.run(call)
-        native_units, usdc_units = call.result
+        native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
         return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
@@ -123,16 +121,11 @@ class EvmChain:
         return None if known is None else f"is {known}, from which tokens cannot be recovered"
 
     def receiving_refusal(self, address: str, token: Token) -> str | None:
-        return None if token == self._native else self._usdc_refusal(address)
-
-    def _usdc_refusal(self, address: str) -> str | None:
-        deployment = self.deployment
-        call = contracts.multicall(
-            deployment.multicall3,
-            [contracts.IS_BLACKLISTED.at(deployment.usdc, address), contracts.PAUSED.at(deployment.usdc)],
-        )
-        self.rpc.run(call)
-        is_blacklisted, is_paused = call.result
+        if token == self._native:
+            return None
+        usdc = self.deployment.usdc
+        inner = [contracts.IS_BLACKLISTED.at(usdc, address), contracts.PAUSED.at(usdc)]
+        is_blacklisted, is_paused = self.rpc.ask(contracts.multicall(self.deployment.multicall3, inner))
         return "blacklisted" if is_blacklisted else "paused" if is_paused else None
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
@@ -155,6 +148,4 @@ class EvmChain:
         )
 
     def head(self) -> BlockRef:
-        call = calls.block("latest")
-        self.rpc.run(call)
-        return call.result
+        return self.rpc.ask(calls.block("latest"))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import hex_bytes
-from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment
+from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import ChainDiagnosis
@@ -19,18 +17,9 @@ def diagnose(rpc: EvmRpc, deployment: EvmDeployment) -> ChainDiagnosis:
     def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
         codes = {
             name: RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
-            for name, address in _contracts(deployment)
+            for name, address in deployment.contracts()
         }
         endpoint.run([*codes.values()])
         return [name for name, call in codes.items() if not call.result]
 
     return rpc.diagnose(calls.head, missing_contracts)
-
-
-def _contracts(deployment: EvmDeployment) -> Iterator[tuple[str, str]]:
-    for name in deployment.__slots__:
-        value = getattr(deployment, name)
-        if isinstance(value, ChainlinkFeed):
-            yield name, value.address
-        elif isinstance(value, str) and value.startswith("0x"):
-            yield name, value

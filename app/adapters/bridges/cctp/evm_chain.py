@@ -92,9 +92,7 @@ class EvmCctpChain:
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
     def is_minted(self, message: CctpMessage) -> bool:
-        used = evm_mints.nonce_used_call(self._deployment.transmitter, message)
-        self._chain.rpc.run(used)
-        return used.result
+        return self._chain.rpc.ask(evm_mints.nonce_used_call(self._deployment.transmitter, message))
 
     def find_mint(
         self, message: CctpMessage, *, hint: str | None, since: int

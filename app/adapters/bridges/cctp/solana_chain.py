@@ -131,9 +131,8 @@ class SolanaCctpChain:
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
     def is_minted(self, message: CctpMessage) -> bool:
-        used = calls.accounts([instructions.used_nonce(message)], self._chain.level)
-        self._chain.rpc.run(used)
-        (state,) = used.result.states
+        used = self._chain.rpc.ask(calls.accounts([instructions.used_nonce(message)], self._chain.level))
+        (state,) = used.states
         return state is not None and state.owner == instructions.TRANSMITTER
 
     def find_mint(

@@ -82,9 +82,7 @@ class EvmReceiptPoller:
         )
         if safe.error is None and safe.result is not None:
             return orphaned, safe.result.number
-        head = calls.head()
-        self._rpc.run(head)
-        return orphaned, max(head.result - _SAFE_DEPTH, 0)
+        return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _outcomes_of_used_nonces(
         self, queries: Sequence[TransactionQuery]
@@ -118,11 +116,10 @@ class EvmReceiptPoller:
         counts = _nonces(senders, "safe")
         self._rpc.run(*counts.values(), *also)
         if any(call.error for call in counts.values()):
-            head = calls.head()
-            self._rpc.run(head)
-            if head.result < _SAFE_DEPTH:
+            head = self._rpc.ask(calls.head())
+            if head < _SAFE_DEPTH:
                 return {}
-            counts = _nonces(senders, hex(head.result - _SAFE_DEPTH))
+            counts = _nonces(senders, hex(head - _SAFE_DEPTH))
             self._rpc.run(*counts.values())
         return _results(counts)
 

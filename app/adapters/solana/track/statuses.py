@@ -24,6 +24,7 @@ from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.replies import or_none
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import (
@@ -280,7 +281,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
     ]
     proofs = {
         block: SolanaRpcCall(
-            GetBlock(block.number, _WITH_SIGNATURES), _signatures, tolerates=accept_any_error
+            GetBlock(block.number, _WITH_SIGNATURES), or_none(_signatures), tolerates=accept_any_error
         )
         for block in suspects
         if block.number <= snapshot.finalized.slot
@@ -325,7 +326,7 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     }
     endpoint.run([*following.values()])
     parents = {
-        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), _parent_slot, tolerates=accept_any_error)
+        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), or_none(_parent_slot), tolerates=accept_any_error)
         for slot, call in following.items()
         if call.error is None and call.result is not None
     }
@@ -342,13 +343,11 @@ def _first_slot(result: object) -> int | None:
     return number(found[0]) if found else None
 
 
-def _parent_slot(result: object) -> int | None:
-    return None if result is None else number(field(result, "parentSlot"))
+def _parent_slot(result: object) -> int:
+    return number(field(result, "parentSlot"))
 
 
-def _signatures(result: object) -> frozenset[str] | None:
-    if result is None:
-        return None
+def _signatures(result: object) -> frozenset[str]:
     return frozenset(text(entry) for entry in entries(field(result, "signatures")))
 
 
