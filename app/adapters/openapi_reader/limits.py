@@ -186,5 +186,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(_name: str) -> NoReturn:
-    msg = "NaN and Infinity are not JSON"
-    raise ValueError(msg)
+    raise ValueError("NaN and Infinity are not JSON")

@@ -185,20 +185,15 @@ def _unread_histories(
         progress, of_tokens = found[account.holder.token_account]
         scan_state = replace(account.scan_state, wallet=wallet, tokens=progress)
         # A transaction may be in both histories. While one of them is being read, its order is not known.
-        entries = (
-            {}
-            if scan_state.is_reading_history
-            else {entry.signature: entry for entry in (*of_wallet, *of_tokens)}
-        )
+        listed = () if scan_state.is_reading_history else (*of_wallet, *of_tokens)
         # What landed after this scan began belongs to the next.
-        unread = [
-            e
-            for e in entries.values()
-            if e.signature not in scan_state.recent_signatures and e.slot <= at_least
-        ]
-        histories.append(
-            _UnreadHistory(account, scan_state, tuple(sorted(unread, key=lambda entry: entry.slot)))
-        )
+        unread = {
+            entry.signature: entry
+            for entry in listed
+            if entry.signature not in scan_state.recent_signatures and entry.slot <= at_least
+        }
+        entries = tuple(sorted(unread.values(), key=lambda entry: entry.slot))
+        histories.append(_UnreadHistory(account, scan_state, entries))
     return histories
 
 

@@ -193,7 +193,11 @@ class SolanaReceiptPoller:
                 continue
             tx_hash, status = landed[watch.key]
             landed_transaction = account_history.landed_transaction(calls[tx_hash])
-            received = self._received(watch, landed_transaction)
+            received = None
+            if watch.expected_token is not None and landed_transaction is not None:
+                received = swap_output.swap_output(
+                    landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint
+                )
             if watch.expected_token is not None and received is None and not status.failed:
                 if finalized - status.slot <= MAX_UNAVAILABLE_SLOTS:
                     continue  # the received amount is not known yet
@@ -208,13 +212,6 @@ class SolanaReceiptPoller:
                 received_units=received,
             )
         return settled
-
-    def _received(self, query: TransactionQuery, landed_transaction: LandedTransaction | None) -> int | None:
-        if query.expected_token is None or landed_transaction is None:
-            return None
-        return swap_output.swap_output(
-            landed_transaction, query.sender, query.expected_token, usdc_mint=self._mint
-        )
 
 
 def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
