@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from app.adapters.evm import diagnosis
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.evm.contracts.deployments import EvmDeployment
@@ -18,6 +18,8 @@ from app.adapters.evm.send.fees import FeeTerms
 from app.adapters.evm.send.transactions import UnsignedTransaction
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
 from app.core.money import TokenAmount
@@ -88,7 +90,15 @@ class EvmChain:
         self.scan_state, self.deposits = scanner.scan_state, scanner.scan
 
     def diagnose(self) -> ChainDiagnosis:
-        return diagnosis.diagnose(self.rpc, self.deployment)
+        def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
+            codes = {
+                name: RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
+                for name, address in self.deployment.contracts()
+            }
+            endpoint.run([*codes.values()])
+            return [name for name, call in codes.items() if not call.result]
+
+        return self.rpc.diagnose(calls.head, missing_contracts)
 
     def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:  # noqa: ARG002 - part of the port
         """Return None: what is void had its nonce used by another transaction."""

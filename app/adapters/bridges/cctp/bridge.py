@@ -10,9 +10,11 @@ import structlog
 
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.attestations import AttestationClient, BurnAttestation, BurnFees
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters, CctpChain, MintNotFound
+from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound
 from app.adapters.bridges.cctp.deployments import DOMAINS
+from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
 from app.adapters.bridges.cctp.messages import CctpBurn, CctpMessage
+from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.rate_limited_http import no_quote
 from app.core import clock
 from app.core.chains import USDC, ChainName, Family
@@ -30,6 +32,7 @@ from app.ports.chain import SignedTransaction, Terms
 from app.ports.errors import Rejected, Unreachable
 from app.ports.vault import Signer
 
+CctpChain = EvmCctpChain | SolanaCctpChain
 _BPS_PER_UNIT = 10_000
 _HEADROOM = Decimal("1.1")
 """The fee follows the market until a burn is attested; only what is due then is charged."""

@@ -40,6 +40,8 @@ _U64 = 2**64
 
 
 class SolanaCctpChain:
+    """The same as `EvmCctpChain`; a mint needs the recipient's token account, which is created first."""
+
     name = ChainName.SOLANA
 
     def __init__(self, chain: SolanaChain, lookup_table: str | None) -> None:

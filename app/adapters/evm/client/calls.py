@@ -58,6 +58,11 @@ def block_or_none(tag: str, *, tolerates: Tolerance | None = None) -> RpcCall[Bl
     return RpcCall("eth_getBlockByNumber", (tag, False), read=or_none(wire.block_ref), tolerates=tolerates)
 
 
+def whole_block(number: int, *, tolerates: Tolerance | None = None) -> RpcCall[wire.RpcBlock | None]:
+    """Return a call for a block with its transactions; it may not exist."""
+    return RpcCall("eth_getBlockByNumber", (hex(number), True), read=wire.block_or_none, tolerates=tolerates)
+
+
 def transaction_input(tx_hash: str) -> RpcCall[bytes]:
     """Return a call for the input of a transaction; empty if the node does not show it."""
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.wire import RpcTransaction, block_or_none
+from app.adapters.evm.client.wire import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits.scan_state import EvmScanState
@@ -153,9 +153,7 @@ def _incoming_transfers(
     candidates: list[_IncomingTransfer] = []
     for start in range(first, until + 1, _BLOCKS_PER_REQUEST):
         blocks = [
-            RpcCall(
-                "eth_getBlockByNumber", (hex(number), True), read=block_or_none, tolerates=accept_any_error
-            )
+            calls.whole_block(number, tolerates=accept_any_error)
             for number in range(start, min(start + _BLOCKS_PER_REQUEST, until + 1))
         ]
         endpoint.run(blocks)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import RpcTransaction, block_or_none, hex_bytes, quantity
+from app.adapters.evm.client.wire import RpcTransaction, hex_bytes, quantity
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
@@ -131,7 +131,7 @@ def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTran
             highest = middle
         else:
             lowest = middle + 1
-    block = endpoint.ask(RpcCall("eth_getBlockByNumber", (hex(highest), True), read=block_or_none))
+    block = endpoint.ask(calls.whole_block(highest))
     for each in () if block is None else block.transactions:
         if each.sender == sender and quantity(each.fields.get("nonce")) == sequence:
             return each
