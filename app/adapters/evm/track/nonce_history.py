@@ -17,7 +17,7 @@ from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import MalformedResponseError, or_none
+from app.adapters.jsonrpc.replies import or_none
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import NonceUse, SentTransaction, StoredTransaction
@@ -73,7 +73,7 @@ class NonceHistoryReader:
     def _describe(
         self, endpoint: RpcEndpoint, found: RpcTransaction, sender: str, expected: StoredTransaction | None
     ) -> SentTransaction:
-        data = _data(found)
+        data = hex_bytes(found.fields.get("input", found.fields.get("data")))
         target = CallTarget(found.recipient or "", found.value_units, data)
         recipient, amount = found.recipient, None
         if not data:
@@ -146,10 +146,3 @@ def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
     endpoint.run([call])
     raw = None if call.error is not None else call.result
     return raw if raw and transactions.hash_of(raw) == tx_hash else None
-
-
-def _data(found: RpcTransaction) -> bytes:
-    input_field = found.fields.get("input", found.fields.get("data"))
-    if input_field is None:
-        raise MalformedResponseError("expected a transaction's data")
-    return hex_bytes(input_field)

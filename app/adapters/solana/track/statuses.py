@@ -293,19 +293,15 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
         },
     )
     is_gone = {
-        block: True if block.number in skipped else _is_orphaned(block, proof)
+        block: block.number in skipped or block.hash not in (proof.result or ())
         for block, proof in proofs.items()
+        if block.number in skipped or (proof.error is None and proof.result is not None)
     }
     return _BlockCheck(
         orphaned=frozenset(block for block, orphaned in is_gone.items() if orphaned),
         unproven=frozenset(block for block in suspects if is_gone.get(block) is None),
         slot=snapshot.finalized.slot,
     )
-
-
-def _is_orphaned(block: BlockRef, proof: SolanaRpcCall[frozenset[str] | None]) -> bool | None:
-    """Return whether a finalized block lacks a transaction, or None if it cannot be shown."""
-    return None if proof.error is not None or proof.result is None else block.hash not in proof.result
 
 
 def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[int]:
