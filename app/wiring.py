@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from app.adapters.bridges.cctp.attestations import AttestationClient
-from app.adapters.bridges.cctp.bridge import BridgeFeeLimits, CctpBridge
-from app.adapters.bridges.cctp.chain_protocol import CctpChain
+from app.adapters.bridges.cctp.bridge import BridgeFeeLimits, CctpBridge, CctpChain
 from app.adapters.bridges.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain

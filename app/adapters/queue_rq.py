@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-import structlog
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -21,6 +19,7 @@ from rq import Queue
 from rq.exceptions import DuplicateJobError, InvalidJobOperation
 from rq.job import Job, JobStatus
 
+from app.adapters.jsonrpc.outage_log import OutageLog
 from app.db.unit_of_work import assert_no_unit
 from app.jobs import FAILURE_TTL_SECONDS, JobName, QueueName
 
@@ -31,12 +30,9 @@ SERIALIZER = "json"
 
 _SOCKET_TIMEOUT_SECONDS = 0.25
 _BACKOFF_SECONDS = 1.0
-_LOG_INTERVAL_SECONDS = 60.0
 _BUCKET_SECONDS = 10
 _CREDENTIALS = frozenset({"username", "password", "credential_provider"})
 _WAITING_TTL_SECONDS = 60
-
-_log = structlog.get_logger(__name__)
 
 
 class RqQueue:
@@ -56,7 +52,8 @@ class RqQueue:
         self._queues = {
             name: Queue(name.value, connection=self._redis, serializer=SERIALIZER) for name in QueueName
         }
-        self._outage = _RedisOutage()
+        self._outage = OutageLog("queue", name="redis")
+        self._backoff_until = 0.0
 
     def __repr__(self) -> str:
         return "RqQueue()"
@@ -92,13 +89,16 @@ class RqQueue:
     def _run(self, operation: Callable[[], T], *, otherwise: T) -> T:
         """Return the result of an operation, or `otherwise` while Redis is unreachable."""
         assert_no_unit()
-        if self._outage.is_backing_off():
+        if time.monotonic() < self._backoff_until:
             return otherwise
         try:
             result = operation()
         except RedisError as error:
-            self._outage.record_failure(error)
+            self._backoff_until = time.monotonic() + _BACKOFF_SECONDS
+            # The error's text can quote the address of a managed Redis; its class is enough.
+            self._outage.begin(type(error).__name__)
             return otherwise
+        self._backoff_until = 0.0
         self._outage.end()
         return result
 
@@ -132,39 +132,6 @@ class RqQueue:
         except (InvalidJobOperation, ValueError):
             return False
         return status is JobStatus.QUEUED
-
-
-class _RedisOutage:
-    """Remembers that Redis is unreachable: callers do not wait for it repeatedly, and the log records it once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._was_logged = False
-        self._backoff_until = 0.0
-        self._next_log_at = 0.0
-
-    def is_backing_off(self) -> bool:
-        return time.monotonic() < self._backoff_until
-
-    def record_failure(self, error: RedisError) -> None:
-        now = time.monotonic()
-        with self._lock:
-            self._backoff_until = now + _BACKOFF_SECONDS
-            if now < self._next_log_at:
-                return
-            self._next_log_at = now + _LOG_INTERVAL_SECONDS
-            self._was_logged = True
-        # The error's text can quote the address of a managed Redis; its class is enough.
-        _log.warning("queue_unreachable", error=type(error).__name__)
-
-    def end(self) -> None:
-        self._backoff_until = 0.0
-        if not self._was_logged:
-            return
-        with self._lock:
-            was_logged, self._was_logged = self._was_logged, False
-        if was_logged:
-            _log.info("queue_recovered")
 
 
 def _job_id(job: JobName, arguments: tuple[str, ...], bucket: int) -> str:

@@ -41,19 +41,10 @@ _HEARTBEAT_SECONDS = 5.0
 # Not taken from a page: redaction could damage them, as a username may be a part of them. A document is sanitized.
 _TRUSTED_FIELDS = frozenset(
     {
-        "kind",
-        "code",
-        "missing",
-        "action",
-        "name",
-        "availability",
-        "price_source",
-        "png",
-        "role",
-        "purpose",
+        "kind", "code", "missing", "action", "name", "availability", "price_source", "png", "role", "purpose",
         "document",
     }
-)
+)  # fmt: skip
 # Steps with texts of ours.
 _OWN_STEPS = frozenset({"sign_in", "choose_address", "fill"})
 _NO_SANDBOX_MESSAGE = (
@@ -102,13 +93,11 @@ class BrowserShopper:
                 child.write(command, deadline=deadline)
                 return conversation.run(deadline=deadline)
             except ChildEndedError:
-                raise conversation.failure_after_loss(
-                    FailureCode.BROWSER_ERROR, "The browser process ended early."
-                ) from None
+                failure = PurchaseFailed(FailureCode.BROWSER_ERROR, "The browser process ended early.")
+                raise conversation.end_with(failure) from None
             except ChildTimeoutError:
-                raise conversation.failure_after_loss(
-                    FailureCode.TIMEOUT, "The shop took too long."
-                ) from None
+                failure = PurchaseFailed(FailureCode.TIMEOUT, "The shop took too long.")
+                raise conversation.end_with(failure) from None
 
     def is_sandboxed(self) -> bool:
         with self._process() as (child, environment):
@@ -148,13 +137,13 @@ class _BrowserConversation:
         self._redactor = CredentialRedactor(request.password, request.username, request.coupon_code)
         self._personal_data = PersonalDataRedactor(request)
 
-    def failure_after_loss(self, code: FailureCode, message: str) -> PurchaseFailed | PurchaseOutcomeUnknown:
-        """Return the failure for an end that the child has not announced."""
+    def end_with(self, failure: PurchaseFailed) -> PurchaseFailed | PurchaseOutcomeUnknown:
+        """Return a failure, or that the outcome is unknown if an order was authorized before it."""
         if self._order_authorized:
             return PurchaseOutcomeUnknown(
                 "The order button may have been pressed; then the browser was lost."
             )
-        return PurchaseFailed(code, message)
+        return failure
 
     def run(self, *, deadline: float) -> OrderConfirmation | OrderReview:
         """Serve the child until it ends.
@@ -169,9 +158,10 @@ class _BrowserConversation:
                     return self._result(message)
                 self._dispatch(message)
             except (ValueError, KeyError, TypeError):
-                raise self.failure_after_loss(
+                failure = PurchaseFailed(
                     FailureCode.BROWSER_ERROR, "The browser process sent an invalid message."
-                ) from None
+                )
+                raise self.end_with(failure) from None
         raise ChildTimeoutError
 
     def _result(self, message: Mapping[str, Any]) -> OrderConfirmation | OrderReview:
@@ -196,21 +186,13 @@ class _BrowserConversation:
             case "choose":
                 self._choose(protocol.question_from_json(values))
             case "failed":
-                failure = protocol.failure_from_json(values)
-                raise (
-                    self.failure_after_loss(failure.code, failure.message)
-                    if self._order_authorized
-                    else failure
-                )
+                raise self.end_with(protocol.failure_from_json(values))
             case "unsandboxed":
                 _log.warning("browser_without_sandbox")
             case "sandbox_unavailable":
                 _log.error("browser_sandbox_unavailable", see="flask doctor")
-                failure = PurchaseFailed(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE, is_permanent=True)
-                raise (
-                    self.failure_after_loss(failure.code, failure.message)
-                    if self._order_authorized
-                    else failure
+                raise self.end_with(
+                    PurchaseFailed(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE, is_permanent=True)
                 )
             case "outcome_unknown":
                 raise PurchaseOutcomeUnknown(str(values["message"]))

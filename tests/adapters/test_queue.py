@@ -176,7 +176,7 @@ def test_an_absent_redis_delays_no_caller_and_is_logged_once(server: _Server) ->
         assert [queue.enqueue(JobName.CONFIRM, _ID) for _ in range(50)] == [False] * 50
         assert queue.ping() is False
     assert time.monotonic() - began < 0.5
-    assert [entry["event"] for entry in logs] == ["queue_unreachable"]
+    assert [entry["event"] for entry in logs] == ["queue_failed"]
     assert "canary-password" not in repr([logs, queue])
 
 
@@ -207,7 +207,7 @@ def test_a_recovered_redis_is_used_again(server: _Server, redis: Redis) -> None:
         assert queue.enqueue(JobName.CONFIRM, _ID) is False
         server.start()
         wait_until(lambda: queue.enqueue(JobName.CONFIRM, _ID), what="the queue tries again")
-    assert [entry["event"] for entry in logs] == ["queue_unreachable", "queue_recovered"]
+    assert [entry["event"] for entry in logs] == ["queue_failed", "queue_recovered"]
     assert len(_waiting(redis)) == 1
 
 

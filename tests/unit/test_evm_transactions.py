@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.evm.client.web3_imports import TypedTransaction
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from app.adapters.evm import diagnosis
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.wire import hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.evm.contracts.deployments import EvmDeployment
@@ -18,6 +18,8 @@ from app.adapters.evm.send.fees import FeeTerms
 from app.adapters.evm.send.transactions import UnsignedTransaction
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
+from app.adapters.jsonrpc.calls import RpcCall
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
 from app.core.money import TokenAmount
@@ -88,7 +90,15 @@ class EvmChain:
         self.scan_state, self.deposits = scanner.scan_state, scanner.scan
 
     def diagnose(self) -> ChainDiagnosis:
-        return diagnosis.diagnose(self.rpc, self.deployment)
+        def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
+            codes = {
+                name: RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
+                for name, address in self.deployment.contracts()
+            }
+            endpoint.run([*codes.values()])
+            return [name for name, call in codes.items() if not call.result]
+
+        return self.rpc.diagnose(calls.head, missing_contracts)
 
     def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:  # noqa: ARG002 - part of the port
         """Return None: what is void had its nonce used by another transaction."""
@@ -108,9 +118,7 @@ class EvmChain:
             contracts.ETH_BALANCE.at(multicall, address),
             contracts.BALANCE_OF.at(self.deployment.usdc, address),
         ]
-        call = contracts.multicall(multicall, inner)
-        self.rpc.run(call)
-        native_units, usdc_units = call.result
+        native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
         return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
@@ -123,16 +131,11 @@ class EvmChain:
         return None if known is None else f"is {known}, from which tokens cannot be recovered"
 
     def receiving_refusal(self, address: str, token: Token) -> str | None:
-        return None if token == self._native else self._usdc_refusal(address)
-
-    def _usdc_refusal(self, address: str) -> str | None:
-        deployment = self.deployment
-        call = contracts.multicall(
-            deployment.multicall3,
-            [contracts.IS_BLACKLISTED.at(deployment.usdc, address), contracts.PAUSED.at(deployment.usdc)],
-        )
-        self.rpc.run(call)
-        is_blacklisted, is_paused = call.result
+        if token == self._native:
+            return None
+        usdc = self.deployment.usdc
+        inner = [contracts.IS_BLACKLISTED.at(usdc, address), contracts.PAUSED.at(usdc)]
+        is_blacklisted, is_paused = self.rpc.ask(contracts.multicall(self.deployment.multicall3, inner))
         return "blacklisted" if is_blacklisted else "paused" if is_paused else None
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
@@ -155,6 +158,4 @@ class EvmChain:
         )
 
     def head(self) -> BlockRef:
-        call = calls.block("latest")
-        self.rpc.run(call)
-        return call.result
+        return self.rpc.ask(calls.block("latest"))

@@ -8,12 +8,10 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
 from app.adapters.evm.client.rpc import MAX_BATCH
-from app.adapters.evm.client.wire import RpcBlock, block_or_none
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.prices.probes import describe_prices
 from app.core.chains import Family, native
 from app.core.money import TokenAmount
@@ -103,21 +101,14 @@ class _EvmEndpointProbes:
 
     def receipts(self) -> str:
         number = self._chain.head().number
-        block = self._block(number)
+        block = self._chain.rpc.ask(calls.whole_block(number))
+        if block is None:
+            raise UnexpectedAnswer(f"block {number}, the newest one, is not found")
         if not block.transactions:
             return f"block {number} is empty"
-        receipt = calls.receipt(block.transactions[0].tx_hash)
-        self._chain.rpc.run(receipt)
-        if receipt.result is None:
+        if self._chain.rpc.ask(calls.receipt(block.transactions[0].tx_hash)) is None:
             raise UnexpectedAnswer(f"a transaction of block {number} has no receipt")
         return f"block {number} has {len(block.transactions)} transactions"
-
-    def _block(self, number: int) -> RpcBlock:
-        call = RpcCall("eth_getBlockByNumber", (hex(number), True), read=block_or_none)
-        self._chain.rpc.run(call)
-        if call.result is None:
-            raise UnexpectedAnswer(f"block {number}, the newest one, is not found")
-        return call.result
 
     def deposit_scan(self) -> str:
         state = self._chain.scan_state(_ADDRESS)

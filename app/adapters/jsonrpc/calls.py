@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -73,10 +73,7 @@ class RpcCall(Generic[T]):
     in `error`; any other, and each that does not depend on the call, makes the endpoint fail.
     """
 
-    __slots__ = ("_answers", "_read", "_tolerates", "error", "method", "params")
-
-    tolerates_malformed: ClassVar[bool] = False
-    """Whether `tolerates` decides on a malformed result, too, as UNREADABLE; otherwise the endpoint fails."""
+    __slots__ = ("_answers", "_read", "_tolerates", "_tolerates_malformed", "error", "method", "params")
 
     def __init__(
         self,
@@ -85,12 +82,15 @@ class RpcCall(Generic[T]):
         *,
         read: Callable[[object], T],
         tolerates: Callable[[RpcError], bool] | None = None,
+        tolerates_malformed: bool = False,
     ) -> None:
+        """Store the call; with `tolerates_malformed`, `tolerates` decides on a malformed result, too, as UNREADABLE."""
         self.method = method
         self.params = params
         self.error: RpcError | None = None
         self._read = read
         self._tolerates = tolerates
+        self._tolerates_malformed = tolerates_malformed
         self._answers: list[T] = []
 
     @property
@@ -112,7 +112,7 @@ class RpcCall(Generic[T]):
             else:
                 self.error = error_of(reply)
         except MalformedResponseError as malformed:
-            if not self.tolerates_malformed:
+            if not self._tolerates_malformed:
                 raise EndpointError("unexpected_answer") from None
             self.set_unreadable(str(malformed))
 

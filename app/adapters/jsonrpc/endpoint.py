@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.http import HttpClient, HttpResponse, ResponseTooLargeError
@@ -27,6 +27,8 @@ from app.adapters.jsonrpc.replies import (
 from app.core.chains import ChainName
 from app.observability import counters
 from app.ports.errors import Unreachable
+
+T = TypeVar("T")
 
 _LOG_RANGE = 2_000
 _RAISE_LIMIT_AFTER = 20
@@ -103,6 +105,11 @@ class RpcEndpoint:
         """Request the identity of the chain, even if it is known. Raises: EndpointError."""
         self._is_identified = False
         self.run(())
+
+    def ask(self, call: RpcCall[T]) -> T:
+        """Run one call that tolerates no error, and return its result. Raises: EndpointError."""
+        self.run([call])
+        return call.result
 
     def run(self, calls: Sequence[RpcCall[Any]], *, max_batch: int = sys.maxsize) -> None:
         """Run calls in order, in few HTTP requests. Raises: EndpointError; the results are then void."""

@@ -145,15 +145,11 @@ def _retry_after_seconds(status: int, headers: Mapping[str, str]) -> int:
     `Retry-After` is a number or a date (RFC 9110, 10.2.3). Servers without it state when their limit is reset: in
     seconds, or as a time in seconds or milliseconds since 1970.
     """
-    if (after := headers.get("retry-after", "").strip()) and (
-        seconds := _seconds_from_now(after)
-    ) is not None:
-        return seconds
+    names = ["retry-after"]
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        for name in ("ratelimit-reset", "x-ratelimit-reset"):
-            if (seconds := _seconds_from_now(headers.get(name, "").strip())) is not None:
-                return seconds
-    return 0
+        names += ["ratelimit-reset", "x-ratelimit-reset"]
+    found = (_seconds_from_now(headers.get(name, "").strip()) for name in names)
+    return next((seconds for seconds in found if seconds is not None), 0)
 
 
 def _seconds_from_now(text: str) -> int | None:

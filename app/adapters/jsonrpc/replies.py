@@ -6,7 +6,7 @@ Codes are shared between meanings (-32005: over the rate limit, a log query that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -38,11 +38,9 @@ class RpcErrorKind(StrEnum):
 
 
 _KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
-    # First of all, because some of them name a limit that is exceeded.
-    (
-        "batch",
-        RpcErrorKind.BATCH_LIMIT,
-    ),  # geth, erigon, nethermind, besu; Base: "maximum 10 calls in 1 batch"
+    # First of all, because some of them name a limit that is exceeded: geth, erigon, nethermind, besu; Base's
+    # "maximum 10 calls in 1 batch".
+    ("batch", RpcErrorKind.BATCH_LIMIT),
     ("response too large", RpcErrorKind.BATCH_LIMIT),  # geth: the rest of a batch beyond 25 MB
     ("beyond current head", RpcErrorKind.UNHEALTHY),  # geth, reth: a node of a pool that is behind another
     ("no backend", RpcErrorKind.UNHEALTHY),  # Base's proxy
@@ -52,10 +50,8 @@ _KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
     ("query timeout", RpcErrorKind.CALL),  # Infura
     ("node is behind", RpcErrorKind.UNHEALTHY),  # Agave: NODE_UNHEALTHY
     ("node is unhealthy", RpcErrorKind.UNHEALTHY),  # Agave
-    (
-        "history is not available from this node",
-        RpcErrorKind.UNHEALTHY,
-    ),  # Agave: TRANSACTION_HISTORY_NOT_AVAILABLE
+    # Agave's error TRANSACTION_HISTORY_NOT_AVAILABLE.
+    ("history is not available from this node", RpcErrorKind.UNHEALTHY),
     ("failed to query long-term storage", RpcErrorKind.UNHEALTHY),  # Agave: LONG_TERM_STORAGE_UNREACHABLE
     ("rate limit", RpcErrorKind.RATE_LIMIT),  # Infura, Helius
     ("request limit", RpcErrorKind.RATE_LIMIT),  # QuickNode: "50/second request limit reached"
@@ -90,6 +86,11 @@ class RpcError:
         """Return the entry for the first words of a table that the message contains."""
         message = self.message.lower()
         return next((entry for words, entry in table if words in message), None)
+
+
+def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
+    """Return a reader of what may not exist."""
+    return lambda result: None if result is None else read(result)
 
 
 UNREADABLE = RpcError(0, "unreadable")

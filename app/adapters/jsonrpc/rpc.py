@@ -50,6 +50,11 @@ class JsonRpc:
         if calls:
             self.run_on_first(lambda endpoint: endpoint.run(calls))
 
+    def ask(self, call: RpcCall[T]) -> T:
+        """Run one call that tolerates no error, and return its result. Raises: Unreachable."""
+        self.run(call)
+        return call.result
+
     def run_on_first(self, operation: Callable[[RpcEndpoint], T]) -> T:
         """Return the result of `operation` for the first endpoint that does not fail.
 

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import sys
+from contextlib import suppress
 from typing import Any
 
 from app.adapters.openapi_reader import endpoints, limits, schema_validation
@@ -64,14 +65,8 @@ def _drop_privileges() -> None:
     # If no parent is left to kill this process, the kernel does.
     used = int(sum(os.times()[:2])) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used + MAX_SECONDS, used + MAX_SECONDS))
-    _limit_memory()
-
-
-def _limit_memory() -> None:
-    try:
+    with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
-    except (ValueError, OSError):
-        return  # macOS has no such limit
 
 
 if __name__ == "__main__":

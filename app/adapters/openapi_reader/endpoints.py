@@ -48,7 +48,10 @@ def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
     path, item, method, operation = chosen
     query: list[str] = []
     for parameter in _parameters(document, item, operation):
-        value = _text(_sample_of_parameter(document, parameter))
+        sample = parameter.get("example")
+        if "example" not in parameter:
+            sample = _sample(document, parameter.get("schema", {}), 0, name=str(parameter["name"]))
+        value = _single_line(sample if isinstance(sample, str) else json.dumps(sample))
         if parameter["in"] == "path":
             path = path.replace("{" + parameter["name"] + "}", quote(value, safe=""))
         elif parameter["in"] == "query" and parameter.get("required") is True and len(query) < _MAX_MEMBERS:
@@ -113,12 +116,6 @@ def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str | No
     return text if len(text) <= _MAX_BODY else "{}"
 
 
-def _sample_of_parameter(document: Mapping[str, Any], parameter: Mapping[str, Any]) -> Any:
-    if "example" in parameter:
-        return parameter["example"]
-    return _sample(document, parameter.get("schema", {}), 0, name=str(parameter["name"]))
-
-
 def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "text") -> Any:
     schema = resolve(document, raw)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
@@ -143,10 +140,6 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
     return (
         _SAMPLES.get(kind, f"<{_single_line(name)}>") if isinstance(kind, str) else f"<{_single_line(name)}>"
     )
-
-
-def _text(value: Any) -> str:
-    return _single_line(value if isinstance(value, str) else json.dumps(value))
 
 
 def _single_line(text: str) -> str:

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from app.ports.specifications import MAX_BYTES, MAX_DEPTH, MAX_OPERATIONS
@@ -28,14 +27,6 @@ class InvalidDocumentError(Exception):
         super().__init__(problem)
         self.problem = problem
         self.path = path
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentValue:
-    """A value of the document and the keys that lead to it."""
-
-    value: Any
-    path: tuple[str, ...]
 
 
 def json_pointer(path: tuple[str, ...] | list[Any]) -> str:
@@ -101,48 +92,43 @@ def _parts(reference: str) -> Iterator[str]:
 
 
 def _check_values(document: dict[str, Any]) -> None:
-    open_values = [DocumentValue(document, ())]
+    open_values: list[tuple[Any, tuple[str, ...]]] = [(document, ())]
     while open_values:
-        current = open_values.pop()
-        if len(current.path) > MAX_DEPTH:
+        value, path = open_values.pop()
+        if len(path) > MAX_DEPTH:
             raise InvalidDocumentError(
-                f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(current.path)
+                f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(path)
             )
-        texts = current.value if isinstance(current.value, dict) else (current.value,)
+        texts = value if isinstance(value, dict) else (value,)
         if any(isinstance(text, str) and not _is_text(text) for text in texts):
             # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
             raise InvalidDocumentError(
-                "A string of the document contains an unpaired surrogate.", json_pointer(current.path)
+                "A string of the document contains an unpaired surrogate.", json_pointer(path)
             )
-        if isinstance(current.value, dict):
+        if isinstance(value, dict):
             for name in _REFERENCES:
-                if name in current.value:
-                    _check_reference(document, current, name)
-            open_values += [
-                DocumentValue(inner, (*current.path, key)) for key, inner in current.value.items()
-            ]
-        elif current.value in (math.inf, -math.inf):
+                if name in value:
+                    _check_reference(document, value[name], (*path, name))
+            open_values += [(inner, (*path, key)) for key, inner in value.items()]
+        elif value in (math.inf, -math.inf):
             # 1e999 is valid JSON, but its parsed value cannot be written as JSON.
             raise InvalidDocumentError(
-                "The number is too large for a double-precision float.", json_pointer(current.path)
+                "The number is too large for a double-precision float.", json_pointer(path)
             )
-        elif isinstance(current.value, list):
-            open_values += [
-                DocumentValue(inner, (*current.path, str(index))) for index, inner in enumerate(current.value)
-            ]
+        elif isinstance(value, list):
+            open_values += [(inner, (*path, str(index))) for index, inner in enumerate(value)]
 
 
 def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _check_reference(document: dict[str, Any], current: DocumentValue, name: str) -> None:
-    reference = current.value[name]
+def _check_reference(document: dict[str, Any], reference: Any, path: tuple[str, ...]) -> None:
+    place = json_pointer(path)
     if not isinstance(reference, str):
-        if current.path[-1:] in {("properties",), ("example",), ("examples",), ("default",)}:
+        if path[-2:-1] in {("properties",), ("example",), ("examples",), ("default",)}:
             return  # a property with this name
-        raise InvalidDocumentError("A reference must be a string.", json_pointer((*current.path, name)))
-    place = json_pointer((*current.path, name))
+        raise InvalidDocumentError("A reference must be a string.", place)
     if not _POINTER.fullmatch(reference):
         raise InvalidDocumentError("Only references within the document (#/…) are supported.", place)
     try:
@@ -186,5 +172,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(_name: str) -> NoReturn:
-    msg = "NaN and Infinity are not JSON"
-    raise ValueError(msg)
+    raise ValueError("NaN and Infinity are not JSON")

@@ -42,6 +42,7 @@ _TYPES: Mapping[PerpdexTopic, str] = {
 _LIGHT = frozenset({PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.MIDS, PerpdexTopic.BOOK})
 _LIGHT_WEIGHT = 2
 _HEAVY_WEIGHT = 20
+_ROWS_PER_WEIGHT = 20
 _BUNDLED = json.loads(Path(__file__).with_name("markets.json").read_text())
 
 
@@ -74,7 +75,9 @@ class HyperliquidExchange:
             self._outage.begin(failure.reason)
             raise
         self._outage.end()
-        return PerpdexReply(content, responses.extra_weight(query.topic, document))
+        # One more for every twenty fills.
+        surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is PerpdexTopic.FILLS else 0
+        return PerpdexReply(content, surplus)
 
     def bundled_markets(self) -> BundledMarkets | None:
         """Return the markets that ship with the service, unless this network numbers its markets differently."""
@@ -89,13 +92,9 @@ class HyperliquidExchange:
 
 
 def _body(query: PerpdexQuery) -> dict[str, str]:
-    body = {"type": _TYPES[query.topic]}
-    if query.address is not None:
-        # "Addresses should be lowercased."
-        body["user"] = query.address.lower()
-    if query.symbol is not None:
-        body["coin"] = query.symbol
-    return body
+    # "Addresses should be lowercased."
+    body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
+    return {name: value for name, value in body.items() if value}
 
 
 def _document(response: HttpResponse) -> Json:

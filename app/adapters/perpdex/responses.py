@@ -16,7 +16,6 @@ _MAX_SIZE_DECIMALS = 8
 _MAX_MARKETS = 10_000
 _MAX_SYMBOL_LETTERS = 40
 _LARGEST_EXPONENT = 300
-_ROWS_PER_WEIGHT = 20
 _RATE_MEMBERS = {
     "funding_rate": "funding",
     "premium": "premium",
@@ -40,10 +39,9 @@ def read(topic: PerpdexTopic, document: Json) -> Json:
     Raises: Unreachable("unexpected_answer").
     """
     match topic:
-        case PerpdexTopic.ACCOUNT:
-            _require(isinstance(document, dict) and _are_objects(document.get("assetPositions")))
-        case PerpdexTopic.SPOT:
-            _require(isinstance(document, dict) and _are_objects(document.get("balances")))
+        case PerpdexTopic.ACCOUNT | PerpdexTopic.SPOT:
+            listed = "assetPositions" if topic is PerpdexTopic.ACCOUNT else "balances"
+            _require(isinstance(document, dict) and _are_objects(document.get(listed)))
         case PerpdexTopic.ORDERS:
             parse_orders(document)
         case PerpdexTopic.FILLS:
@@ -72,11 +70,6 @@ def parse_orders(document: Json) -> list[tuple[str, int]]:
     found = [(order.get("coin"), order.get("oid")) for order in document]
     _require(all(isinstance(coin, str) and type(oid) is int and 0 <= oid < 2**64 for coin, oid in found))
     return found
-
-
-def extra_weight(topic: PerpdexTopic, document: Json) -> int:
-    """Return the additional weight of a long response: one for every twenty fills."""
-    return -(-len(document) // _ROWS_PER_WEIGHT) if topic is PerpdexTopic.FILLS else 0
 
 
 def unexpected_answer() -> Unreachable:

@@ -40,8 +40,6 @@ class JupiterPrices:
     def read(self) -> Mapping[Token, int]:
         """Return prices in nano-dollars per token. Raises: Unreachable."""
         response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
-        return prices_in(response, _MINTS, _nanos, source=type(self).__name__)
-
-
-def _nanos(entry: Mapping[str, object]) -> int | None:
-    return nanos_from_json(entry.get("usdPrice"))
+        return prices_in(
+            response, _MINTS, lambda entry: nanos_from_json(entry.get("usdPrice")), source=type(self).__name__
+        )

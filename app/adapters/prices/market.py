@@ -136,7 +136,8 @@ class MarketPriceFeed:
             if reader.is_fallback and self._requested_tokens <= found.keys():
                 break
             for token, nanos in reader.read(now=self._clock()).items():
-                found[token] = _with_price(found.get(token), nanos)
+                other = found.get(token, PriceRange(nanos, nanos))
+                found[token] = PriceRange(min(other.min_nanos, nanos), max(other.max_nanos, nanos))
                 if not reader.is_exchange:
                     independent[token] = found[token]
         now = self._clock()
@@ -172,12 +173,6 @@ class _PriceSnapshot:
         return _unexpired(self.independent.get(token), now)
 
 
-def _with_price(current: PriceRange | None, nanos: int) -> PriceRange:
-    if current is None:
-        return PriceRange(nanos, nanos)
-    return PriceRange(min(current.min_nanos, nanos), max(current.max_nanos, nanos))
-
-
 def _unexpired(reading: tuple[PriceRange, float] | None, now: float) -> PriceRange | None:
     return reading[0] if reading is not None and now - reading[1] < _LAST_KNOWN_SECONDS else None
 
@@ -207,11 +202,11 @@ class _SourceReader:
             self._outage.begin(failure.reason)
             return {}
         self._outage.end()
-        plausible = {token: nanos for token, nanos in result.items() if _is_plausible(nanos)}
+        plausible = {
+            token: nanos
+            for token, nanos in result.items()
+            if type(nanos) is int and 0 < nanos < _MAX_PLAUSIBLE_USD * NANOS_PER_USD
+        }
         for token in result.keys() - plausible.keys():
             _log.warning("price_ignored", source=self._name, token=token.symbol)
         return plausible
-
-
-def _is_plausible(nanos: object) -> bool:
-    return type(nanos) is int and 0 < nanos < _MAX_PLAUSIBLE_USD * NANOS_PER_USD

@@ -82,9 +82,8 @@ class SolanaChain:
 
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
-            mint = calls.accounts([self._usdc_mint], self.level)
-            endpoint.run([mint])
-            return ["usdc_mint"] if mint.result.states[0] is None else []
+            mint = endpoint.ask(calls.accounts([self._usdc_mint], self.level))
+            return ["usdc_mint"] if mint.states[0] is None else []
 
         return self.rpc.diagnose(lambda: calls.slot(CommitmentLevel.Confirmed), missing_contracts)
 
@@ -111,9 +110,8 @@ class SolanaChain:
         if token == SOL:
             return None
         owner = Pubkey.from_string(address)
-        call = calls.accounts([tokens.account_of(owner, self._usdc_mint)], self.level)
-        self.rpc.run(call)
-        account = tokens.read_account(call.result.states[0])
+        found = self.rpc.ask(calls.accounts([tokens.account_of(owner, self._usdc_mint)], self.level))
+        account = tokens.read_account(found.states[0])
         is_frozen = account is not None and account.state == TokenAccountState.Frozen
         return "frozen" if is_frozen else None
 
@@ -121,9 +119,7 @@ class SolanaChain:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
         owner = Pubkey.from_string(address)
         usdc_account = tokens.account_of(owner, self._usdc_mint)
-        call = calls.accounts([owner, usdc_account], self.level)
-        self.rpc.run(call)
-        wallet, usdc = call.result.states
+        wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).states
         return Balances(
             (
                 TokenAmount(wallet.lamports if wallet else 0, SOL),
@@ -169,6 +165,5 @@ class SolanaChain:
 
     def head(self) -> BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""
-        call = calls.blockhash(CommitmentLevel.Confirmed)
-        self.rpc.run(call)
-        return BlockRef(number=call.result.slot, hash=call.result.blockhash)
+        latest = self.rpc.ask(calls.blockhash(CommitmentLevel.Confirmed))
+        return BlockRef(number=latest.slot, hash=latest.blockhash)

@@ -55,8 +55,7 @@ def secp256k1_secret(seed_bytes: bytes, path: Sequence[int]) -> bytes:
         # Both checks are BIP-32's; an index without a key practically never occurs, and is never used here.
         number = (int.from_bytes(tweak, "big") + int.from_bytes(key, "big")) % _SECP256K1_ORDER
         if int.from_bytes(tweak, "big") >= _SECP256K1_ORDER or number == 0:
-            msg = "this seed has no key at this path"
-            raise ValueError(msg)
+            raise ValueError("this seed has no key at this path")
         key = number.to_bytes(32, "big")
     return key
 
@@ -66,8 +65,7 @@ def ed25519_secret(seed_bytes: bytes, path: Sequence[int]) -> bytes:
     key, chain_code = _split(b"ed25519 seed", seed_bytes)
     for index in path:
         if not index & HARDENED:
-            msg = "SLIP-0010 has hardened indices only on Ed25519"
-            raise ValueError(msg)
+            raise ValueError("SLIP-0010 has hardened indices only on Ed25519")
         key, chain_code = _split(chain_code, b"\0" + key + index.to_bytes(4, "big"))
     return key
 

@@ -40,8 +40,7 @@ class _NonCopyable:
     __slots__ = ()
 
     def __reduce_ex__(self, _protocol: SupportsIndex, /) -> NoReturn:
-        msg = f"{type(self).__name__} contains secrets and cannot be pickled or copied"
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__} contains secrets and cannot be pickled or copied")
 
 
 class LocalSigner(_NonCopyable):
@@ -67,8 +66,7 @@ class LocalSigner(_NonCopyable):
     def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
         """Return `(y_parity, r, s)` over a 32-byte digest, like libsecp256k1: RFC 6979, low s."""
         if len(digest) != _DIGEST_BYTES:
-            msg = "a digest has 32 bytes"
-            raise ValueError(msg)
+            raise ValueError("a digest has 32 bytes")
         signature = self._evm.sign_recoverable(digest, hasher=None)
         r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
         return signature[64] & 1, r, s
@@ -87,8 +85,7 @@ class LocalVault(_NonCopyable):
         ids = [key_id for key_id, _ in keys]
         well_formed = all(_KEY_ID.fullmatch(key_id) and len(key) == _KEY_BYTES for key_id, key in keys)
         if not ids or not well_formed or len(set(ids)) != len(ids):
-            msg = "a vault needs at least one key; each has its own id and 32 bytes"
-            raise ValueError(msg)
+            raise ValueError("a vault needs at least one key; each has its own id and 32 bytes")
         self.current_key_id = ids[0]
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
         self._mac_keys = {
@@ -149,8 +146,7 @@ class LocalVault(_NonCopyable):
         """Seal two keys of 32 bytes unchanged; a missing one is generated. Raises: ValueError."""
         secret = (evm or secrets.token_bytes(_KEY_BYTES)) + (solana or secrets.token_bytes(_KEY_BYTES))
         if len(secret) != _PAIR_BYTES:
-            msg = "a private key has 32 bytes"
-            raise ValueError(msg)
+            raise ValueError("a private key has 32 bytes")
         pair = _signer(secret)
         return NewWallet(self.seal(secret, location), pair.evm_address, pair.solana_address)
 

@@ -69,18 +69,14 @@ class AttestationClient:
             f"{self._url}/v2/burn/USDC/fees/{source}/{destination}",
             query={"forward": "true"} if forwarded else None,
         )
-        return _parsed(
-            response, _parse_fees, refused="attestation_fees_refused", invalid="attestation_fees_invalid"
-        )
+        return _parsed(response, _parse_fees)
 
     def burn_attestation(self, source: int, tx_hash: str) -> BurnAttestation | None:
         """Return the attestation of a burn; None while the service has not seen it. Raises: Unreachable."""
         response = self._http.get(f"{self._url}/v2/messages/{source}", query={"transactionHash": tx_hash})
         if response.status == HTTPStatus.NOT_FOUND:
             return None
-        return _parsed(
-            response, _parse_messages, refused="attestation_refused", invalid="attestation_response_invalid"
-        )
+        return _parsed(response, _parse_messages)
 
     def request_reattestation(self, nonce: bytes) -> None:
         """Request a new attestation of an expired message. Raises: Unreachable."""
@@ -92,16 +88,16 @@ class AttestationClient:
             raise Unreachable("attestation_service")
 
 
-def _parsed(response: HttpResponse, parse: Callable[[Any], T], *, refused: str, invalid: str) -> T:
+def _parsed(response: HttpResponse, parse: Callable[[Any], T]) -> T:
     """Parse a response, or log why that is impossible. Raises: Unreachable."""
     body = response.json()
     if response.status != HTTPStatus.OK:
-        _log.warning(refused, status=response.status)
+        _log.warning("attestation_service_refused", status=response.status)
         raise Unreachable("attestation_service")
     try:
         return parse(body)
     except (LookupError, TypeError, ValueError, AttributeError, DecimalException):
-        _log.warning(invalid)
+        _log.warning("attestation_response_invalid", reader=parse.__name__)
         raise Unreachable("attestation_service") from None
 
 

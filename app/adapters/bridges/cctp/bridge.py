@@ -10,9 +10,11 @@ import structlog
 
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.attestations import AttestationClient, BurnAttestation, BurnFees
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters, CctpChain, MintNotFound
+from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound
 from app.adapters.bridges.cctp.deployments import DOMAINS
+from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
 from app.adapters.bridges.cctp.messages import CctpBurn, CctpMessage
+from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.rate_limited_http import no_quote
 from app.core import clock
 from app.core.chains import USDC, ChainName, Family
@@ -26,10 +28,11 @@ from app.ports.bridges import (
     BridgeStep,
     BridgeTransfer,
 )
-from app.ports.chain import SignedTransaction, Terms
+from app.ports.chain import SignedTransaction
 from app.ports.errors import Rejected, Unreachable
 from app.ports.vault import Signer
 
+CctpChain = EvmCctpChain | SolanaCctpChain
 _BPS_PER_UNIT = 10_000
 _HEADROOM = Decimal("1.1")
 """The fee follows the market until a burn is attested; only what is due then is charged."""
@@ -81,8 +84,8 @@ class CctpBridge:
             )
         try:
             fees = self._attestations.fees(
-                self._domain(self._source),
-                self._domain(self._destination),
+                DOMAINS[self._source.name],
+                DOMAINS[self._destination.name],
                 # Circle's documents disagree on whether it forwards to Solana.
                 forwarded=self._destination.name.family is Family.EVM,
             )
@@ -115,11 +118,11 @@ class CctpBridge:
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
         request, terms = offer.request, offer.terms
         order = BurnParameters(
-            domain=self._domain(self._destination),
+            domain=DOMAINS[self._destination.name],
             recipient=self._destination.mint_recipient(request.recipient),
-            max_fee_units=_int_term(terms, "most_fee"),
-            finality=_int_term(terms, "finality"),
-            is_forwarded=_int_term(terms, "forwarded") == 1,
+            max_fee_units=int(str(terms["most_fee"])),
+            finality=int(str(terms["finality"])),
+            is_forwarded=int(str(terms["forwarded"])) == 1,
         )
         return self._source.draft_burn(request, order)
 
@@ -167,7 +170,7 @@ class CctpBridge:
 
     def _fetch_attestation(self, transfer: BridgeTransfer, *, is_needed: bool) -> BurnAttestation | None:
         try:
-            return self._attestations.burn_attestation(self._domain(self._source), transfer.source_hash)
+            return self._attestations.burn_attestation(DOMAINS[self._source.name], transfer.source_hash)
         except Unreachable:
             if is_needed:
                 raise
@@ -181,7 +184,7 @@ class CctpBridge:
         proof: BridgeProof,
     ) -> BridgeProgress:
         hint = transfer.delivery_hash or (attested.forwarding_hash if attested is not None else None)
-        arrival = self._destination.find_mint(message, hint=hint, since=_int_term(transfer.terms, "since"))
+        arrival = self._destination.find_mint(message, hint=hint, since=int(str(transfer.terms["since"])))
         if isinstance(arrival, MintNotFound):
             # If another message used the nonce, only the service has the right one: it is queried again.
             return BridgeProgress(
@@ -206,13 +209,13 @@ class CctpBridge:
     def _expected_burn(self, transfer: BridgeTransfer) -> CctpBurn:
         request = transfer.request
         return CctpBurn(
-            source_domain=self._domain(self._source),
-            destination_domain=self._domain(self._destination),
+            source_domain=DOMAINS[self._source.name],
+            destination_domain=DOMAINS[self._destination.name],
             token=self._source.token(),
             sender=messages.address_word(request.sender, request.source),
             recipient=self._destination.mint_recipient(request.recipient),
             units=request.amount.units,
-            max_fee_units=_int_term(transfer.terms, "most_fee"),
+            max_fee_units=int(str(transfer.terms["most_fee"])),
         )
 
     def _fast_fee_units(self, fees: BurnFees, request: BridgeRequest) -> int | None:
@@ -251,11 +254,7 @@ class CctpBridge:
         return fee_units * _BPS_PER_UNIT <= request.amount.units * self._fee_limits.fee_bps
 
     def _is_forwarded(self, transfer: BridgeTransfer) -> bool:
-        return _int_term(transfer.terms, "forwarded") == 1
-
-    @staticmethod
-    def _domain(side: CctpChain) -> int:
-        return DOMAINS[side.name]
+        return int(str(transfer.terms["forwarded"])) == 1
 
 
 def _has_forwarding_failed(attested: BurnAttestation | None, proof: BridgeProof) -> bool:
@@ -263,10 +262,3 @@ def _has_forwarding_failed(attested: BurnAttestation | None, proof: BridgeProof)
     if attested is not None and attested.forwarding_state == "FAILED":
         return True
     return int(clock.now().timestamp()) - int(proof["attested_at"]) >= _FORWARDER_SECONDS
-
-
-def _int_term(terms: Terms, name: str) -> int:
-    value = terms[name]
-    if value is None:
-        raise ValueError("the terms lack a figure")
-    return int(value)

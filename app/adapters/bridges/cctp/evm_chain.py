@@ -32,6 +32,8 @@ _PLACEHOLDER = b"\xa5" * 376, b"\xa5" * 130
 
 
 class EvmCctpChain:
+    """Burns and mints of USDC; methods that use the network raise Unreachable."""
+
     def __init__(self, chain: EvmChain, deployment: CctpDeployment) -> None:
         self.name = chain.name
         self._chain = chain
@@ -78,6 +80,7 @@ class EvmCctpChain:
         )
 
     def assert_can_mint(self, owner: str) -> None:
+        """Check that the owner could pay for a mint now. Raises: Rejected("insufficient_gas"), Unreachable."""
         self._draft_mint_call(owner, *_PLACEHOLDER, simulates=False)
 
     def draft_mint(
@@ -92,13 +95,12 @@ class EvmCctpChain:
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
     def is_minted(self, message: CctpMessage) -> bool:
-        used = evm_mints.nonce_used_call(self._deployment.transmitter, message)
-        self._chain.rpc.run(used)
-        return used.result
+        return self._chain.rpc.ask(evm_mints.nonce_used_call(self._deployment.transmitter, message))
 
     def find_mint(
         self, message: CctpMessage, *, hint: str | None, since: int
     ) -> BridgeArrival | MintNotFound:
+        """Find the transaction that minted a message with a used nonce, which proves that some message was received."""
         search = evm_mints.MintSearch(self._deployment.transmitter, message, since)
         return search.run(self._chain.rpc, hint=hint)
 

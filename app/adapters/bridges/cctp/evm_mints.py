@@ -85,9 +85,7 @@ class MintSearch:
 
     def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | MintNotFound:
         """Search for the event, the newest blocks first, within a limit. Raises: EndpointError."""
-        head = calls.head()
-        endpoint.run([head])
-        newest = last = head.result
+        newest = last = endpoint.ask(calls.head())
         for _ in range(_MAX_RANGES):
             if last < self.since:
                 return MintNotFound.NOT_FOUND

@@ -40,6 +40,8 @@ _U64 = 2**64
 
 
 class SolanaCctpChain:
+    """The same as `EvmCctpChain`; a mint needs the recipient's token account, which is created first."""
+
     name = ChainName.SOLANA
 
     def __init__(self, chain: SolanaChain, lookup_table: str | None) -> None:
@@ -131,9 +133,8 @@ class SolanaCctpChain:
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
     def is_minted(self, message: CctpMessage) -> bool:
-        used = calls.accounts([instructions.used_nonce(message)], self._chain.level)
-        self._chain.rpc.run(used)
-        (state,) = used.result.states
+        used = self._chain.rpc.ask(calls.accounts([instructions.used_nonce(message)], self._chain.level))
+        (state,) = used.states
         return state is not None and state.owner == instructions.TRANSMITTER
 
     def find_mint(

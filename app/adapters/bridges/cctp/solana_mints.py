@@ -43,11 +43,10 @@ def _history(endpoint: RpcEndpoint, message: CctpMessage) -> list[HistoryEntry]:
     """Return the first entries of the nonce's account, oldest first; none if its beginning is too old."""
     account, before = str(instructions.used_nonce(message)), None
     for _ in range(_MAX_PAGES):
-        page = account_history.page_before(account, before)
-        endpoint.run([page])
-        if len(page.result) < account_history.MAX_PAGE:
-            return [*reversed(page.result)]
-        before = page.result[-1].signature
+        page = endpoint.ask(account_history.page_before(account, before))
+        if len(page) < account_history.MAX_PAGE:
+            return [*reversed(page)]
+        before = page[-1].signature
     return []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.adapters.bridges.portal import deposit_transactions
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.wire import TransactionReceipt, receipt_or_none
+from app.adapters.evm.client.wire import receipt_or_none
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import ContractCall
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
@@ -55,15 +55,18 @@ class PortalBridge:
 
     def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
         """Find the transaction on Base that results from the deposit. Raises: Unreachable."""
-        found = RpcCall(
-            "eth_getTransactionReceipt",
-            (transfer.source_hash,),
-            read=lambda result: self._derived_hashes(receipt_or_none(result), transfer.request.sender),
+        hashes = self._ethereum.rpc.ask(
+            RpcCall(
+                "eth_getTransactionReceipt",
+                (transfer.source_hash,),
+                read=lambda result: deposit_transactions.derived_hashes(
+                    receipt_or_none(result), portal=self._portal, sender=transfer.request.sender
+                ),
+            )
         )
-        self._ethereum.rpc.run(found)
-        if not found.result:
+        if not hashes:
             return BridgeProgress(BridgePhase.WAITING, note="source_not_seen")
-        receipt_call = calls.receipt(found.result[0], tolerates=accept_any_error)
+        receipt_call = calls.receipt(hashes[0], tolerates=accept_any_error)
         self._base.rpc.run(receipt_call)
         executed = None if receipt_call.error is not None else receipt_call.result
         if executed is None:
@@ -74,11 +77,6 @@ class PortalBridge:
             transfer.request.amount.units, executed.tx_hash, executed.block, consumes_nonce=True
         )
         return BridgeProgress(BridgePhase.ARRIVED, arrival=arrival)
-
-    def _derived_hashes(self, receipt: TransactionReceipt | None, sender: str) -> tuple[str, ...]:
-        if receipt is None:
-            return ()
-        return deposit_transactions.derived_hashes(receipt, portal=self._portal, sender=sender)
 
     def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
         """Refuse: Base itself delivers. Raises: Rejected."""

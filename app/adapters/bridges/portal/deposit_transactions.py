@@ -30,14 +30,14 @@ def deposit_call(portal: str, recipient: str, units: int) -> CallTarget:
     return CallTarget(portal, units, _DEPOSIT.encode(recipient, units, _GAS, False, b""))  # noqa: FBT003 - creates no contract
 
 
-def derived_hashes(receipt: TransactionReceipt, *, portal: str, sender: str) -> tuple[str, ...]:
+def derived_hashes(receipt: TransactionReceipt | None, *, portal: str, sender: str) -> tuple[str, ...]:
     """Return the hashes of the transactions that result from a receipt's deposits. Raises: MalformedResponseError."""
     found = []
-    for log in receipt.logs:
+    for log in receipt.logs if receipt is not None else ():
         fields = _DEPOSITED_EVENT.decode(log) if log.contract == portal else None
         if fields is not None and fields[0] == sender:
             _sender, recipient, _version, opaque = fields
-            place = bytes.fromhex(receipt.block.hash[2:]) + log.index.to_bytes(32, "big")
+            place = bytes.fromhex(log.block.hash[2:]) + log.index.to_bytes(32, "big")
             found.append(_hash(place, sender, recipient, opaque))
     return tuple(found)
 

@@ -7,7 +7,7 @@ from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, Orde
 from app.adapters.bridges.relay.payments import PaymentNotFound
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import ContractCall
 from app.ports.bridges import (
     BridgeLegKind,
     BridgeOffer,
@@ -62,10 +62,13 @@ class OrderBridge:
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
         """Draft the deposit, and simulate that it takes the amount and nothing else. Raises: Rejected, Unreachable."""
         request = offer.request
-        target = _target_in(offer)
+        call = ContractCall.from_terms(offer.terms)
+        if call is None:
+            raise ValueError("this is not an offer of an order")
+        target = call.target
         draft = self._source.draft_call(
             TransferIntent(request.sender, target.to, request.amount),
-            ContractCall(target),
+            call,
             gas=_TYPICAL_GAS,
             simulates=True,
         )
@@ -102,10 +105,3 @@ class OrderBridge:
     def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
         """Refuse: the service delivers. Raises: Rejected."""
         raise Rejected("nothing_to_deliver", details={"source_hash": transfer.source_hash})
-
-
-def _target_in(offer: BridgeOffer) -> CallTarget:
-    call = ContractCall.from_terms(offer.terms)
-    if call is None:
-        raise ValueError("this is not an offer of an order")
-    return call.target

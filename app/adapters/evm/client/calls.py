@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from app.adapters.evm.client import wire
 from app.adapters.jsonrpc.calls import RpcCall
-from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError, or_none
 from app.ports.chain import BlockRef
 
 Tolerance = Callable[[RpcError], bool]
@@ -55,7 +55,12 @@ def block(tag: str) -> RpcCall[BlockRef]:
 
 def block_or_none(tag: str, *, tolerates: Tolerance | None = None) -> RpcCall[BlockRef | None]:
     """Return a call for a block that may not exist."""
-    return RpcCall("eth_getBlockByNumber", (tag, False), read=wire.block_ref_or_none, tolerates=tolerates)
+    return RpcCall("eth_getBlockByNumber", (tag, False), read=or_none(wire.block_ref), tolerates=tolerates)
+
+
+def whole_block(number: int, *, tolerates: Tolerance | None = None) -> RpcCall[wire.RpcBlock | None]:
+    """Return a call for a block with its transactions; it may not exist."""
+    return RpcCall("eth_getBlockByNumber", (hex(number), True), read=wire.block_or_none, tolerates=tolerates)
 
 
 def transaction_input(tx_hash: str) -> RpcCall[bytes]:

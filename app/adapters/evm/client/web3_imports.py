@@ -10,15 +10,8 @@ import sys
 
 from eth_account import Account
 from eth_account.messages import SignableMessage, encode_defunct, encode_typed_data
-from eth_account.typed_transactions.typed_transaction import TypedTransaction
 
 _PYTHONS_OWN_LIMIT = 1_000
 sys.setrecursionlimit(_PYTHONS_OWN_LIMIT)
 
-__all__ = [
-    "Account",
-    "SignableMessage",
-    "TypedTransaction",
-    "encode_defunct",
-    "encode_typed_data",
-]
+__all__ = ["Account", "SignableMessage", "encode_defunct", "encode_typed_data"]

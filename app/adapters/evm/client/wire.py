@@ -126,16 +126,6 @@ def block_time(result: object) -> int:
     return count(_fields(result).get("timestamp"))
 
 
-def block_time_or_none(result: object) -> int | None:
-    """Read the timestamp of a block that may not exist."""
-    return None if result is None else block_time(result)
-
-
-def block_ref_or_none(result: object) -> BlockRef | None:
-    """Read number and hash of a block that may not exist."""
-    return None if result is None else block_ref(result)
-
-
 def block_or_none(result: object) -> RpcBlock | None:
     """Read a block that was requested with its transactions, and that may not exist."""
     if result is None:

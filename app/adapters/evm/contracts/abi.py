@@ -111,15 +111,11 @@ class _ChecksumAddressDecoder(AddressDecoder):
     decoder_fn = staticmethod(to_checksum_address)
 
 
-def _registry() -> ABIRegistry:
-    own: ABIRegistry = registry.copy()  # type: ignore[no-untyped-call]
-    own.unregister("address")
-    is_address = BaseEquals("address")  # type: ignore[no-untyped-call]
-    own.register(is_address, _AddressEncoder, _ChecksumAddressDecoder, label="address")
-    return own
-
-
-_codec = ABICodec(_registry())
+_registry: ABIRegistry = registry.copy()  # type: ignore[no-untyped-call]
+_registry.unregister("address")
+_is_address = BaseEquals("address")  # type: ignore[no-untyped-call]
+_registry.register(_is_address, _AddressEncoder, _ChecksumAddressDecoder, label="address")
+_codec = ABICodec(_registry)
 
 
 def _types(parameters: str) -> Sequence[str]:

@@ -6,18 +6,11 @@ A contract of another chain has the same address here, without its code: what is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from app.adapters.bridges.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
 from app.adapters.bridges.portal.deployments import PORTALS
 from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
-from app.adapters.evm.contracts.deployments import (
-    DEPLOYMENTS,
-    PERMIT2,
-    X402_PERMIT2_PROXY,
-    ChainlinkFeed,
-    EvmDeployment,
-)
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS, PERMIT2, X402_PERMIT2_PROXY
 
 # EIPs 4844, 2537 and 7951 end at 0x11 and 0x100; docs.optimism.io, "Predeploys".
 _PRECOMPILES = frozenset({*range(1, 0x12), 0x100})
@@ -62,26 +55,22 @@ def dead_end(address: str) -> str | None:
     return _KNOWN.get(address.lower())
 
 
-def _contracts_of(deployment: EvmDeployment) -> dict[str, str]:
-    found = {}
-    for each in fields(deployment):
-        value = getattr(deployment, each.name)
-        address = value.address if isinstance(value, ChainlinkFeed) else value
-        if isinstance(address, str) and address.startswith("0x"):
-            found[address.lower()] = f"the contract {each.name.replace('_', ' ')}"
-    return found
-
-
-def _cctp_contracts() -> list[str]:
-    return [name for each in CCTP_DEPLOYMENTS.values() for name in (each.messenger, each.transmitter)]
-
-
 _KNOWN: Mapping[str, str] = {
     **{address.lower(): noun for address, noun in _OTHERS.items()},
     **{name.lower(): "a contract of Permit2" for name in (PERMIT2, X402_PERMIT2_PROXY)},
     **{
         name.lower(): "a contract of a bridge"
-        for name in (DEPOSITORY, LIFI_DIAMOND, *PORTALS.values(), *_cctp_contracts())
+        for name in (
+            DEPOSITORY,
+            LIFI_DIAMOND,
+            *PORTALS.values(),
+            *(each.messenger for each in CCTP_DEPLOYMENTS.values()),
+            *(each.transmitter for each in CCTP_DEPLOYMENTS.values()),
+        )
     },
-    **{address: noun for each in DEPLOYMENTS.values() for address, noun in _contracts_of(each).items()},
+    **{
+        address.lower(): f"the contract {name.replace('_', ' ')}"
+        for each in DEPLOYMENTS.values()
+        for name, address in each.contracts()
+    },
 }

@@ -6,8 +6,8 @@ at the mainnet addresses, under private chain ids, so that nothing signed there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 _HOUR = 3600
@@ -57,6 +57,14 @@ class EvmDeployment:
     usdc_domain_name: str = "USD Coin"
     # Of the protocol; 0 where blocks are made on demand.
     block_seconds: float = 12.0
+
+    def contracts(self) -> Iterator[tuple[str, str]]:
+        """Yield name and address of each contract."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            address = value.address if isinstance(value, ChainlinkFeed) else value
+            if isinstance(address, str) and address.startswith("0x"):
+                yield each.name, address
 
 
 _ETHEREUM = EvmDeployment(

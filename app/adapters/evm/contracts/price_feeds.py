@@ -34,11 +34,10 @@ class ChainlinkPrices:
     def read(self) -> Mapping[Token, int]:
         """Return nano-dollars per whole token, for the feeds that are not stale. Raises: Unreachable."""
         items = [_LATEST_ROUND.at(feed.address, may_fail=True) for feed in self._feeds.values()]
-        call = contracts.multicall(self._multicall, items)
-        self._rpc.run(call)
+        rounds = self._rpc.ask(contracts.multicall(self._multicall, items))
         now = int(clock.now().timestamp())
         prices: dict[Token, int] = {}
-        for (token, feed), latest in zip(self._feeds.items(), call.result, strict=True):
+        for (token, feed), latest in zip(self._feeds.items(), rounds, strict=True):
             if latest is None:
                 continue  # no feed at this address of this chain
             _round, answer, _started_at, updated_at, _answered_in = latest

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.wire import RpcTransaction, block_or_none
+from app.adapters.evm.client.wire import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits.scan_state import EvmScanState
@@ -21,7 +22,7 @@ from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
-from app.ports.chain import BlockRef, Deposit, OwnTransaction, WatchedAddress
+from app.ports.chain import BlockRef, Deposit, WatchedAddress
 
 _ADDRESSES_PER_CALL = 500
 _BLOCKS_PER_REQUEST = 8  # whole blocks are large
@@ -40,8 +41,7 @@ class _BalanceIncrease:
     own_hashes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _IncomingTransfer:
+class _IncomingTransfer(NamedTuple):
     transaction: RpcTransaction
     block: BlockRef
 
@@ -64,7 +64,10 @@ def find_deposits(
     moved: list[WatchedAddress] = []
     for entry in outdated:
         state = EvmScanState.from_terms(entry.scan_state)
-        if balances[entry.address] != state.native_units or _may_have_changed(entry.own_transactions, state):
+        may_have_changed = any(
+            ours.sequence is not None and ours.sequence >= state.sequence for ours in entry.own_transactions
+        )
+        if balances[entry.address] != state.native_units or may_have_changed:
             moved.append(entry)
         elif block.number - state.number >= _RENEW_AFTER_BLOCKS:
             scan_states[entry.address] = state.at_block(block.number, state.native_units, state.sequence)
@@ -85,14 +88,11 @@ def find_deposits(
         elif units < 0:
             _log.warning("unexplained_outflow", address=entry.address, units=str(-units), block=block.number)
     arrivals = _incoming_transfers(endpoint, increases, until=block.number)
-    deposits: list[Deposit] = []
-    for gain in increases:
-        deposits.extend(_deposits(gain, arrivals.get(gain.address, ()), native_token, at=block))
-    return scan_states, tuple(deposits)
-
-
-def _may_have_changed(own: Iterable[OwnTransaction], scan_state: EvmScanState) -> bool:
-    return any(ours.sequence is not None and ours.sequence >= scan_state.sequence for ours in own)
+    return scan_states, tuple(
+        deposit
+        for gain in increases
+        for deposit in _deposits(gain, arrivals.get(gain.address, ()), native_token, at=block)
+    )
 
 
 def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int, at: int) -> int | None:
@@ -124,12 +124,10 @@ def _deposits(
     increase: _BalanceIncrease, transfers: Sequence[_IncomingTransfer], native_token: Token, *, at: BlockRef
 ) -> Iterable[Deposit]:
     """Yield the transactions that paid the address, and the rest as one deposit without a hash."""
-    rest = increase.units
-    parts: list[tuple[int, str | None, str | None, BlockRef]] = []
-    for arrival in transfers:
-        found = arrival.transaction
-        parts.append((found.value_units, found.tx_hash, found.sender, arrival.block))
-        rest -= found.value_units
+    parts: list[tuple[int, str | None, str | None, BlockRef]] = [
+        (paid.value_units, paid.tx_hash, paid.sender, block) for paid, block in transfers
+    ]
+    rest = increase.units - sum(units for units, *_ in parts)
     for units, tx_hash, payer, block in [*parts, *([(rest, None, None, at)] if rest > 0 else [])]:
         yield Deposit(
             address=increase.address,
@@ -155,9 +153,7 @@ def _incoming_transfers(
     candidates: list[_IncomingTransfer] = []
     for start in range(first, until + 1, _BLOCKS_PER_REQUEST):
         blocks = [
-            RpcCall(
-                "eth_getBlockByNumber", (hex(number), True), read=block_or_none, tolerates=accept_any_error
-            )
+            calls.whole_block(number, tolerates=accept_any_error)
             for number in range(start, min(start + _BLOCKS_PER_REQUEST, until + 1))
         ]
         endpoint.run(blocks)

@@ -39,7 +39,3 @@ class EvmScanState:
 
     def at_block(self, number: int, native_units: int, sequence: int) -> EvmScanState:
         return replace(self, number=number, native_units=native_units, sequence=sequence)
-
-    def with_scan_done(self) -> EvmScanState:
-        """Return the state after its first scan."""
-        return replace(self, is_unscanned=False)

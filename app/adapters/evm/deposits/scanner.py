@@ -7,6 +7,7 @@ a block during the scan, the scan is discarded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
@@ -49,9 +50,7 @@ class EvmDepositScanner:
     def _scan(
         self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None
     ) -> DepositScan:
-        head = calls.head()
-        endpoint.run([head])
-        number = head.result - self._confirmations + 1
+        number = endpoint.ask(calls.head()) - self._confirmations + 1
         if number < 0:
             return DepositScan(cursor, {}, ())
         block, at_cursor = _blocks(endpoint, number, cursor)
@@ -68,8 +67,8 @@ class EvmDepositScanner:
         scan_states, natives = native.find_deposits(
             endpoint, self._deployment, watched, native_token=self._native, block=block
         )
-        reached = block if last == number else _block(endpoint, hex(last))
-        if _block(endpoint, hex(number)) != block:
+        reached = block if last == number else endpoint.ask(calls.block(hex(last)))
+        if endpoint.ask(calls.block(hex(number))) != block:
             raise EndpointError("reorganised", perhaps_executed=True, backs_off=False)
         is_behind = cursor is not None and cursor.number > reached.number
         return DepositScan(
@@ -83,14 +82,12 @@ def _start_blocks(
     watched: Sequence[WatchedAddress], cursor: BlockRef | None, *, is_gone: bool
 ) -> Mapping[str, int]:
     """Return the block after which each address's logs are new."""
-    floors: dict[str, int] = {}
-    for entry in watched:
-        scan_state = EvmScanState.from_terms(entry.scan_state)
-        scanned_block = 0 if cursor is None else cursor.number - _REWIND_BLOCKS if is_gone else cursor.number
-        floors[entry.address] = (
-            scan_state.since if scan_state.is_unscanned else max(scan_state.since, scanned_block)
-        )
-    return floors
+    scanned_block = 0 if cursor is None else cursor.number - _REWIND_BLOCKS if is_gone else cursor.number
+    states = {entry.address: EvmScanState.from_terms(entry.scan_state) for entry in watched}
+    return {
+        address: state.since if state.is_unscanned else max(state.since, scanned_block)
+        for address, state in states.items()
+    }
 
 
 def _changed_scan_states(
@@ -101,31 +98,24 @@ def _changed_scan_states(
         before = EvmScanState.from_terms(entry.scan_state)
         after = scan_states.get(entry.address, before)
         if was_complete:
-            after = after.with_scan_done()
+            after = replace(after, is_unscanned=False)
         if after != before:
             changed[entry.address] = after.as_terms()
     return changed
 
 
 def _read_scan_state(endpoint: RpcEndpoint, address: str) -> EvmScanState:
-    head = _block(endpoint, "latest")
+    head = endpoint.ask(calls.block("latest"))
     tag = hex(head.number)
     used, balance = calls.nonce(address, tag), calls.balance(address, tag)
     endpoint.run([used, balance])
     return EvmScanState(head.number, head.number, balance.result, used.result, is_unscanned=True)
 
 
-def _block(endpoint: RpcEndpoint, tag: str) -> BlockRef:
-    call = calls.block(tag)
-    endpoint.run([call])
-    return call.result
-
-
 def _blocks(endpoint: RpcEndpoint, number: int, cursor: BlockRef | None) -> tuple[BlockRef, BlockRef | None]:
     block = calls.block(hex(number))
     if cursor is None or cursor.number == number:
-        endpoint.run([block])
-        return block.result, block.result
+        return (found := endpoint.ask(block)), found
     at_cursor = calls.block_or_none(hex(cursor.number))
     endpoint.run([block, at_cursor])
     return block.result, at_cursor.result

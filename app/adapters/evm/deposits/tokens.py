@@ -56,19 +56,10 @@ def find_deposits(
             # A mint while a bridge is about to deliver belongs to that bridge.
             is_bridged = payer == ZERO_EVM_ADDRESS and recipient in minted
             if is_new and is_incoming and not is_bridged and log.tx_hash not in own[recipient]:
-                found.append(_deposit(transfer, ordinal))
+                position = f"usdc:{recipient}:{ordinal}"
+                amount = TokenAmount(units, USDC)
+                found.append(Deposit(recipient, amount, log.tx_hash, payer, position, log.block))
     return tuple(deposit for deposit in found if deposit.block.number <= last), last
-
-
-def _deposit(transfer: _Transfer, ordinal: int) -> Deposit:
-    return Deposit(
-        address=transfer.recipient,
-        amount=TokenAmount(transfer.units, USDC),
-        tx_hash=transfer.log.tx_hash,
-        payer=transfer.payer,
-        position=f"usdc:{transfer.recipient}:{ordinal}",
-        block=transfer.log.block,
-    )
 
 
 def _numbered(transfers: Sequence[_Transfer]) -> Iterator[tuple[_Transfer, int]]:

@@ -115,10 +115,11 @@ class AuthorizationPoller:
         outcomes = {}
         for (key, each), is_used, was_used in zip(authorizations.items(), are_used, were_used, strict=True):
             if is_used and each.nonce in uses:
-                outcomes[key] = _used_in(uses[each.nonce], head=head.result)
+                log = uses[each.nonce]
+                outcomes[key] = _used(log.block, head=head.result, tx_hash=log.tx_hash)
             elif is_used and was_used and final.error is None:
                 _log.error("authorization_use_not_found", transaction_id=key, nonce="0x" + each.nonce.hex())
-                outcomes[key] = _used_before(_block(endpoint, tag), head=head.result)
+                outcomes[key] = _used(endpoint.ask(calls.block(tag)), head=head.result)
             elif not is_used and not was_used and final_time >= each.valid_before:
                 outcomes[key] = TransactionOutcome(TransactionStatus.VOID)
             else:
@@ -185,28 +186,15 @@ def _uses_at(reading: RpcCall[tuple[Any, ...]], authorizations: Collection[OpenA
     return [time, *(each.is_used(state) for each, state in zip(authorizations, states, strict=True))]
 
 
-def _block(endpoint: RpcEndpoint, tag: str) -> BlockRef:
-    found = calls.block(tag)
-    endpoint.run([found])
-    return found.result
+def _used(block: BlockRef, *, head: int, tx_hash: str | None = None) -> TransactionOutcome:
+    """Return the outcome of a use: a transaction that reverts leaves no logs, and its submitter pays the fee.
 
-
-def _used_before(block: BlockRef, *, head: int) -> TransactionOutcome:
-    """Return the outcome of a use that a final block includes and no log shows: paid, by an unknown transaction."""
+    Without a hash, a final block includes the use and no log shows it: paid, by an unknown transaction.
+    """
     return TransactionOutcome(
         TransactionStatus.SUCCEEDED,
+        tx_hash=tx_hash,
         block=block,
         confirmations=max(head - block.number + 1, 0),
-        fee_units=0,
-    )
-
-
-def _used_in(log: EventLog, *, head: int) -> TransactionOutcome:
-    """Return the outcome of a use; a transaction that reverts leaves no logs, and its submitter pays the fee."""
-    return TransactionOutcome(
-        TransactionStatus.SUCCEEDED,
-        tx_hash=log.tx_hash,
-        block=log.block,
-        confirmations=max(head - log.block.number + 1, 0),
         fee_units=0,
     )

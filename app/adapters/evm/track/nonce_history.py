@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import RpcTransaction, block_or_none, hex_bytes, quantity
+from app.adapters.evm.client.wire import RpcTransaction, hex_bytes, quantity
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.adapters.jsonrpc.replies import or_none
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import NonceUse, SentTransaction, StoredTransaction
@@ -73,7 +73,7 @@ class NonceHistoryReader:
     def _describe(
         self, endpoint: RpcEndpoint, found: RpcTransaction, sender: str, expected: StoredTransaction | None
     ) -> SentTransaction:
-        data = _data(found)
+        data = hex_bytes(found.fields.get("input", found.fields.get("data")))
         target = CallTarget(found.recipient or "", found.value_units, data)
         recipient, amount = found.recipient, None
         if not data:
@@ -121,9 +121,7 @@ def _latest_counts(endpoint: RpcEndpoint, addresses: Sequence[str]) -> list[int]
 
 
 def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTransaction | None:
-    head = calls.head()
-    endpoint.run([head])
-    lowest, highest = 0, head.result
+    lowest, highest = 0, endpoint.ask(calls.head())
     while lowest < highest:
         middle = (lowest + highest) // 2
         call = calls.nonce(sender, hex(middle), tolerates=accept_any_error)
@@ -133,10 +131,8 @@ def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTran
             highest = middle
         else:
             lowest = middle + 1
-    block = RpcCall("eth_getBlockByNumber", (hex(highest), True), read=block_or_none)
-    endpoint.run([block])
-    listed = () if block.result is None else block.result.transactions
-    for each in listed:
+    block = endpoint.ask(calls.whole_block(highest))
+    for each in () if block is None else block.transactions:
         if each.sender == sender and quantity(each.fields.get("nonce")) == sequence:
             return each
     return None
@@ -144,18 +140,9 @@ def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTran
 
 def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
     """Read the raw signed bytes; not every node has the method."""
-    call = RpcCall("eth_getRawTransactionByHash", (tx_hash,), read=_bytes_or_none, tolerates=accept_any_error)
+    call = RpcCall(
+        "eth_getRawTransactionByHash", (tx_hash,), read=or_none(hex_bytes), tolerates=accept_any_error
+    )
     endpoint.run([call])
     raw = None if call.error is not None else call.result
     return raw if raw and transactions.hash_of(raw) == tx_hash else None
-
-
-def _bytes_or_none(result: object) -> bytes | None:
-    return None if result is None else hex_bytes(result)
-
-
-def _data(found: RpcTransaction) -> bytes:
-    input_field = found.fields.get("input", found.fields.get("data"))
-    if input_field is None:
-        raise MalformedResponseError("expected a transaction's data")
-    return hex_bytes(input_field)

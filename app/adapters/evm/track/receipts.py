@@ -57,7 +57,9 @@ class EvmReceiptPoller:
         # possible: a single movement that has landed is settled with one request less.
         head = calls.head()
         fits_in_batch = sum(len(watch.tx_hashes) for watch in possible) % MAX_BATCH != 0
-        landed, unmined = self._receipts(possible, *([head] if fits_in_batch else []))
+        receipts = _receipt_calls(possible)
+        self._rpc.run(*(call for _, call in receipts), *([head] if fits_in_batch else []))
+        landed, unmined = _split_by_receipt(possible, receipts)
         head_calls = [head] if landed and not fits_in_batch else []
         senders = set() if landed_only else {watch.sender for watch in unmined}
         counts = self._safe_counts(senders, *head_calls)
@@ -82,9 +84,7 @@ class EvmReceiptPoller:
         )
         if safe.error is None and safe.result is not None:
             return orphaned, safe.result.number
-        head = calls.head()
-        self._rpc.run(head)
-        return orphaned, max(head.result - _SAFE_DEPTH, 0)
+        return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _outcomes_of_used_nonces(
         self, queries: Sequence[TransactionQuery]
@@ -106,23 +106,15 @@ class EvmReceiptPoller:
         used = {sender: call.result for sender, call in counts.items()}
         return [watch for watch in queries if watch.sequence is None or _is_nonce_used(watch, used)]
 
-    def _receipts(
-        self, queries: Sequence[TransactionQuery], *also: RpcCall[int]
-    ) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
-        receipts = _receipt_calls(queries)
-        self._rpc.run(*(call for _, call in receipts), *also)
-        return _split_by_receipt(queries, receipts)
-
     def _safe_counts(self, senders: Iterable[str], *also: RpcCall[int]) -> Mapping[str, int]:
         """Return how many nonces each sender has used at `safe` depth."""
         counts = _nonces(senders, "safe")
         self._rpc.run(*counts.values(), *also)
         if any(call.error for call in counts.values()):
-            head = calls.head()
-            self._rpc.run(head)
-            if head.result < _SAFE_DEPTH:
+            head = self._rpc.ask(calls.head())
+            if head < _SAFE_DEPTH:
                 return {}
-            counts = _nonces(senders, hex(head.result - _SAFE_DEPTH))
+            counts = _nonces(senders, hex(head - _SAFE_DEPTH))
             self._rpc.run(*counts.values())
         return _results(counts)
 

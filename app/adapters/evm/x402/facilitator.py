@@ -12,7 +12,7 @@ from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
-from app.adapters.evm.client.wire import EventLog, TransactionReceipt, block_time_or_none, hex_bytes
+from app.adapters.evm.client.wire import EventLog, TransactionReceipt, block_time, hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.send import refusals
@@ -23,6 +23,7 @@ from app.adapters.evm.x402 import eip3009, known_wallets
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.replies import or_none
 from app.core.chains import native
 from app.ports.chain import Terms, TransactionDraft
 from app.ports.errors import Rejected
@@ -232,7 +233,7 @@ class EvmFacilitator:
         receipt = found.result
         if receipt is None:
             return None
-        mined_at = RpcCall("eth_getBlockByHash", (receipt.block.hash, False), read=block_time_or_none)
+        mined_at = RpcCall("eth_getBlockByHash", (receipt.block.hash, False), read=or_none(block_time))
         endpoint.run([mined_at])
         if mined_at.result is None:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from solders.pubkey import Pubkey
 from solders.rpc.requests import Body, GetGenesisHash
@@ -32,8 +32,6 @@ class SolanaRpcCall(RpcCall[T]):
 
     __slots__ = ()
 
-    tolerates_malformed: ClassVar[bool] = True
-
     def __init__(
         self,
         request: Body,
@@ -42,7 +40,9 @@ class SolanaRpcCall(RpcCall[T]):
         tolerates: Callable[[RpcError], bool] | None = None,
     ) -> None:
         typed = json.loads(request.to_json())
-        super().__init__(typed["method"], typed.get("params", ()), read=read, tolerates=tolerates)
+        super().__init__(
+            typed["method"], typed.get("params", ()), read=read, tolerates=tolerates, tolerates_malformed=True
+        )
 
 
 class SolanaRpc(JsonRpc):

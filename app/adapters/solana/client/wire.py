@@ -169,9 +169,7 @@ def accounts(count: int) -> Callable[[object], Accounts]:
     """Return a reader of `getMultipleAccounts` for this many accounts."""
 
     def read(result: object) -> Accounts:
-        found = entries(field(result, "value"))
-        if len(found) != count:
-            raise MalformedResponseError("expected all accounts")
+        found = _all(count, field(result, "value"))
         return Accounts(_slot_of(result), tuple(_account(entry) for entry in found))
 
     return read
@@ -221,9 +219,7 @@ def simulation_with(count: int) -> Callable[[object], tuple[Simulation, tuple[Ac
         tried = simulation(result)
         if tried.error is not None:
             return tried, ()
-        states = entries(field(field(result, "value"), "accounts"))
-        if len(states) != count:
-            raise MalformedResponseError("expected all accounts")
+        states = _all(count, field(field(result, "value"), "accounts"))
         return tried, tuple(_account(entry) for entry in states)
 
     return read
@@ -233,9 +229,7 @@ def statuses(count: int) -> Callable[[object], SignatureStatuses]:
     """Return a reader of `getSignatureStatuses` for this many signatures."""
 
     def read(result: object) -> SignatureStatuses:
-        found = entries(field(result, "value"))
-        if len(found) != count:
-            raise MalformedResponseError("expected all statuses")
+        found = _all(count, field(result, "value"))
         return SignatureStatuses(_slot_of(result), tuple(_status(entry) for entry in found))
 
     return read
@@ -341,6 +335,12 @@ def _signature(value: object) -> str:
         return str(Signature.from_string(text(value)))
     except ValueError:
         raise MalformedResponseError("expected a signature") from None
+
+
+def _all(count: int, value: object) -> Sequence[object]:
+    if len(found := entries(value)) != count:
+        raise MalformedResponseError("expected one entry for each that was requested")
+    return found
 
 
 def _slot_of(result: object) -> int:

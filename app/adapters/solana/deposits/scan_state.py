@@ -50,19 +50,13 @@ class SolanaScanState:
 
     @classmethod
     def from_terms(cls, terms: Terms) -> SolanaScanState:
-        doubt, wallet_before, tokens_before = (
-            terms["doubt"], terms["wallet_before"], terms["tokens_before"],
-        )  # fmt: skip
+        doubt = terms["doubt"]
         return cls(
             since=int(terms["since"] or 0),
             lamports=int(terms["lamports"] or 0),
             usdc_units=int(terms["usdc_units"] or 0),
-            wallet=HistoryProgress(
-                _parse_entries(terms["wallet"]), None if wallet_before is None else str(wallet_before)
-            ),
-            tokens=HistoryProgress(
-                _parse_entries(terms["tokens"]), None if tokens_before is None else str(tokens_before)
-            ),
+            wallet=_parse_progress(terms, "wallet"),
+            tokens=_parse_progress(terms, "tokens"),
             mismatch_slot=None if doubt is None else int(doubt),
         )
 
@@ -71,6 +65,10 @@ def _format_entries(recent: Sequence[HistoryEntry]) -> str:
     return " ".join(f"{entry.slot}:{entry.signature}" for entry in recent)
 
 
-def _parse_entries(written: str | int | None) -> tuple[HistoryEntry, ...]:
-    parts = [part.partition(":") for part in str(written or "").split()]
-    return tuple(HistoryEntry(signature, int(slot)) for slot, _, signature in parts)
+def _parse_progress(terms: Terms, name: str) -> HistoryProgress:
+    parts = [part.partition(":") for part in str(terms[name] or "").split()]
+    before = terms[f"{name}_before"]
+    return HistoryProgress(
+        tuple(HistoryEntry(signature, int(slot)) for slot, _, signature in parts),
+        None if before is None else str(before),
+    )

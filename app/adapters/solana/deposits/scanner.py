@@ -96,18 +96,15 @@ class SolanaDepositScanner:
     def _scan(
         self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None
     ) -> DepositScan:
-        latest = calls.blockhash(CommitmentLevel.Finalized)
-        endpoint.run([latest])
-        if cursor is not None and latest.result.slot < cursor.number:
+        latest = endpoint.ask(calls.blockhash(CommitmentLevel.Finalized))
+        if cursor is not None and latest.slot < cursor.number:
             raise EndpointError("lagging")
         changed = [
             account
-            for account in self._read_accounts(endpoint, watched, latest.result)
+            for account in self._read_accounts(endpoint, watched, latest)
             if not account.is_explained or account.scan_state.is_reading_history
         ]
-        unread = _unread_histories(
-            endpoint, changed, read_limits=self._read_limits, at_least=latest.result.slot
-        )
+        unread = _unread_histories(endpoint, changed, read_limits=self._read_limits, at_least=latest.slot)
         shares = _allocate(unread, self._read_limits.transactions)
         landed_by_signature = account_history.transactions(
             endpoint, dict.fromkeys(entry.signature for entries in shares.values() for entry in entries)
@@ -116,15 +113,11 @@ class SolanaDepositScanner:
         deposits: list[Deposit] = []
         for history in unread:
             address = history.account.watched.address
-            scan_state, found = _read_deposits(
-                history, shares[address], landed_by_signature, at=latest.result.slot
-            )
+            scan_state, found = _read_deposits(history, shares[address], landed_by_signature, at=latest.slot)
             deposits += found
             if scan_state != history.account.scan_state:
                 scan_states[address] = scan_state.as_terms()
-        return DepositScan(
-            BlockRef(latest.result.slot, latest.result.blockhash), scan_states, tuple(deposits)
-        )
+        return DepositScan(BlockRef(latest.slot, latest.blockhash), scan_states, tuple(deposits))
 
     def _read_accounts(
         self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], latest: Blockhash
@@ -192,20 +185,15 @@ def _unread_histories(
         progress, of_tokens = found[account.holder.token_account]
         scan_state = replace(account.scan_state, wallet=wallet, tokens=progress)
         # A transaction may be in both histories. While one of them is being read, its order is not known.
-        entries = (
-            {}
-            if scan_state.is_reading_history
-            else {entry.signature: entry for entry in (*of_wallet, *of_tokens)}
-        )
+        listed = () if scan_state.is_reading_history else (*of_wallet, *of_tokens)
         # What landed after this scan began belongs to the next.
-        unread = [
-            e
-            for e in entries.values()
-            if e.signature not in scan_state.recent_signatures and e.slot <= at_least
-        ]
-        histories.append(
-            _UnreadHistory(account, scan_state, tuple(sorted(unread, key=lambda entry: entry.slot)))
-        )
+        unread = {
+            entry.signature: entry
+            for entry in listed
+            if entry.signature not in scan_state.recent_signatures and entry.slot <= at_least
+        }
+        entries = tuple(sorted(unread.values(), key=lambda entry: entry.slot))
+        histories.append(_UnreadHistory(account, scan_state, entries))
     return histories
 
 
@@ -282,21 +270,16 @@ def _deposits(holder: TokenHolder, entry: HistoryEntry, landed: LandedTransactio
     change = balance_changes.balance_change(holder, landed)
     # A finalized transaction does not move; its signature identifies it within that slot.
     block = BlockRef(landed.slot, entry.signature)
-    if change.lamports > 0:
-        yield Deposit(
-            address=holder.address,
-            amount=TokenAmount(change.lamports, SOL),
-            tx_hash=entry.signature,
-            payer=balance_changes.payer_of_lamports(landed),
-            position=f"sol:{holder.address}",
-            block=block,
-        )
-    if change.usdc_units > 0:
-        yield Deposit(
-            address=holder.address,
-            amount=TokenAmount(change.usdc_units, USDC),
-            tx_hash=entry.signature,
-            payer=balance_changes.payer_of_tokens(landed, holder.mint),
-            position=f"usdc:{holder.address}",
-            block=block,
-        )
+    for amount, payer in (
+        (TokenAmount(change.lamports, SOL), balance_changes.payer_of_lamports(landed)),
+        (TokenAmount(change.usdc_units, USDC), balance_changes.payer_of_tokens(landed, holder.mint)),
+    ):
+        if amount.units > 0:
+            yield Deposit(
+                address=holder.address,
+                amount=amount,
+                tx_hash=entry.signature,
+                payer=payer,
+                position=f"{amount.token.symbol.lower()}:{holder.address}",
+                block=block,
+            )

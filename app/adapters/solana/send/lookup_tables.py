@@ -24,9 +24,8 @@ def read_tables(rpc: SolanaRpc, tables: Sequence[Pubkey]) -> list[AddressLookupT
     """Read tables. Raises: Rejected("unsafe_instructions") for any other account, Unreachable."""
     if not tables:
         return []
-    call = calls.accounts(tables, CommitmentLevel.Confirmed)
-    rpc.run(call)
-    return [_table(key, state) for key, state in zip(tables, call.result.states, strict=True)]
+    states = rpc.ask(calls.accounts(tables, CommitmentLevel.Confirmed)).states
+    return [_table(key, state) for key, state in zip(tables, states, strict=True)]
 
 
 def _table(key: Pubkey, state: AccountState | None) -> AddressLookupTableAccount:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
@@ -101,14 +100,6 @@ def simulate(
     )
 
 
-class _EstimateCall(RpcCall[int]):
-    """A call for the endpoint's recommended price; without a usable response, recent prices decide."""
-
-    __slots__ = ()
-
-    tolerates_malformed: ClassVar[bool] = True
-
-
 def _simulate(
     rpc: SolanaRpc,
     endpoint: RpcEndpoint,
@@ -130,11 +121,13 @@ def _simulate(
     # Our own accounts are idle: the fees of busy ones show what landing costs now. A node returns the highest of all.
     priced = [*writable, *rpc.busy_accounts]
     prices = SolanaRpcCall(GetRecentPrioritizationFees(priced), priority_prices)
-    estimate = _EstimateCall(
+    # Without a usable response, recent prices decide.
+    estimate = RpcCall(
         "getPriorityFeeEstimate",
         ({"accountKeys": [str(key) for key in priced], "options": {"recommended": True}},),
         read=priority_estimate,
         tolerates=accept_any_error,
+        tolerates_malformed=True,
     )
     trial = SolanaRpcCall(
         SimulateVersionedTransaction(transactions.unsigned_transaction(message), config),

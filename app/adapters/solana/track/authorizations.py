@@ -111,7 +111,10 @@ class SponsoredTransferPoller:
         """
         if not payments:
             return {}, ()
-        found = dict(self._rpc.run_on_first(lambda endpoint: self._confirmed_view(endpoint, payments)).found)
+        view = self._rpc.run_on_first(
+            lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed)
+        )
+        found = dict(view.found)
         missing = [each for each in payments if each.key not in found]
         if landed_only or not missing:
             return found, ()
@@ -120,9 +123,6 @@ class SponsoredTransferPoller:
         for view in views:
             found |= view.found
         return found, {key for view in views for key in view.complete} - found.keys()
-
-    def _confirmed_view(self, endpoint: RpcEndpoint, payments: Sequence[OpenPayment]) -> _HistoryView:
-        return self._histories(endpoint, payments, CommitmentLevel.Confirmed)
 
     def _finalized_view(self, endpoint: RpcEndpoint, payments: Sequence[OpenPayment]) -> _HistoryView:
         """Read the finalized moment, and only then the histories. Raises: EndpointError."""

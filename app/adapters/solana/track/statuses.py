@@ -24,6 +24,7 @@ from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.replies import or_none
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import (
@@ -192,7 +193,11 @@ class SolanaReceiptPoller:
                 continue
             tx_hash, status = landed[watch.key]
             landed_transaction = account_history.landed_transaction(calls[tx_hash])
-            received = self._received(watch, landed_transaction)
+            received = None
+            if watch.expected_token is not None and landed_transaction is not None:
+                received = swap_output.swap_output(
+                    landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint
+                )
             if watch.expected_token is not None and received is None and not status.failed:
                 if finalized - status.slot <= MAX_UNAVAILABLE_SLOTS:
                     continue  # the received amount is not known yet
@@ -207,13 +212,6 @@ class SolanaReceiptPoller:
                 received_units=received,
             )
         return settled
-
-    def _received(self, query: TransactionQuery, landed_transaction: LandedTransaction | None) -> int | None:
-        if query.expected_token is None or landed_transaction is None:
-            return None
-        return swap_output.swap_output(
-            landed_transaction, query.sender, query.expected_token, usdc_mint=self._mint
-        )
 
 
 def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
@@ -280,7 +278,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
     ]
     proofs = {
         block: SolanaRpcCall(
-            GetBlock(block.number, _WITH_SIGNATURES), _signatures, tolerates=accept_any_error
+            GetBlock(block.number, _WITH_SIGNATURES), or_none(_signatures), tolerates=accept_any_error
         )
         for block in suspects
         if block.number <= snapshot.finalized.slot
@@ -295,19 +293,15 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
         },
     )
     is_gone = {
-        block: True if block.number in skipped else _is_orphaned(block, proof)
+        block: block.number in skipped or block.hash not in (proof.result or ())
         for block, proof in proofs.items()
+        if block.number in skipped or (proof.error is None and proof.result is not None)
     }
     return _BlockCheck(
         orphaned=frozenset(block for block, orphaned in is_gone.items() if orphaned),
         unproven=frozenset(block for block in suspects if is_gone.get(block) is None),
         slot=snapshot.finalized.slot,
     )
-
-
-def _is_orphaned(block: BlockRef, proof: SolanaRpcCall[frozenset[str] | None]) -> bool | None:
-    """Return whether a finalized block lacks a transaction, or None if it cannot be shown."""
-    return None if proof.error is not None or proof.result is None else block.hash not in proof.result
 
 
 def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[int]:
@@ -325,7 +319,7 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     }
     endpoint.run([*following.values()])
     parents = {
-        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), _parent_slot, tolerates=accept_any_error)
+        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), or_none(_parent_slot), tolerates=accept_any_error)
         for slot, call in following.items()
         if call.error is None and call.result is not None
     }
@@ -342,13 +336,11 @@ def _first_slot(result: object) -> int | None:
     return number(found[0]) if found else None
 
 
-def _parent_slot(result: object) -> int | None:
-    return None if result is None else number(field(result, "parentSlot"))
+def _parent_slot(result: object) -> int:
+    return number(field(result, "parentSlot"))
 
 
-def _signatures(result: object) -> frozenset[str] | None:
-    if result is None:
-        return None
+def _signatures(result: object) -> frozenset[str]:
     return frozenset(text(entry) for entry in entries(field(result, "signatures")))
 
 

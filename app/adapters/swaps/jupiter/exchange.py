@@ -19,9 +19,7 @@ from spl.token.models import SyncNativeParams
 from app.adapters.funds import require
 from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.client.wire import (
-    AccountState,
-)
+from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import fees, lookup_tables, refusals, tokens, transactions
 from app.adapters.solana.send.drafts import assert_payer_rent_exempt, assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate

@@ -41,9 +41,8 @@ class UniswapExchange:
         Raises: Rejected("no_liquidity"), Unreachable.
         """
         inner = [calls.quote(self._deployment, request, tier) for tier in calls.FEE_TIERS]
-        answers = contracts.multicall(self._deployment.multicall3, inner)
-        self._chain.rpc.run(answers)
-        quotes = zip(answers.result, calls.FEE_TIERS, strict=True)
+        answers = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        quotes = zip(answers, calls.FEE_TIERS, strict=True)
         offered = [(quoted[0], tier) for quoted, tier in quotes if quoted is not None]
         if not offered:
             raise Rejected("no_liquidity")
@@ -115,9 +114,7 @@ class UniswapExchange:
         inner = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)]
         if request.input_amount.token == USDC:
             inner += permits.permit_calls(self._deployment, request.owner)
-        call = contracts.multicall(self._deployment.multicall3, inner)
-        self._chain.rpc.run(call)
-        block_time, *facts = call.result
+        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         return (PermitFacts(*facts) if facts else None), block_time
 
     def _assert_exact_effects(self, draft: TransactionDraft, target: CallTarget, swap: UniswapSwap) -> None:
