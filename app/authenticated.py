@@ -216,11 +216,16 @@ def changing(
     seal.restamp(session, rows)
 
 
-def change(
-    session: Session, model: Any, *conditions: ColumnElement[bool], reduces_power: bool = False, **values: Any
-) -> int:
+def change(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
     """Change the rows that meet conditions, with new MACs; return how many. Raises: RowChanged."""
-    with changing(session, model, *conditions, reduces_power=reduces_power):
+    with changing(session, model, *conditions):
+        done: Any = session.execute(update(model).where(*conditions).values(values))
+        return int(done.rowcount)
+
+
+def withdraw(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
+    """Change the rows that meet conditions so that they give less power; return how many."""
+    with changing(session, model, *conditions, reduces_power=True):
         done: Any = session.execute(update(model).where(*conditions).values(values))
         return int(done.rowcount)
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
 
-from app.authenticated import change
+from app.authenticated import change, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db import row_locks
@@ -63,8 +63,7 @@ def delete_agent(session: Session, agent_id: str) -> None:
     """Delete a locked agent: revoke its keys and its owner's, and keep only an anonymised row."""
     now = clock.now()
     for table in (ApiKey, OwnerKey):
-        is_valid = (table.agent_id == agent_id, table.revoked_at.is_(None))
-        change(session, table, *is_valid, reduces_power=True, revoked_at=now)
+        withdraw(session, table, table.agent_id == agent_id, table.revoked_at.is_(None), revoked_at=now)
     change(session, OwnerKey, OwnerKey.agent_id == agent_id, owner_email=None)
     erased = {"name": DELETED_NAME, "email": None, "claimed_email": None}
     change(session, Agent, Agent.id == agent_id, **erased, deleted_at=now)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import case, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import change, changing
+from app.authenticated import changing, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db.statements import page_of
@@ -100,8 +100,7 @@ def list_gateway_keys(session: Session, page: PageRequest) -> Page[GatewayKeyVie
 def revoke_gateway_key(session: Session, key_id: str) -> bool:
     """Revoke a gateway-only key; return whether this call did so. Raises: NotFound."""
     is_key = (ApiKey.id == key_id, ApiKey.kind == KeyKind.GATEWAY.value)
-    is_valid = ApiKey.revoked_at.is_(None)
-    if change(session, ApiKey, *is_key, is_valid, reduces_power=True, revoked_at=clock.now()):
+    if withdraw(session, ApiKey, *is_key, ApiKey.revoked_at.is_(None), revoked_at=clock.now()):
         return True
     if session.scalar(select(ApiKey.id).where(*is_key)) is None:
         raise NotFound("There is no such gateway-only key.")

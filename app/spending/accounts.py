@@ -15,7 +15,7 @@ from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, select, upd
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Session
 
-from app.authenticated import RowSeal, change
+from app.authenticated import RowSeal, change, withdraw
 from app.core import clock
 from app.db import row_locks
 from app.db.prepared import PreparedInsert, PreparedStatement
@@ -130,7 +130,7 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
     lock_accounts_of(session, [agent_id])
     frozen_at = clock.now() if frozen else None
     is_agents = SpendingAccount.agent_id == agent_id
-    change(session, SpendingAccount, is_agents, reduces_power=frozen, frozen_at=frozen_at)
+    (withdraw if frozen else change)(session, SpendingAccount, is_agents, frozen_at=frozen_at)
 
 
 def advance_controls_version(session: Session, wallet_ids: Collection[str]) -> None:

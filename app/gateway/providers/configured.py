@@ -203,7 +203,6 @@ class ProviderRow(pydantic.BaseModel):
     networks: dict[LowerText, Text] = {}
     endpoints: dict[LowerText, HttpUrl] = {}
     x402_price_usd: Nanos = 0
-    key_field: Text = ""
     usage_request: pydantic.StrictBool = True
     output_limit_field: Literal[
         "", "max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens"
