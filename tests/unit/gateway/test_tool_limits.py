@@ -375,3 +375,10 @@ def test_snapshots_of_a_speech_model_cost_the_same_as_the_model() -> None:
         for model in ("gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
     ]
     assert worst[0].cost_nanos == worst[1].cost_nanos < 10_000_000
+
+
+def test_many_hosted_tools_are_refused_before_their_limits_are_looked_for() -> None:
+    tools = [{"type": "web_search_20250305", "name": "web_search"} for _ in range(20_000)]
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 10, "messages": [], "tools": tools}
+    with pytest.raises(InvalidInput, match="20000 hosted tools: at most 128"):
+        call(Dialect.ANTHROPIC, MESSAGES, body)

@@ -30,6 +30,7 @@ from app.gateway.dialects.request.tool_costs import ADVISOR_TOKENS, LIMITED, Hos
 _MAX_RESULTS = 25
 # messages[0].content[0].tool.definition: no place where a provider reads tools is deeper.
 _MAX_PATH = 8
+_MAX_HOSTED_TOOLS = 128
 # developers.openai.com, "Pricing", section "Tools". A container is billed by the minute, at least five; here always
 # the 20 minutes after which an idle one ends.
 _CONTAINER_NANOS = {"1g": 30_000_000, "4g": 120_000_000, "16g": 480_000_000, "64g": 1_920_000_000}
@@ -83,12 +84,19 @@ def read_hosted_tools(
         kinds, expected = _SHAPES[name]
         if parsed[name] is not None and not isinstance(parsed[name], kinds):
             raise InvalidInput.field(name, f"must be {expected}: its cost is read from it")
-    found = [
-        _read_tool(dialect, parsed, kind, billing, definition)
+    hosted = [
+        (kind, billing, definition)
         for definition in _iter_tools(surface, parsed)
         for kind, billing in _classify(dialect, surface, definition)
         if billing is not ToolBilling.NOTHING
     ]
+    if len(hosted) > _MAX_HOSTED_TOOLS:
+        raise InvalidInput.field(
+            "tools", f"has {len(hosted)} hosted tools: at most {_MAX_HOSTED_TOOLS} are allowed"
+        )
+    are_limited = dialect is not Dialect.GEMINI and any(billing in LIMITED for _, billing, _ in hosted)
+    paths = _paths(parsed) if are_limited else {}
+    found = [_read_tool(dialect, paths, kind, billing, definition) for kind, billing, definition in hosted]
     models = [each.lower() for each in models]
     is_research = any("deep-research" in each for each in models)
     if (dialect is Dialect.GROQ and _COMPOUND.fullmatch(models[0])) or (
@@ -186,7 +194,7 @@ def _kind(definition: Mapping[str, Any]) -> str:
 
 def _read_tool(
     dialect: Dialect,
-    parsed: Mapping[str, Any],
+    paths: Mapping[int, tuple[str | int, ...]],
     kind: str,
     billing: ToolBilling,
     definition: Mapping[str, Any],
@@ -213,23 +221,24 @@ def _read_tool(
         call = SubCall(model, 0, tokens or ADVISOR_TOKENS)
         tool = tool._replace(sub_call=call, has_tokens=bool(tokens), uses=uses or None)
     if billing in LIMITED and dialect is not Dialect.GEMINI:
-        path = (*_path_to(parsed, definition), *below)
-        if len(path) > _MAX_PATH:
+        if id(definition) not in paths:
             raise InvalidInput.field("tools", f"may contain {kind} in the request's own list of tools only")
-        return tool._replace(path=path)
+        return tool._replace(path=(*paths[id(definition)], *below))
     return tool
 
 
-def _path_to(parsed: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str | int, ...]:
-    # The request's own list of tools is looked at first.
-    stack: list[tuple[tuple[str | int, ...], Any]] = [((), parsed), (("tools",), parsed.get("tools"))]
+def _paths(parsed: Mapping[str, Any]) -> dict[int, tuple[str | int, ...]]:
+    """Return the path of each object that is not deeper than a limit can be set, by its identity."""
+    paths: dict[int, tuple[str | int, ...]] = {}
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), parsed)]
     while stack:
         path, node = stack.pop()
-        if node is wanted:
-            return path
-        inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        stack += [((*path, key), each) for key, each in inner if isinstance(each, dict | list)]
-    raise LookupError("a tool comes from the request")
+        if isinstance(node, dict):
+            paths[id(node)] = path
+        inner = node.items() if isinstance(node, dict) else enumerate(node)
+        if len(path) < _MAX_PATH:
+            stack += [((*path, key), each) for key, each in inner if isinstance(each, dict | list)]
+    return paths
 
 
 def _plugins(dialect: Dialect, parsed: Mapping[str, Any]) -> int:
