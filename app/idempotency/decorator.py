@@ -175,7 +175,7 @@ def _replay(
         status, body = found
         response = Response(body, status=status, mimetype="application/json")
     else:
-        response = rebuild(str(stored.subject_id))
+        response = rebuild(stored.record())
     if on_replay is not None and stored.subject_id is not None:
         on_replay(stored.subject_id)
     response.headers["Idempotent-Replayed"] = "true"

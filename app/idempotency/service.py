@@ -20,10 +20,11 @@ from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from app import authenticated
 from app.core import clock
 from app.core.identifiers import keyed_digests, new_id
 from app.db import batching
-from app.db.unit_of_work import after_commit, unit_of_work
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict
 from app.idempotency.models import IdempotencyKey
 from app.sealing import SealedColumn
@@ -70,9 +71,12 @@ class Claim:
         after_commit(self._mark_bound)
         if not self._row_ids:
             return
-        updated = session.execute(update(IdempotencyKey).where(self._is_held).values(subject_id=subject_id))
-        if updated.rowcount != len(self._row_ids):  # type: ignore[attr-defined]
-            raise IdempotencyConflict("Another request with this Idempotency-Key has replaced this one.")
+        for row_id in self._row_ids:
+            # Sealed until the response is: who writes to the database cannot put the record of another in its place.
+            values = {"subject_id": subject_id, "answer_sealed": _ANSWERS.seal(subject_id, row_id)}
+            is_held = and_(self._is_held, IdempotencyKey.id == row_id)
+            if session.execute(update(IdempotencyKey).where(is_held).values(values)).rowcount != 1:  # type: ignore[attr-defined]
+                raise IdempotencyConflict("Another request with this Idempotency-Key has replaced this one.")
 
     def store_response(self, status: int, body: bytes) -> None:
         for row_id in self._row_ids:
@@ -128,6 +132,17 @@ class StoredResponse:
     answer_status: int | None
     answer_sealed: str | None
 
+    def record(self) -> str:
+        """Return the id of the record. Raises: RowChanged."""
+        with read_only_unit() as session:
+            if self.answer_sealed is None:
+                is_ours = authenticated.is_permitted(session)
+            else:
+                is_ours = _ANSWERS.open(self.answer_sealed, self.row_id).decode() == self.subject_id
+        if not is_ours or self.subject_id is None:
+            raise authenticated.RowChanged(IdempotencyKey.__tablename__, self.row_id)
+        return self.subject_id
+
     def read(self) -> tuple[int, bytes] | None:
         """Return the stored status and body, or None if only the record is known."""
         if self.answer_status is None or self.answer_sealed is None:
@@ -176,7 +191,8 @@ def _claim_one(
 ) -> str | StoredResponse:
     """Return the id of the claimed row, or what an earlier request has left. Raises: IdempotencyConflict."""
     now, row_id = clock.now(), new_id()
-    canonical, of_bytes = _fingerprints(content), _fingerprints(sent)
+    # With the owner: the row of another that was moved here by SQL is no answer.
+    canonical, of_bytes = _fingerprints(scope.owner_id.encode() + b"\n" + content), _fingerprints(sent)
     claimed = {
         "request_hmac": canonical[0], "body_hmac": of_bytes[0], "holder": holder, "lease_until": now + _LEASE,
         "created_at": now,
@@ -193,7 +209,9 @@ def _claim_one(
         if row is None:
             raise _in_progress(now, now)
         is_new = row.created_at < now - lifetime
-        if not (is_new or _is_among(row.request_hmac, canonical) or _is_among(row.body_hmac, of_bytes)):
+        is_former = row.request_hmac is None and authenticated.is_permitted(session)
+        is_same = _is_among(row.body_hmac, of_bytes) if is_former else _is_among(row.request_hmac, canonical)
+        if not (is_new or is_same):
             raise IdempotencyConflict(conflict)
         if not is_new:
             if row.answer_status is None and row.lease_until > now:

@@ -26,6 +26,7 @@ from app.core.pagination import PageRequest
 from app.db.columns import UtcDateTime
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.extensions import db
+from app.idempotency.models import IdempotencyKey
 from app.identity import owner_keys
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, MasterKey, OwnerKey
@@ -35,7 +36,6 @@ from app.payments import treasury
 from app.payments.models import ServiceWallet
 from app.payments.treasury import ServiceWallets, WalletRole
 from app.platform import row_seals
-from app.ports.vault import SecretLocation
 from app.spending import audit as spending_audit
 from app.spending.models import ApprovedPayee, SpendingAccount, SpendingControls
 from app.state import app_state
@@ -422,13 +422,6 @@ def test_a_claim_cannot_be_undone_or_moved_by_sql(
     assert victim.post("/v1/agents/claim-code").status_code == 500
 
 
-def permit_until(until: datetime) -> None:
-    location = SecretLocation("unsealed_row_permits", "sealed", "1")
-    sealed = app_state().ports.vault.seal(until.isoformat().encode(), location)
-    write(delete(UnsealedRowPermit.__table__))
-    write(insert(UnsealedRowPermit.__table__).values(id=1, sealed=sealed))
-
-
 def test_rows_without_a_mac_are_accepted_only_while_an_upgrades_permit_is_in_force(
     app: Flask, client: FlaskClient
 ) -> None:
@@ -439,10 +432,10 @@ def test_rows_without_a_mac_are_accepted_only_while_an_upgrades_permit_is_in_for
         assert agent.get("/v1/wallets").status_code == 401
         write(insert(UnsealedRowPermit.__table__).values(id=1, sealed="k1.AAAA"))
         assert agent.get("/v1/wallets").status_code == 401
-        permit_until(now - timedelta(seconds=1))
+        rows.permit_until(now - timedelta(seconds=1))
         assert agent.get("/v1/wallets").status_code == 401
         assert row_seals.seal_permitted() == 0
-        permit_until(now + timedelta(hours=1))
+        rows.permit_until(now + timedelta(hours=1))
         assert agent.get("/v1/wallets").status_code == 200
         # A process of the version before writes limits, and no MAC.
         write(update(SpendingControls.__table__).values(per_tx_limit_nanos=1))
@@ -523,3 +516,29 @@ def test_a_changed_row_does_not_stop_a_freeze(client: FlaskClient) -> None:
     assert frozen[agent.wallet_id] is not None
     assert any("spending_accounts" in each for each in changed())
     rows.accept()
+
+
+def test_a_response_is_not_rebuilt_from_the_record_of_another(client: FlaskClient) -> None:
+    victim, intruder = register(client), register(client)
+    code = {"Idempotency_Key": "k"}
+    mine = intruder.post("/v1/agents/claim-code", **code).get_json()
+    for answer_sealed in (None, "kept"):
+        lost = {"answer_status": None, "lease_until": clock.now(), "subject_id": victim.id}
+        if answer_sealed is None:
+            lost["answer_sealed"] = None
+        with unit_of_work() as session:
+            session.execute(update(IdempotencyKey).values(lost))
+        answer = intruder.post("/v1/agents/claim-code", **code)
+        assert answer.status_code == 500
+        assert mine["claimCode"] not in answer.text
+
+
+def test_the_stored_response_of_another_is_not_replayed(client: FlaskClient) -> None:
+    victim, intruder = register(client), register(client)
+    theirs = victim.post("/v1/agents/claim-code", Idempotency_Key="k").get_json()
+    for request_hmac in ({}, {"request_hmac": None}):
+        with unit_of_work() as session:
+            session.execute(update(IdempotencyKey).values(owner_id=intruder.id, **request_hmac))
+        answer = intruder.post("/v1/agents/claim-code", Idempotency_Key="k")
+        assert answer.status_code == 409
+        assert theirs["claimCode"] not in answer.text

@@ -19,6 +19,7 @@ from app.idempotency.models import IdempotencyKey
 from app.ports.errors import Unreachable
 from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode
+from tests.support import rows
 from tests.support.agents import Agent, register
 from tests.support.applications import change_ports
 from tests.support.chains import evm_chain, fund
@@ -53,16 +54,6 @@ def claim() -> dict[str, Any]:
 def change_claim(**values: object) -> None:
     with unit_of_work() as session:
         session.execute(update(IdempotencyKey).values(**values))
-
-
-def crashed(*, bound: bool) -> None:
-    """Put the claim into the state that a crashed process leaves behind, with its lease expired."""
-    changes: dict[str, object] = {
-        "answer_status": None,
-        "answer_sealed": None,
-        "lease_until": clock.now() - timedelta(seconds=1),
-    }
-    change_claim(**(changes if bound else {**changes, "subject_id": None}))
 
 
 def assert_conflict(answer: TestResponse) -> None:
@@ -129,7 +120,7 @@ def test_a_claim_code_is_replaced_once_per_key(agent: Agent) -> None:
     assert [answer.status_code for answer in (plain, first, again)] == [201, 201, 201]
     assert first.get_json() == again.get_json() != plain.get_json()
     assert set(first.get_json()) == set(plain.get_json())
-    crashed(bound=False)
+    rows.lose_responses(bound=False)
     rebuilt = agent.post("/v1/agents/claim-code", {}, Idempotency_Key="k")
     assert (rebuilt.status_code, set(rebuilt.get_json())) == (201, set(plain.get_json()))
 
@@ -150,7 +141,7 @@ def test_a_key_can_be_reused_after_a_day_and_not_before(agent: Agent) -> None:
 
 def test_a_repetition_of_a_running_request_is_a_conflict(agent: Agent) -> None:
     create(agent)
-    crashed(bound=False)
+    rows.lose_responses(bound=False)
     change_claim(lease_until=clock.now() + _MINUTE)
     answer = create(agent)
     assert_conflict(answer)
@@ -166,7 +157,7 @@ def test_a_repetition_of_a_running_request_is_a_conflict(agent: Agent) -> None:
 def test_a_request_that_crashed_before_its_record_is_executed_again(agent: Agent) -> None:
     lost = create(agent).get_json()["id"]
     agent.delete(f"/v1/wallets/{lost}")
-    crashed(bound=False)
+    rows.lose_responses(bound=False)
     answer = create(agent)
     assert answer.status_code == 201
     assert "Idempotent-Replayed" not in answer.headers
@@ -176,7 +167,7 @@ def test_a_request_that_crashed_before_its_record_is_executed_again(agent: Agent
 
 def test_a_request_that_crashed_after_its_record_is_replayed_from_the_record(agent: Agent) -> None:
     first = create(agent)
-    crashed(bound=True)
+    rows.lose_responses(bound=True)
     again = create(agent)
     assert (again.status_code, again.get_json()) == (201, first.get_json())
     assert again.headers["Idempotent-Replayed"] == "true"
@@ -260,7 +251,7 @@ def test_the_same_key_creates_one_funding_request_through_every_crash(funded: Fu
     first = ask(agent)
     assert first.status_code == 200
     assert ask(agent).get_json() == first.get_json()
-    crashed(bound=True)
+    rows.lose_responses(bound=True)
     rebuilt = ask(agent)
     assert (rebuilt.status_code, rebuilt.get_json()) == (200, first.get_json())
     assert_conflict(ask(agent, amount="3"))
@@ -297,7 +288,7 @@ def test_a_transfer_that_crashed_after_its_record_is_replayed_and_not_sent_again
     agent, chain = funded
     agent.unlimited()
     first = agent.move(amount, "USDC", Idempotency_Key="k")
-    crashed(bound=True)
+    rows.lose_responses(bound=True)
     chain.calls.clear()
     again = agent.move(amount, "USDC", Idempotency_Key="k")
     assert again.status_code == first.status_code == (200 if amount == "1" else 500)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import time_machine
@@ -18,10 +17,10 @@ from app.audit_log.models import AuditEntry, AuditHead
 from app.core import clock
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.idempotency.models import IdempotencyKey
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, OwnerKey
 from app.wallets.core.models import RetiredKey, Wallet
+from tests.support import rows
 from tests.support.agents import register
 from tests.support.applications import change_settings
 from tests.support.ledger import statements
@@ -294,8 +293,8 @@ def test_a_replay_that_shows_a_key_is_recorded_or_refused(
     ):
         first = ops.post(path, body, Idempotency_Key="k").get_json()
         if is_rebuilt:
-            with app.app_context(), unit_of_work() as session:
-                session.execute(_forget_answers())
+            with app.app_context():
+                rows.lose_responses()
         before = len(entries())
         assert ops.post(path, body, Idempotency_Key="k").get_json() == first
         shown += [f"{e.action} {e.subject_id or e.after}" for e in entries()[before:]]
@@ -329,16 +328,11 @@ def test_a_response_lost_in_a_crash_is_rebuilt_from_the_audit_entry(app: Flask, 
         ("/master-keys", {"name": "once"}),
     ):
         first = ops.post(path, body, Idempotency_Key="k")
-        with app.app_context(), unit_of_work() as session:
-            session.execute(_forget_answers())
+        with app.app_context():
+            rows.lose_responses()
         again = ops.post(path, body, Idempotency_Key="k")
         assert again.headers["Idempotent-Replayed"] == "true"
         assert (again.status_code, again.get_json()) == (first.status_code, first.get_json())
-
-
-def _forget_answers() -> Any:
-    past = clock.now() - timedelta(seconds=1)
-    return update(IdempotencyKey).values(answer_status=None, answer_sealed=None, lease_until=past)
 
 
 def test_credits_are_granted_exactly_and_recorded(ops: Operator) -> None:
