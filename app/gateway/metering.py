@@ -241,6 +241,9 @@ class HoldMeter(GatewayMeter):
             return
         try:
             reading = self._reader.finish(is_broken=ending is not RelayOutcome.COMPLETE)
+            if ending is RelayOutcome.CLIENT_DISCONNECTED:
+                # It left before the first word: the provider charges for the input.
+                reading = reading._replace(is_blank=False)
             if ending in _UPSTREAM_FAILURES and reading.usage is None:
                 # The charge is that of a stream which ends with an error, but for its content.
                 has_failed = reading.has_failed or not (reading.has_content or reading.bytes_unread)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +13,7 @@ from flask import g
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.authenticated import VerifiedRows
 from app.core import clock
 from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
@@ -31,16 +31,13 @@ from app.identity.principal import KeyKind, Principal
 from app.identity.service import MintedKey
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.usage.grouped import StepGroups
-from tests.support.applications import settings_for
 from tests.support.ledger import clear, ledger_app, read, unit, violations
 from tests.support.provider_rows import read_request
 
 # In a file: steps use a connection of their own, which would be another database in memory.
 FOLDER = TemporaryDirectory()
 APP = ledger_app(f"sqlite:///{FOLDER.name}/ledger.sqlite")
-APP.state = SimpleNamespace(
-    settings=settings_for("sqlite://"), part={StepGroups: StepGroups(is_postgresql=False)}.__getitem__
-)
+APP.state.part = {StepGroups: StepGroups(is_postgresql=False), VerifiedRows: VerifiedRows()}.__getitem__
 # The output of an upstream without a limit.
 UNBOUNDED = 128_000
 PATHS = {
