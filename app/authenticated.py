@@ -96,9 +96,7 @@ class RowSeal:
 
     def mac_of(self, values: Any) -> str:
         """Return the MAC of a row with these values; absent ones are the defaults."""
-        filled = [
-            default if (value := values.get(name)) is None else value for name, default in self._defaults
-        ]
+        filled = [default if (value := values.get(name)) is None else value for name, default in self._defaults]
         state = app_state()
         return state.ports.vault.authenticate(self._message(state, filled))
 
@@ -160,9 +158,7 @@ class RowSeal:
         for now in session.execute(select(*self.all_columns).where(are_meant)).all():
             mac = self.mac_of(now._mapping)  # noqa: SLF001 - the documented way
             key = tuple(getattr(now, name) for name in self._keys)
-            stamped.append(
-                {"new_mac": mac, **{f"of_{name}": each for name, each in zip(self._keys, key, strict=True)}}
-            )
+            stamped.append({"new_mac": mac, **{f"of_{name}": each for name, each in zip(self._keys, key, strict=True)}})
             loaded = session.identity_map.get(identity_key(self.model, key))
             if loaded is not None:
                 set_committed_value(loaded, "mac", mac)
@@ -191,9 +187,7 @@ def seal_of(model: Any) -> RowSeal:
 
 
 def seals() -> list[RowSeal]:
-    return [
-        seal_of(mapper.class_) for mapper in Base.registry.mappers if issubclass(mapper.class_, Authenticated)
-    ]
+    return [seal_of(mapper.class_) for mapper in Base.registry.mappers if issubclass(mapper.class_, Authenticated)]
 
 
 @contextmanager
@@ -284,9 +278,7 @@ def restamp_all(*, accepts_changed: bool, batch: int = _PAGE) -> int:
 class AuthenticatedStateMachine(StateMachine[StateT]):
     """A state machine of an authenticated status column."""
 
-    def move(
-        self, session: Session, rows: str | ColumnElement[bool], *args: Any, **changes: Any
-    ) -> list[str]:
+    def move(self, session: Session, rows: str | ColumnElement[bool], *args: Any, **changes: Any) -> list[str]:
         """Move rows as `StateMachine.move` does, with new MACs. Raises: RowChanged, ValueError."""
         with changing(session, self.column.class_, self._key == rows if isinstance(rows, str) else rows):
             return super().move(session, rows, *args, **changes)

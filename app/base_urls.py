@@ -76,9 +76,7 @@ def parse_public(text: str, settings: Settings, *, own_paths: tuple[str, ...] = 
     Raises: ValueError with a message for the client, as `assert_public` does.
     """
     if len(text) > _MAX_URL_LENGTH or not _VISIBLE.fullmatch(text) or "\\" in text:
-        raise ValueError(
-            f"must be a URL in ASCII with at most {_MAX_URL_LENGTH} characters, escaped where needed"
-        )
+        raise ValueError(f"must be a URL in ASCII with at most {_MAX_URL_LENGTH} characters, escaped where needed")
     try:
         parts = urlsplit(text)
     except ValueError:

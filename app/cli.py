@@ -48,9 +48,7 @@ def rotate(batch: int) -> None:
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
     _record_audit_entry(AuditAction.ENCRYPTION_ROTATION_STARTED, {"encryption_key": vault.current_key_id})
     resealed = key_rotation.reseal_all(vault, batch=batch)
-    _record_audit_entry(
-        AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id}
-    )
+    _record_audit_entry(AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id})
     click.echo(f"{resealed} secrets and rows were resealed with key {vault.current_key_id}.")
 
 

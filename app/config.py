@@ -83,9 +83,7 @@ class _UpstreamSettings(BaseSettings):
     tavily_api_key: SecretStr = SecretStr("")
     tavily_base_url: BaseUrl = "https://api.tavily.com"
     gateway_providers_file: str = ""
-    gateway_prices_url: str = Field(
-        "", repr=False, pattern=r"^($|/|https://|http://(127\.0\.0\.1|localhost)[:/])"
-    )
+    gateway_prices_url: str = Field("", repr=False, pattern=r"^($|/|https://|http://(127\.0\.0\.1|localhost)[:/])")
     gateway_max_call_usd: Decimal = Field(Decimal("5.00"), gt=0, le=1_000_000)
     upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
     upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
@@ -105,9 +103,7 @@ class _UpstreamSettings(BaseSettings):
 class Settings(_UpstreamSettings):
     """All settings. Field names are the environment variables' names in lower case."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=True
-    )
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=True)
 
     network: Network = Network.SANDBOX
     sandbox_public: bool = False
@@ -230,9 +226,7 @@ class Settings(_UpstreamSettings):
     def _defaults_by_host_and_network(cls, values: dict[str, Any]) -> dict[str, Any]:
         # An empty value counts as unset, except for limits, where it means "off".
         values = {
-            name: None if value == "" else value
-            for name, value in values.items()
-            if value != "" or name in _LIMITS
+            name: None if value == "" else value for name, value in values.items() if value != "" or name in _LIMITS
         }
         for name, size in host_sizes.defaults(values.get("host_memory")).items():
             values.setdefault(name, size)
@@ -258,11 +252,7 @@ class Settings(_UpstreamSettings):
             names = ", ".join(name.upper() for name in missing)
             msg = f"set {names} (`./run` generates them for the sandbox; see docs/configuration.md)"
             raise ValueError(msg)
-        if (
-            self.is_sandbox
-            and not self.sandbox_public
-            and not is_loopback(urlsplit(self.public_url).hostname)
-        ):
+        if self.is_sandbox and not self.sandbox_public and not is_loopback(urlsplit(self.public_url).hostname):
             raise ValueError(PUBLIC_SANDBOX_MESSAGE.format(what="BASE_URL is not a loopback address"))
         # A guessed one can forge sessions. A short one may be part of a secret that contains a comma.
         if any(len(each) < MIN_SECRET_LENGTH for each in self.secret_key_list()[1:]):

@@ -125,9 +125,7 @@ def _build_ports(settings: Settings) -> Ports:
     return wiring.build(settings)
 
 
-def build_state(
-    settings: Settings, ports: Ports, document: OpenApiDocument, providers: ProviderTable
-) -> AppState:
+def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, providers: ProviderTable) -> AppState:
     """Return the state of a new application."""
     threads = ResourcePool.for_threads(settings.web_threads)
     # Half a second of work, done before workers fork instead of in the first call.

@@ -101,14 +101,10 @@ def build(settings: Settings) -> Ports:
         counters=RedisCounterStore(settings.redis_url.get_secret_value()),
         upstream=_upstream(settings, HttpUpstream),
         # In development, services of the catalog may have private addresses.
-        public_upstream=_upstream(
-            settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream
-        ),
+        public_upstream=_upstream(settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream),
         specifications=OpenApiReader(),
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
-        perpdex=HyperliquidExchange(
-            PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url
-        ),
+        perpdex=HyperliquidExchange(PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url),
         shopper=_shopper(settings),
         mailer=_mailer(settings),
         probes=partial(_probes, settings),
@@ -174,9 +170,7 @@ def bridges_between(
     }
     ethereum, base = chains.get(ChainName.ETHEREUM), chains.get(ChainName.BASE)
     if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
-        bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (
-            PortalBridge(ethereum, base, PORTALS[network]),
-        )
+        bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
         order_services: list[OrderService] = [
             RelayOrderService(
                 settings.relay_base_url or RELAY_URLS[network],
@@ -251,17 +245,13 @@ def _facilitators(
     return {**facilitators, ChainName.SOLANA: SolanaFacilitator(solana)}
 
 
-def _payment_signers(
-    evm: Mapping[ChainName, EvmChain], solana: SolanaChain
-) -> dict[ChainName, PaymentSigner]:
+def _payment_signers(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, PaymentSigner]:
     signers: dict[ChainName, PaymentSigner] = {name: EvmPaymentSigner(chain) for name, chain in evm.items()}
     return {**signers, ChainName.SOLANA: SolanaPaymentSigner(solana)}
 
 
 def _sponsors(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, TransferSponsor]:
-    sponsors: dict[ChainName, TransferSponsor] = {
-        name: EvmTransferSponsor(chain) for name, chain in evm.items()
-    }
+    sponsors: dict[ChainName, TransferSponsor] = {name: EvmTransferSponsor(chain) for name, chain in evm.items()}
     return {**sponsors, ChainName.SOLANA: SolanaTransferSponsor(solana)}
 
 
@@ -274,12 +264,10 @@ def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:
 
 def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: ServiceAccess) -> PriceFeed:
     overrides = {
-        TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd)
-        for symbol, usd in settings.parsed_price_overrides().items()
+        TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd) for symbol, usd in settings.parsed_price_overrides().items()
     }
     onchain = [
-        ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value])
-        for name, chain in evm.items()
+        ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value]) for name, chain in evm.items()
     ]
     fallback: list[PriceSource] = []
     exchanges: list[PriceSource] = []
@@ -300,9 +288,7 @@ def _jupiter_access(settings: Settings) -> ServiceAccess:
     return _access(settings, "jupiter", settings.jupiter_rate_limit, settings.jupiter_api_key)
 
 
-def _access(
-    settings: Settings, service: str, limit: str | None, api_key: SecretStr | None = None
-) -> ServiceAccess:
+def _access(settings: Settings, service: str, limit: str | None, api_key: SecretStr | None = None) -> ServiceAccess:
     """Return the plan at a service: its limit counts the requests of all processes."""
     key = "" if api_key is None else api_key.get_secret_value()
     if not limit:

@@ -41,9 +41,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     started = time.monotonic()
     load = os.getloadavg()[0]
-    print(
-        f"{os.cpu_count()} processors, load {load:.1f} before the start: figures of a busy machine are low."
-    )
+    print(f"{os.cpu_count()} processors, load {load:.1f} before the start: figures of a busy machine are low.")
     promises: list[Threshold] = []
     with stack.start_infrastructure() as infrastructure:
         for name, run_part in {**_ALL_PARTS, "soak": _soak_part(chosen)}.items():
@@ -128,9 +126,7 @@ def _options() -> argparse.Namespace:
         choices=[*_ALL_PARTS, "soak"],
         help=f"these parts (may be repeated); by default {', '.join(_PARTS)}, which take ten minutes",
     )
-    parser.add_argument(
-        "--soak-minutes", type=float, default=60, help="how long the soak lasts (%(default)s)"
-    )
+    parser.add_argument("--soak-minutes", type=float, default=60, help="how long the soak lasts (%(default)s)")
     parser.add_argument("--soak-rate", type=float, default=25, help="its requests per second (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the soak's choices (%(default)s)")
     options = parser.parse_args()

@@ -99,9 +99,7 @@ def _landed_solana(url: str, wallets: list[Any]) -> Iterator[tuple[str, bool]]:
     own = {wallet.solana_address for wallet in wallets}
     for address in own:
         before: str | None = None
-        while page := node.call(
-            "getSignaturesForAddress", address, {"before": before, "commitment": "confirmed"}
-        ):
+        while page := node.call("getSignaturesForAddress", address, {"before": before, "commitment": "confirmed"}):
             for entry in page:
                 if entry["signature"] not in seen:
                     seen.add(entry["signature"])

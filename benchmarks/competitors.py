@@ -139,9 +139,7 @@ def _commands(folder: Path) -> dict[str, Sequence[Sequence[str]]]:
             [sys.executable, "-m", "venv", environment],
             [f"{environment}/bin/pip", "install", "--quiet", "--only-binary", ":all:", _LITELLM],
         ],
-        "portkey": [
-            ["npm", "install", "--prefix", ".", "--ignore-scripts", "--no-audit", "--no-fund", _PORTKEY]
-        ],
+        "portkey": [["npm", "install", "--prefix", ".", "--ignore-scripts", "--no-audit", "--no-fund", _PORTKEY]],
         # Unpacked, not installed: it needs no administrator and starts no service.
         "nginx": [["apt-get", "download", "nginx"], ["sh", "-c", "dpkg-deb -x nginx_*.deb ."]],
     }

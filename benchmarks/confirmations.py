@@ -61,11 +61,7 @@ def _measure_chain(
     node.mine(_BLOCKS_BETWEEN_PASSES)
     max_requests = max(max_requests, _run_pass(made, name, counts, "all mined: all are settled"))
     max_requests = max(max_requests, _run_pass(made, name, counts, "settled: blocks checked for reorgs"))
-    return [
-        thresholds.at_most(
-            f"requests per pass over {pending} pending on {name}", max_requests, _MAX_REQUESTS, ""
-        )
-    ]
+    return [thresholds.at_most(f"requests per pass over {pending} pending on {name}", max_requests, _MAX_REQUESTS, "")]
 
 
 def _run_pass(made: Infrastructure, name: ChainName, counts: Counter[str], label: str) -> int:

@@ -68,9 +68,7 @@ class _Receivers:
 def measure(infrastructure: Infrastructure, *, seconds: float) -> list[Threshold]:
     """Record events of 100 agents, each with a webhook, for a while, and wait until all have arrived."""
     rate = round(_EVENTS_PER_SECOND * 60)
-    thresholds.print_heading(
-        f"{rate:,} events a minute to {_TARGETS} webhooks, {_SLOW_TARGETS} more do not answer"
-    )
+    thresholds.print_heading(f"{rate:,} events a minute to {_TARGETS} webhooks, {_SLOW_TARGETS} more do not answer")
     environment = infrastructure.migrated("events", LOG_LEVEL="ERROR")
     app = create_app(Settings(**stack.settings_of(environment)))
     receivers = _Receivers()
@@ -137,9 +135,7 @@ def _measure_hostile(name: str, environment: Mapping[str, str], *, seconds: floa
                     )  # fmt: skip
         quiet = [_agent_with_webhook(app, f"{server.url}/{number}") for number in range(_QUIET_AGENTS)]
         for number, agent in enumerate(quiet):
-            targets.add_email(
-                Subscriber(Audience.OWNER, agent), f"owner{number}@home.example", types=["wallet.*"]
-            )
+            targets.add_email(Subscriber(Audience.OWNER, agent), f"owner{number}@home.example", types=["wallet.*"])
         sequence.number_all()
         made.enter_context(_ticks(app))
         time.sleep(2 * _TICK_SECONDS)
@@ -170,9 +166,7 @@ def _measure_hostile(name: str, environment: Mapping[str, str], *, seconds: floa
     return [
         thresholds.at_least(f"{name}: notices that arrived", 100 * len(notices) / len(sent), 100, "%"),
         thresholds.at_most(f"{name}: 99 % of notices within", _p99(notices), _MAX_NOTICE_SECONDS, "s"),
-        thresholds.at_most(
-            f"{name}: 99 % of other agents' events within", _p99(victims), _MAX_VICTIM_SECONDS, "s"
-        ),
+        thresholds.at_most(f"{name}: 99 % of other agents' events within", _p99(victims), _MAX_VICTIM_SECONDS, "s"),
     ]
 
 
@@ -216,9 +210,7 @@ def _add_webhook(agent_id: str, url: str) -> None:
 def _record(environment: Mapping[str, str], agents: list[str], hanging: list[str], seconds: float) -> int:
     """Record events at the rate, each in a unit, and now and then one for a webhook that does not answer."""
     app = create_app(Settings(**stack.settings_of(environment)))
-    objects = {
-        agent: [identifiers.new_id() for _ in range(_OBJECTS_PER_AGENT)] for agent in [*agents, *hanging]
-    }
+    objects = {agent: [identifiers.new_id() for _ in range(_OBJECTS_PER_AGENT)] for agent in [*agents, *hanging]}
 
     def record_share(first: int) -> int:
         """Record every fourth event, beginning with one, of agents that no other thread records events of."""

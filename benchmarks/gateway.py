@@ -113,14 +113,11 @@ def _compare_chats(
     database = {"database": infrastructure.database.pid}
     ours = _target(service, _OURS, database, agents=_AGENTS)
     one = ChatTarget("Purser, one agent for all", ours.port, ours.path, ours.headers[:1], ours.processes)
-    itself = ChatTarget(
-        "the upstream itself", upstream.port, "/v1/chat/completions", [{}], {"web": upstream.pid}
-    )
+    itself = ChatTarget("the upstream itself", upstream.port, "/v1/chat/completions", [{}], {"web": upstream.pid})
     folder = Path(infrastructure.folder)
     with competitors.running_competitors(upstream.port, folder) as running:
         others = [
-            ChatTarget(each.name, each.port, each.path, [each.headers or {}], {"web": each.pid})
-            for each in running
+            ChatTarget(each.name, each.port, each.path, [each.headers or {}], {"web": each.pid}) for each in running
         ]
         targets = [ours, one, *others, itself]
         found = _rates([target.load() for target in targets], scale)
@@ -131,9 +128,7 @@ def _compare_chats(
         thresholds.at_most(
             "processor time of the web processes for a chat", at_compared.processor_ms["web"], 0.9, "ms"
         ),
-        thresholds.at_most(
-            "processor time of PostgreSQL for a chat", at_compared.processor_ms["database"], 0.8, "ms"
-        ),
+        thresholds.at_most("processor time of PostgreSQL for a chat", at_compared.processor_ms["database"], 0.8, "ms"),
         thresholds.at_most("first streamed event, p50", first[_OURS], 4, "ms"),
     ]
     if len(scale.connections) > 1:
@@ -231,9 +226,7 @@ def _first_events(targets: Sequence[ChatTarget], scale: _Scale) -> dict[str, flo
         if target.name not in taken:
             thresholds.print_note(f"  {target.name:30} ends streams without an event")
     for name, all_of in taken.items():
-        thresholds.print_note(
-            f"  {name:30} p50 {thresholds.median(all_of):6.1f}   highest {max(all_of):6.1f} ms"
-        )
+        thresholds.print_note(f"  {name:30} p50 {thresholds.median(all_of):6.1f}   highest {max(all_of):6.1f} ms")
     return {name: thresholds.median(all_of) for name, all_of in taken.items()}
 
 

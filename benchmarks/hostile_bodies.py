@@ -48,9 +48,7 @@ def _filled(unit: bytes, size: int) -> Callable[[], bytes]:
     """Return a factory of a list with the most values that are accepted, padded with one long string."""
 
     def make() -> bytes:
-        values = unit * (
-            300_000 // (unit.count(b",") + unit.count(b":") + unit.count(b"[") + unit.count(b"{"))
-        )
+        values = unit * (300_000 // (unit.count(b",") + unit.count(b":") + unit.count(b"[") + unit.count(b"{")))
         head = b'{"model":"gpt-5","max_tokens":10,"messages":[],"x":[' + values + b'"'
         return head + b"A" * (size - len(head) - 3) + b'"]}'
 
@@ -87,9 +85,7 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
     thresholds.print_heading(
         f"Hostile bodies, {_CONCURRENT} concurrent: memory of the web processes (MB), /v1/health (s)"
     )
-    thresholds.print_note(
-        f"{'':46} {'peak':>6} {'after':>6} {'growth':>6} {'health':>7} {'CPU s':>6}  answers"
-    )
+    thresholds.print_note(f"{'':46} {'peak':>6} {'after':>6} {'growth':>6} {'health':>7} {'CPU s':>6}  answers")
     growths, healths = [], []
     with running_upstream() as running_stack:
         settings = {
@@ -151,8 +147,7 @@ def _run_attack(
     began = processes.processor_seconds(service.web)
     with _sample_service(service) as seen:
         senders = [
-            threading.Thread(target=_send, args=(service, attack, body, sent, answers))
-            for _ in range(_CONCURRENT)
+            threading.Thread(target=_send, args=(service, attack, body, sent, answers)) for _ in range(_CONCURRENT)
         ]
         for sender in senders:
             sender.start()
@@ -167,9 +162,7 @@ def _run_attack(
     )
 
 
-def _send(
-    service: Service, attack: Attack, body: bytes, headers: Mapping[str, str], answers: Counter[str]
-) -> None:
+def _send(service: Service, attack: Attack, body: bytes, headers: Mapping[str, str], answers: Counter[str]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=_TIMEOUT_SECONDS)
     try:
         # The server may refuse and close while the body is being sent.

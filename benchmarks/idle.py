@@ -87,9 +87,7 @@ def measure(_infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
         thresholds.at_most("second start until the welcome", second.welcome_seconds, _MAX_START_SECONDS, "s"),
         thresholds.at_most("./run at rest", shares.total(), _MAX_PROCESSOR_PERCENT, "% of a processor"),
         thresholds.at_most("web, workers and scheduler at rest", service, _MAX_SERVICE_PERCENT, "%"),
-        thresholds.at_most(
-            "first start at rest, proportional memory", first_memory.total(), _MAX_MEMORY_MB, "MB"
-        ),
+        thresholds.at_most("first start at rest, proportional memory", first_memory.total(), _MAX_MEMORY_MB, "MB"),
         thresholds.at_most("second start, proportional memory", memory.total(), _MAX_MEMORY_MB, "MB"),
     ]
 
@@ -161,9 +159,7 @@ class LauncherRun:
 def running_launcher(folder: Path, **settings: str) -> Iterator[LauncherRun]:
     """Run what `./run` executes, with its state in a folder, until the context ends."""
     port, log = free_port(), folder / "run.log"
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "XDG_CACHE_HOME") if name in os.environ
-    }
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CACHE_HOME") if name in os.environ}
     environment |= {"PORT": str(port), "VAR_DIR": str(folder / "var"), "NETWORK": "sandbox"}
     environment |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), **settings}
     with log.open("wb") as output:

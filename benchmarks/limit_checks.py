@@ -63,9 +63,7 @@ class _Site:
 def measure(infrastructure: Infrastructure, *, many: int, rounds: int) -> list[Threshold]:
     """Time the database's part of a limit check on both histories."""
     few, large = (_site(infrastructure, name, count) for name, count in (("few", _FEW), ("many", many)))
-    thresholds.print_heading(
-        f"A limit check with {_FEW:,} and with {many:,} past transactions ({rounds} rounds)"
-    )
+    thresholds.print_heading(f"A limit check with {_FEW:,} and with {many:,} past transactions ({rounds} rounds)")
     steps: dict[str, Callable[[_Site], None]] = {
         "check (dry run)": _check,
         "hold, then release, committed": _hold_and_release,

@@ -108,9 +108,7 @@ class _Load:
         """Run all connections until the deadline or the count is reached."""
         started = time.perf_counter()
         self._deadline = started + self._seconds
-        threads = [
-            threading.Thread(target=self._run_connection, args=(requests,)) for requests in connections
-        ]
+        threads = [threading.Thread(target=self._run_connection, args=(requests,)) for requests in connections]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -137,9 +135,7 @@ class _Load:
             try:
                 connection = kept_open.pop(port, None)
                 if connection is None:
-                    connection = socket.create_connection(
-                        (_LOOPBACK, port), timeout=_RESPONSE_TIMEOUT_SECONDS
-                    )
+                    connection = socket.create_connection((_LOOPBACK, port), timeout=_RESPONSE_TIMEOUT_SECONDS)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sendall(requests[turn % len(requests)])
                 status, kept = _receive(connection)
@@ -187,8 +183,7 @@ def main() -> None:
     """Read the load from standard input, run it and write the result."""
     order = json.load(sys.stdin)
     connections = [
-        [Request(**request).encoded(order["ports"][0]) for request in requests]
-        for requests in order["connections"]
+        [Request(**request).encoded(order["ports"][0]) for request in requests] for requests in order["connections"]
     ]
     load = _Load(order["ports"], seconds=order["seconds"], most=order["most"])
     before = _processor_seconds(order["measured"])

@@ -202,11 +202,7 @@ def _of_call(node: ast.Call, change: Callable[..., _Change]) -> Iterator[_Change
     if name in _CONDITIONS:
         for dropped in range(len(node.args)):
             yield change("args", [each for place, each in enumerate(node.args) if place != dropped])
-    elif (
-        name not in _OPPOSITES
-        and name != "select"
-        and not any(isinstance(each, ast.Starred) for each in node.args)
-    ):
+    elif name not in _OPPOSITES and name != "select" and not any(isinstance(each, ast.Starred) for each in node.args):
         # Any test notices the session in the wrong place.
         place = 1 if node.args and ast.unparse(node.args[0]) == "session" else 0
         if len(node.args) > place + 1:
@@ -235,11 +231,7 @@ def _replace_code(path: Path, tree: ast.Module) -> bool:
         if type(function) is not FunctionType or function.__code__.co_filename != str(path):
             continue
         code = wanted.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
-        if (
-            code is not None
-            and code != function.__code__
-            and code.co_freevars == function.__code__.co_freevars
-        ):
+        if code is not None and code != function.__code__ and code.co_freevars == function.__code__.co_freevars:
             function.__code__ = code
             replaced = True
     return replaced

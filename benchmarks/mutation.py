@@ -104,9 +104,7 @@ class Runner:
         FOLDER.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(record))
         if lost := digests.keys() - known.keys():
-            raise pytest.UsageError(
-                f"The recording ended early: {len(lost)} tests are missing. Start it again."
-            )
+            raise pytest.UsageError(f"The recording ended early: {len(lost)} tests are missing. Start it again.")
         return record
 
     def _run_recorded(self, items: list[pytest.Item], modules: dict[str, dict[str, Any]], out: Path) -> None:
@@ -151,12 +149,7 @@ class Runner:
         """Return the mutants to try, after one run without a change for each package."""
         wanted = {"", NOT_COVERED} | ({SURVIVED} if self.options.again else set())
         waiting = [mutant for mutant in self._chosen() if results.outcome(mutant) in wanted]
-        first = {
-            path: mutant
-            for path in self.options.packages
-            for mutant in waiting
-            if mutant.path.startswith(path)
-        }
+        first = {path: mutant for path in self.options.packages for mutant in waiting if mutant.path.startswith(path)}
         return [*(replace(each, number=UNCHANGED, change="unchanged") for each in first.values()), *waiting]
 
     def _affordable(self, tests: list[str], record: dict[str, Any]) -> tuple[list[str], float]:

@@ -67,9 +67,7 @@ def _populate(made: Infrastructure, agents: int) -> None:
                     copy.write_row((agent_id, f"agent {number}", None, _created_at(number)))
             with cursor.copy(_KEYS) as copy:
                 for number, (agent_id, key) in enumerate(rows):
-                    copy.write_row(
-                        (key.id, "ak", agent_id, agent_id, key.digest, key.sealed, _created_at(number))
-                    )
+                    copy.write_row((key.id, "ak", agent_id, agent_id, key.digest, key.sealed, _created_at(number)))
         for statement in _OTHER_INSERTS:
             connection.execute(statement)
 
@@ -95,9 +93,7 @@ def _pages(service: Service, master_key: str, *, agents: int, rounds: int) -> li
     far = medians["the last page", 200]
     return [
         thresholds.at_most("the last page of 200 agents", far, _MAX_PAGE_MS, "ms"),
-        thresholds.at_most(
-            "the last / the first page", far / medians["the first page", 200], _MAX_RATIO, "times"
-        ),
+        thresholds.at_most("the last / the first page", far / medians["the first page", 200], _MAX_RATIO, "times"),
     ]
 
 
@@ -109,9 +105,7 @@ def _fleet(service: Service, master_key: str, *, size: int) -> list[Threshold]:
     spent = []
     for limit in (10, 10):
         with _timed() as clock:
-            body = _call(
-                service, master_key, "PUT", "/controls", {"agent_ids": ids[:size], "daily_limit_usd": limit}
-            )
+            body = _call(service, master_key, "PUT", "/controls", {"agent_ids": ids[:size], "daily_limit_usd": limit})
         assert body["updated"] is True
         spent.append(clock[0] / 1000)
     thresholds.print_note(

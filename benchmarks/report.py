@@ -78,9 +78,7 @@ def _loads(stored: Mapping[str, Any]) -> Iterable[str]:
     yield f"|---|{'---:|' * (len(heads) + 2)}"
     for name, row in stored["loads"].items():
         cells = [
-            f"{_number(each['per_second'])}, {_number(each['p50_ms'])}"
-            if (each := row.get(str(count)))
-            else ""
+            f"{_number(each['per_second'])}, {_number(each['p50_ms'])}" if (each := row.get(str(count))) else ""
             for count in _CONNECTIONS
         ]
         spent = (row.get("16") or next(iter(row.values())))["processor_ms"]

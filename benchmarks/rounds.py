@@ -79,9 +79,7 @@ def _run(load: Load, count: int, seconds: float) -> _Round:
     result = load_generator.run(load.port, plans, seconds=seconds, measured=roots)
     spent = dict(result.processor_seconds)
     share = min(1.0, max(_TICK, spent.pop(_OWN)) / max(_TICK, spent.pop("machine")))
-    return _Round(
-        result, {name: used * 1000 / max(1, result.answered) for name, used in spent.items()}, share
-    )
+    return _Round(result, {name: used * 1000 / max(1, result.answered) for name, used in spent.items()}, share)
 
 
 def _medians(rounds: Sequence[_Round]) -> Figures:
@@ -97,9 +95,7 @@ def _medians(rounds: Sequence[_Round]) -> Figures:
         alone_per_second=median(lambda each: each.result.per_second / each.own_share),
         p50_ms=median(lambda each: each.result.p50_ms),
         p99_ms=median(lambda each: each.result.p99_ms),
-        processor_ms={
-            name: thresholds.median([each.processor_ms[name] for each in rounds]) for name in names
-        },
+        processor_ms={name: thresholds.median([each.processor_ms[name] for each in rounds]) for name in names},
         others_share=median(lambda each: 1 - each.own_share),
         failures=dict(failures),
     )
@@ -107,8 +103,7 @@ def _medians(rounds: Sequence[_Round]) -> Figures:
 
 def _print(name: str, found: Figures) -> None:
     spent = [
-        f"{found.processor_ms[column]:11.2f}" if column in found.processor_ms else f"{'':11}"
-        for column in COLUMNS
+        f"{found.processor_ms[column]:11.2f}" if column in found.processor_ms else f"{'':11}" for column in COLUMNS
     ]
     failed = ", ".join(f"{count} x {kind}" for kind, count in found.failures.items()) or "none"
     thresholds.print_note(

@@ -82,9 +82,7 @@ class _Meter:
     @property
     def usd(self) -> float:
         """Return the price."""
-        return self.units * (
-            _USD_PER_HELIUS_CREDIT if self._name is ChainName.SOLANA else _USD_PER_ALCHEMY_UNIT
-        )
+        return self.units * (_USD_PER_HELIUS_CREDIT if self._name is ChainName.SOLANA else _USD_PER_ALCHEMY_UNIT)
 
     def observer(self) -> Observer:
         """Return the observer of one connection, which reads complete requests."""
@@ -94,9 +92,7 @@ class _Meter:
             nonlocal received
             received += data
             head, found, body = received.partition(b"\r\n\r\n")
-            length = next(
-                int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-            )
+            length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             if found and len(body) >= length:
                 received = body[length:]
                 asked = json.loads(body[:length])

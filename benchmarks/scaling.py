@@ -70,18 +70,14 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
         with app.app_context():
             master_key = keys.create_master_key(actors.shell_actor(), name="bench", owner_email=None).key
             db.engine.dispose()
-        thresholds.print_heading(
-            f"{_WEBS} web hosts, {_WORKERS} workers, 1 scheduler on one PostgreSQL and one Redis"
-        )
+        thresholds.print_heading(f"{_WEBS} web hosts, {_WORKERS} workers, 1 scheduler on one PostgreSQL and one Redis")
         with stack.running_service(infrastructure, environment, webs=_WEBS, workers=_WORKERS) as service:
             agents = throughput.make_agents(infrastructure, service, 8 if quick else 32)
             idle = _idle(infrastructure, service, seconds=2 * seconds)
             failures = 0
             for name, build_plan in _loads(agents, master_key).items():
                 for count in connections:
-                    failures += _run_round(
-                        infrastructure, service, name, build_plan(count), seconds=seconds, idle=idle
-                    )
+                    failures += _run_round(infrastructure, service, name, build_plan(count), seconds=seconds, idle=idle)
             _movements(infrastructure, service, agents, seconds=seconds)
     return [thresholds.at_most("failed requests other than 503", failures, 0, "")]
 
@@ -95,10 +91,7 @@ def _loads(agents: Sequence[BenchmarkAgent], master_key: str) -> dict[str, Calla
 
     def reads(count: int) -> ConnectionPlans:
         return [
-            [
-                agents[number % len(agents)].request("GET", path)
-                for path in ("", "/transactions?limit=10", "/controls")
-            ]
+            [agents[number % len(agents)].request("GET", path) for path in ("", "/transactions?limit=10", "/controls")]
             for number in range(count)
         ]
 
@@ -192,9 +185,7 @@ def _print(
     commits = max(0.0, after.commits - before.commits - idle.commits * result.seconds) / answered
     commands = after.redis_commands - before.redis_commands - idle.redis_commands * result.seconds
     busy = max(0.01, after.machine - before.machine)
-    shares = ", ".join(
-        f"{group} {spent / busy:.0%}" for group, spent in parts.items() if spent / busy >= _MIN_SHARE
-    )
+    shares = ", ".join(f"{group} {spent / busy:.0%}" for group, spent in parts.items() if spent / busy >= _MIN_SHARE)
     failed = ", ".join(f"{number} x {kind}" for kind, number in result.failures.items()) or "none"
     thresholds.print_note(
         f"{name:26} {count:3} connections {result.per_second:6.0f}/s"
@@ -208,9 +199,7 @@ def _print(
     )
 
 
-def _movements(
-    made: Infrastructure, service: Service, agents: Sequence[BenchmarkAgent], *, seconds: float
-) -> None:
+def _movements(made: Infrastructure, service: Service, agents: Sequence[BenchmarkAgent], *, seconds: float) -> None:
     """Count the RPC requests of transfers, and time how long three workers need to settle those left pending."""
     _drain(made)
     time.sleep(_COUNTER_FLUSH_SECONDS)

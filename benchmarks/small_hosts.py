@@ -89,9 +89,7 @@ def _measure_size(infrastructure: Infrastructure, size: str, *, seconds: float) 
         peak.start()
         calls = [[Request("POST", _CHAT_PATH, keys[number % _AGENTS], CHAT)] for number in range(32)]
         result = load_generator.run(run.port, calls, seconds=seconds)
-        opened = [
-            running.enter_context(_open_stream(run.port, keys[number % _AGENTS])) for number in range(streams)
-        ]
+        opened = [running.enter_context(_open_stream(run.port, keys[number % _AGENTS])) for number in range(streams)]
         begun = sum(connection.recv(12).endswith(b"200") for connection in opened)
         statuses = _send_large_bodies(run.port, keys)
         time.sleep(seconds)

@@ -187,9 +187,7 @@ def service_pids(root: int) -> dict[str, list[int]]:
     return found
 
 
-def measure(
-    infrastructure: Infrastructure, *, quick: bool, minutes: float, rate: float, seed: int
-) -> list[Threshold]:
+def measure(infrastructure: Infrastructure, *, quick: bool, minutes: float, rate: float, seed: int) -> list[Threshold]:
     """Run the soak; write its log and report to `var/soak`."""
     minutes = 1 if quick else minutes
     _FOLDER.mkdir(parents=True, exist_ok=True)
@@ -212,9 +210,7 @@ def measure(
             **secrets,
             **read_record(folder / "var" / "launcher.json")["settings"],
         }
-        traffic = Traffic(
-            run.port, settings, master_key=secrets["BOOTSTRAP_MASTER_KEY"], seed=seed, rate=rate
-        )
+        traffic = Traffic(run.port, settings, master_key=secrets["BOOTSTRAP_MASTER_KEY"], seed=seed, rate=rate)
         traffic.prepare(upstream.port)
         app = create_app(Settings(**stack.settings_of(settings)))
         with app.app_context():
@@ -277,9 +273,7 @@ def _print_progress(made: Infrastructure, minute: int, traffic: Traffic, disturb
     for (_action, status), count in list(traffic.outcomes.items()):
         statuses[status] += count
     found = ", ".join(f"{count} x {status or 'broken'}" for status, count in statuses.most_common())
-    thresholds.print_note(
-        f"{minute:3} min: {found}; {len(disturber.done)} disturbances; not final: {_not_final(made)}"
-    )
+    thresholds.print_note(f"{minute:3} min: {found}; {len(disturber.done)} disturbances; not final: {_not_final(made)}")
 
 
 def _not_final(made: Infrastructure) -> tuple[int, ...]:
@@ -307,9 +301,7 @@ def _compare(made: Infrastructure, settings: Mapping[str, str], faucet: Path) ->
         }
 
 
-def _disagreements(
-    connection: psycopg.Connection[Any], urls: Mapping[ChainName, str], faucet: Path
-) -> list[str]:
+def _disagreements(connection: psycopg.Connection[Any], urls: Mapping[ChainName, str], faucet: Path) -> list[str]:
     try:
         return list(chain_records.compare(connection, app_state().ports.chains, urls, faucet))
     except chain_records.MissingBlock as error:
@@ -342,9 +334,7 @@ def unexplained(log: Sequence[str], disturbances: Sequence[Disturbance]) -> list
         if "timestamp" in event:
             at = datetime.fromisoformat(event["timestamp"])
         is_error = event.get("level") in _ERROR_LEVELS if event else _PLAIN_ERROR.search(text)
-        if is_error and not any(
-            each.at <= at + _SKEW and at <= each.until + explained for each in disturbances
-        ):
+        if is_error and not any(each.at <= at + _SKEW and at <= each.until + explained for each in disturbances):
             found.append(f"{name.strip()} {text[:600]}")
     return found
 
@@ -391,9 +381,7 @@ def _report(
         thresholds.at_most("soak: answers 500, failed movements aside", traffic.internal_errors, 0, ""),
         *(thresholds.at_most(f"soak: {kind}", len(found), 0, "") for kind, found in problems.items()),
         *(
-            thresholds.at_most(
-                f"soak: memory growth of {name}", (second / first - 1) * 100, _MAX_GROWTH_PERCENT, "%"
-            )
+            thresholds.at_most(f"soak: memory growth of {name}", (second / first - 1) * 100, _MAX_GROWTH_PERCENT, "%")
             for name, (first, second) in growth.items()
             if name in _SERVICE
         ),

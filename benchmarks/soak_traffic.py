@@ -115,9 +115,7 @@ class _Payers:
 class Traffic:
     """Clients in threads. Each draws its actions and their parameters from its own seeded generator."""
 
-    def __init__(
-        self, port: int, settings: Mapping[str, str], *, master_key: str, seed: int, rate: float
-    ) -> None:
+    def __init__(self, port: int, settings: Mapping[str, str], *, master_key: str, seed: int, rate: float) -> None:
         """Take the settings of the launcher, with the addresses of the sandbox, and a rate per second."""
         self._port = port
         self._settings = settings

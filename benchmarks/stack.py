@@ -130,9 +130,7 @@ def start_infrastructure() -> Iterator[Infrastructure]:
         folder.chmod(0o755)
         database = stack.enter_context(postgres.durable_server(folder))
         redis_url = stack.enter_context(redis_server())
-        nodes = {
-            name: stack.enter_context(EvmNode(name, block_time=pace)) for name, pace in _BLOCK_SECONDS.items()
-        }
+        nodes = {name: stack.enter_context(EvmNode(name, block_time=pace)) for name, pace in _BLOCK_SECONDS.items()}
         made = Infrastructure(folder, database, nodes, redis_url)
         made.migrate_template()
         yield made

@@ -39,9 +39,7 @@ class BenchmarkAgent:
 
     def request(self, method: str, path: str, body: object = None, **headers: str) -> Request:
         """Return a request of the agent; `path` is relative to the wallet."""
-        return Request(
-            method, f"/v1/wallets/{self.wallet_id}{path}", {"X-API-Key": self.key, **headers}, body
-        )
+        return Request(method, f"/v1/wallets/{self.wallet_id}{path}", {"X-API-Key": self.key, **headers}, body)
 
 
 def measure(
@@ -84,9 +82,7 @@ def burst(service: Service, agents: Sequence[BenchmarkAgent], *, seconds: float)
         thresholds.print_note(f"{name:30} {result.per_second:7.0f}/s  p50 {result.p50_ms:7.0f} ms  "
                      f"p99 {result.p99_ms:7.0f} ms  errors {dict(result.failures) or 'none'}")  # fmt: skip
         promises.append(
-            thresholds.at_most(
-                f"failures in a burst of {_BURST}: {name}", sum(result.failures.values()), 0, ""
-            )
+            thresholds.at_most(f"failures in a burst of {_BURST}: {name}", sum(result.failures.values()), 0, "")
         )
     return promises
 
@@ -158,8 +154,7 @@ def memory(service: Service) -> list[Threshold]:
         )
         highest[kind] = max(highest.get(kind, 0.0), found.peak_mb)
     return [
-        thresholds.at_most(f"{kind} process, resident at most", each, _MAX_MB, "MB")
-        for kind, each in highest.items()
+        thresholds.at_most(f"{kind} process, resident at most", each, _MAX_MB, "MB") for kind, each in highest.items()
     ]
 
 

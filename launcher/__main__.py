@@ -43,9 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "NETWORK (sandbox), DATABASE_URL, REDIS_URL, ETHEREUM_RPC_URL, BASE_RPC_URL, SOLANA_RPC_URL, "
         "VAR_DIR (var) and more.",
     )
-    parser.add_argument(
-        "--reset", action="store_true", help="delete the sandbox's wallets, keys and chains first"
-    )
+    parser.add_argument("--reset", action="store_true", help="delete the sandbox's wallets, keys and chains first")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument(
         "command",

@@ -105,15 +105,11 @@ def _install_packages(root: Path, requirements: str) -> None:
 
 def _find_uv(root: Path, python: str) -> str | None:
     """Return the path of uv, downloading it if necessary; None if pip has to install the packages."""
-    found = shutil.which(
-        "uv", path=f"{root / '.venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    )
+    found = shutil.which("uv", path=f"{root / '.venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is not None:
         return found
     # uv does not read pip's settings, so pip is used if a mirror is configured.
-    settings = subprocess.run(
-        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    )
+    settings = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
     if re.search(r"(\.|')index-url=|no-index=", settings.stdout):
         return None
     downloaded = subprocess.run(

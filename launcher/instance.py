@@ -43,9 +43,7 @@ class Instance:
             os.close(lock)
             address = read_record(self._record_path).get("address")
             location = f" on {address}" if address else ""
-            raise LauncherError(
-                f"Already running{location}; stop that one first (Ctrl-C where it runs)."
-            ) from None
+            raise LauncherError(f"Already running{location}; stop that one first (Ctrl-C where it runs).") from None
         self._lock = lock
         previous = read_record(self._record_path)
         reaped = terminate_leftovers(previous)
@@ -64,9 +62,7 @@ class Instance:
         """Record a started process with its start time, which distinguishes it from a later one with the same id."""
         self._record["children"].append([pid, processes.start_time(pid)])
         self._record["children"] = [
-            [known, started]
-            for known, started in self._record["children"]
-            if processes.start_time(known) == started
+            [known, started] for known, started in self._record["children"] if processes.start_time(known) == started
         ]
         self._write()
 

@@ -23,9 +23,7 @@ def is_current(database: Path, versions: Path) -> bool:
             superseded.update(_QUOTED.findall(parents))
     try:
         with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            stamped = {
-                revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")
-            }
+            stamped = {revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")}
     except sqlite3.Error:
         return False
     return bool(stamped) and stamped == revisions - superseded

@@ -112,9 +112,7 @@ def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool
     _start_processes(plan, supervisor, {"web": commands.pop("web")})
     _wait_until(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
     if plan.sandbox_ports:
-        _wait_until(
-            supervisor, lambda: SANDBOX_READY_LINE in supervisor.recent_output("sandbox"), "The sandbox", None
-        )
+        _wait_until(supervisor, lambda: SANDBOX_READY_LINE in supervisor.recent_output("sandbox"), "The sandbox", None)
     if SHOPPER in commands and (obstacle := browser.obstacle(plan.environment)):
         del commands[SHOPPER]
         supervisor.print_line(obstacle)
@@ -125,9 +123,7 @@ def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool
 def _start_processes(plan: Plan, supervisor: Supervisor, commands: Mapping[str, tuple[str, ...]]) -> None:
     for name, command in commands.items():
         if name != "release" and not supervisor.stopping:
-            supervisor.start(
-                Program(name, _resolve(plan, command), plan.environment, _SERVICE, 28, is_service=True)
-            )
+            supervisor.start(Program(name, _resolve(plan, command), plan.environment, _SERVICE, 28, is_service=True))
 
 
 def _preload(plan: Plan, supervisor: Supervisor, modules: Sequence[str]) -> None:
@@ -189,9 +185,7 @@ def _resolve(plan: Plan, command: tuple[str, ...]) -> list[str]:
     return [found, *command[1:]]
 
 
-def _wait_until(
-    supervisor: Supervisor, condition: Callable[[], bool], waiting_for: str, timeout: float | None
-) -> None:
+def _wait_until(supervisor: Supervisor, condition: Callable[[], bool], waiting_for: str, timeout: float | None) -> None:
     if not supervisor.wait(condition, timeout) and not supervisor.stopping:
         # Another program in a crash loop also ends the wait.
         name = supervisor.crash_looping

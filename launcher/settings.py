@@ -55,9 +55,7 @@ class Plan:
     @property
     def non_secret_environment(self) -> dict[str, str]:
         """Return the environment for programs other than the service, such as Redis; it contains no secret."""
-        return {
-            name: value for name, value in self.environment.items() if _NON_SECRET_VARIABLES.fullmatch(name)
-        }
+        return {name: value for name, value in self.environment.items() if _NON_SECRET_VARIABLES.fullmatch(name)}
 
     @property
     def address(self) -> str:
@@ -88,9 +86,7 @@ def read_settings(root: Path, environment: Mapping[str, str], dotenv: Mapping[st
     merged["PATH"] = f"{root / '.venv' / 'bin'}{os.pathsep}{merged.get('PATH') or os.defpath}"
     plan = Plan(root, var, merged, network, int(text))
     merged["BASE_URL"] = merged.get("BASE_URL") or plan.address
-    if network != "sandbox" and not any(
-        option in merged.get("GUNICORN_CMD_ARGS", "") for option in ("-b", "--bind")
-    ):
+    if network != "sandbox" and not any(option in merged.get("GUNICORN_CMD_ARGS", "") for option in ("-b", "--bind")):
         # Loopback only on this machine. On a host, and in the sandbox, gunicorn.conf.py decides.
         bind = f"--bind {network_ports.LOOPBACK}:{text}"
         merged["GUNICORN_CMD_ARGS"] = f"{bind} {merged.get('GUNICORN_CMD_ARGS', '')}".strip()

@@ -57,8 +57,7 @@ class PaymentLedger:
                 (order.reference, *wanted),
             )
             *known, tx_hash, nonce, raw = self._connection.execute(
-                "SELECT chain, address, currency, units, tx_hash, nonce, raw FROM payments "
-                "WHERE reference = ?",
+                "SELECT chain, address, currency, units, tx_hash, nonce, raw FROM payments WHERE reference = ?",
                 (order.reference,),
             ).fetchone()
         if tuple(known) != wanted:
@@ -166,9 +165,7 @@ class _Handler(LoopbackHandler):
         """Answer POST /pay."""
         body = self.read_limited_body(_MAX_BODY_BYTES)
         if body is None:
-            self._answer(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": "send a body with its Content-Length"}
-            )
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": "send a body with its Content-Length"})
         elif self.path != "/pay":
             self._answer(HTTPStatus.NOT_FOUND, {"error": "there are POST /pay and GET /health"})
         else:
@@ -183,9 +180,7 @@ class _Handler(LoopbackHandler):
         except (InvalidOrder, PaymentRefused) as error:
             return HTTPStatus.BAD_REQUEST, {"error": str(error)}
         except (NodeDown, NodeError) as error:
-            return HTTPStatus.SERVICE_UNAVAILABLE, {
-                "error": f"the chain does not answer, try again ({error})"
-            }
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"error": f"the chain does not answer, try again ({error})"}
         return HTTPStatus.OK, {"reference": document["reference"], "tx_hash": tx_hash}
 
     def _answer(self, status: HTTPStatus, document: Mapping[str, Any]) -> None:

@@ -139,9 +139,7 @@ def _build(client: NodeClient, query: Mapping[str, str]) -> dict[str, Any]:
 def _reserves(client: NodeClient, input_mint: Pubkey, output_mint: Pubkey) -> tuple[int, int]:
     vaults = [str(associated_token_address(POOL, mint)) for mint in (input_mint, output_mint)]
     found = client.call("getMultipleAccounts", vaults, _CONFIRMED)["value"]
-    reserve_in, reserve_out = (
-        int.from_bytes(base64.b64decode(vault["data"][0])[_AMOUNT], "little") for vault in found
-    )
+    reserve_in, reserve_out = (int.from_bytes(base64.b64decode(vault["data"][0])[_AMOUNT], "little") for vault in found)
     return reserve_in, reserve_out
 
 

@@ -81,6 +81,4 @@ def _run(command: list[str]) -> None:
 
 def _reason(error: subprocess.CalledProcessError) -> str:
     output = error.stderr.decode(errors="replace").strip().splitlines()
-    return next(
-        (line for line in output if "error" in line.lower()), output[-1] if output else "no reason given"
-    )
+    return next((line for line in output if "error" in line.lower()), output[-1] if output else "no reason given")

@@ -143,9 +143,7 @@ class SolanaPayer:
             return earlier.tx_hash
         with self._lock:
             try:
-                signature = str(
-                    self._client.call(_SOLANA_METHODS[order.currency], order.address, order.units)
-                )
+                signature = str(self._client.call(_SOLANA_METHODS[order.currency], order.address, order.units))
             except NodeError as error:
                 raise PaymentRefused(str(error)) from error
             record(Payment(signature))

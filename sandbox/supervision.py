@@ -201,9 +201,7 @@ class Sandbox:
         return node.start()
 
     def _payers(self) -> dict[str, Payer]:
-        payers: dict[str, Payer] = {
-            name: EvmPayer(node.url, node.deployment) for name, node in self._evm.items()
-        }
+        payers: dict[str, Payer] = {name: EvmPayer(node.url, node.deployment) for name, node in self._evm.items()}
         if self._solana is not None:
             payers["solana"] = SolanaPayer(self._solana.url)
         return payers
@@ -231,9 +229,7 @@ class Sandbox:
         owners: dict[int, str] = {}
         for name, port in wanted:
             if port in owners:
-                raise SandboxError(
-                    f"port {port} is used twice: change --{name}-port or --{owners[port]}-port"
-                )
+                raise SandboxError(f"port {port} is used twice: change --{name}-port or --{owners[port]}-port")
             owners[port] = name
             try:
                 usable_port(port)

@@ -79,9 +79,7 @@ class _ProgressTimeout:
         self.remaining_ns -= nanoseconds
 
     def replenish(self, count: int) -> None:
-        self.remaining_ns = min(
-            self.limit_ns, self.remaining_ns + count * _NANOS_PER_SECOND // MIN_BYTES_PER_SECOND
-        )
+        self.remaining_ns = min(self.limit_ns, self.remaining_ns + count * _NANOS_PER_SECOND // MIN_BYTES_PER_SECOND)
 
 
 class ClientSocket(socket.socket):
@@ -226,9 +224,7 @@ class ClientSocket(socket.socket):
         if self._permit is not None and self._permit.is_held:
             yield
             return
-        use = (
-            ResourceUse.ANONYMOUS_CLIENT if self.account_id == ANONYMOUS else ResourceUse.AUTHENTICATED_CLIENT
-        )
+        use = ResourceUse.ANONYMOUS_CLIENT if self.account_id == ANONYMOUS else ResourceUse.AUTHENTICATED_CLIENT
         with self._hooks.threads.try_acquire(use, self.account_id) as acquired:
             if not acquired:
                 raise self._shed(ShedReason.TOO_MANY_WAITING)
@@ -244,9 +240,7 @@ class ClientSocket(socket.socket):
 
         Raises: ConnectionShed.
         """
-        account_id, reserved = (
-            self._decoded_reservation if self._decoded_reservation[1] else (self.account_id, 0)
-        )
+        account_id, reserved = self._decoded_reservation if self._decoded_reservation[1] else (self.account_id, 0)
         if count <= reserved:
             return
         if not self._hooks.bodies.acquire(ResourceUse.BODY, account_id, count - reserved):

@@ -35,9 +35,7 @@ class Staying:
         if not connection.is_busy or self.occupied > self._max_occupied:
             return False
         unreader = connection.parser.unreader
-        received = unreader.take_buffered() or connection.sock.receive_within(
-            self._wait_ms, MAX_BUFFERED_BYTES
-        )
+        received = unreader.take_buffered() or connection.sock.receive_within(self._wait_ms, MAX_BUFFERED_BYTES)
         unreader.unread(received)
         connection.is_busy = bool(received)
         return 0 < expected_bytes(received) <= len(received)

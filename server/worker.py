@@ -102,12 +102,8 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         self.cfg.__dict__.update({name: setting.get() for name, setting in self.cfg.settings.items()})
         self.lingering_closer = LingeringCloser()
         # An application shares its pools, from which it takes threads for its own waits.
-        self.hooks = getattr(self.wsgi, "server_hooks", None) or Hooks(
-            ResourcePool.for_threads(self.cfg.threads)
-        )
-        self.poller.register(
-            self.lingering_closer, selectors.EVENT_READ, lambda lingering: lingering.discard_input()
-        )
+        self.hooks = getattr(self.wsgi, "server_hooks", None) or Hooks(ResourcePool.for_threads(self.cfg.threads))
+        self.poller.register(self.lingering_closer, selectors.EVENT_READ, lambda lingering: lingering.discard_input())
         super().run()
         self.lingering_closer.drain()
 
@@ -172,9 +168,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         """
         started_at = datetime.now(UTC)
         req.body.reader = BodyReader(req.body.reader)
-        response, environ = wsgi.create(
-            req, conn.sock, conn.client, conn.server, self.cfg, response_class=Response
-        )
+        response, environ = wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg, response_class=Response)
         environ["wsgi.multithread"] = True
         self.nr += 1
         if self.nr >= self.max_requests:
@@ -262,9 +256,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         client.buffer += chunk
         self._buffered_bytes += len(chunk)
         if not client.expected_bytes:
-            client.expected_bytes = expected_bytes(
-                client.buffer, searched_bytes=len(client.buffer) - len(chunk)
-            )
+            client.expected_bytes = expected_bytes(client.buffer, searched_bytes=len(client.buffer) - len(chunk))
         if 0 < client.expected_bytes <= len(client.buffer):
             self._dispatch(client)
         elif len(client.buffer) > MAX_BUFFERED_BYTES:
@@ -350,9 +342,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
     def _log_evictions(self, now: int) -> None:
         """Log evictions, at most one line per second: at the limit, each new connection evicts another."""
         if self._evictions and now >= self._evictions_logged_at + 10**9:
-            _log.warning(
-                "connections_evicted", **{reason.value: count for reason, count in self._evictions.items()}
-            )
+            _log.warning("connections_evicted", **{reason.value: count for reason, count in self._evictions.items()})
             self._evictions.clear()
             self._evictions_logged_at = now
 
@@ -370,9 +360,7 @@ class Worker(ThreadWorker):  # type: ignore[misc, unused-ignore]
         self._accept_resumes_at = time.monotonic_ns() + _ACCEPT_PAUSE_SECONDS * 10**9
         self.set_accept_enabled(enabled=False)
 
-    def _send_error(
-        self, client: socket.socket, status: HTTPStatus, reason: str, message: str | None = None
-    ) -> str:
+    def _send_error(self, client: socket.socket, status: HTTPStatus, reason: str, message: str | None = None) -> str:
         """Write an error without blocking; return its request id."""
         request_id = str(uuid.uuid4())
         _log.warning("request_rejected", reason=reason, status=status.value, request_id=request_id)

@@ -70,9 +70,7 @@ def read(context: BrowserContext, document: str, *, goods_nanos: int) -> str:
     tab = BrowserTab(context, start=url, allowed_domains=())
     tab.open(url)
     request = PurchaseRequest(url, ShippingAddress("", ""))
-    session = BrowserSession(
-        tab, request, _NoPurchase(), Product("", goods_nanos, "", ""), recipient_entered=True
-    )
+    session = BrowserSession(tab, request, _NoPurchase(), Product("", goods_nanos, "", ""), recipient_entered=True)
     return "\n".join(_lines(session, tab.take_snapshot()))
 
 
@@ -92,9 +90,7 @@ def _lines(session: BrowserSession, snapshot: PageSnapshot) -> Iterator[str]:
     for button in snapshot.buttons:
         names = [name for name, words in _WORDS.items() if words.search(f"{button.text} {button.label}")]
         place = button.region or ("list" if button.in_list else "toggle" if button.toggles else "content")
-        press = (
-            "" if button.region else f", press {steps.consequence(session, snapshot, button).name.lower()}"
-        )
+        press = "" if button.region else f", press {steps.consequence(session, snapshot, button).name.lower()}"
         yield f"button {button.tag} {button.text!r} in {place}: words {', '.join(names) or 'none'}{press}"
     rows = breakdown.order_rows(snapshot, session.goods_nanos)
     for row in rows:
@@ -102,9 +98,7 @@ def _lines(session: BrowserSession, snapshot: PageSnapshot) -> Iterator[str]:
     yield from _decisions(session, snapshot, rows)
 
 
-def _decisions(
-    session: BrowserSession, snapshot: PageSnapshot, rows: list[prices.LabelledAmount]
-) -> Iterator[str]:
+def _decisions(session: BrowserSession, snapshot: PageSnapshot, rows: list[prices.LabelledAmount]) -> Iterator[str]:
     total = prices.total_of(rows)
     if total is None:
         yield "total: none; no known label, and no row is the sum of the others with the goods"
@@ -147,9 +141,7 @@ def main() -> None:
         _launched(executable, folder) as running,
         browser.new_context(running) as context,
     ):
-        sys.stdout.write(
-            read(context, options.page.read_text(), goods_nanos=int(options.goods * 10**9)) + "\n"
-        )
+        sys.stdout.write(read(context, options.page.read_text(), goods_nanos=int(options.goods * 10**9)) + "\n")
 
 
 if __name__ == "__main__":

@@ -63,9 +63,7 @@ def _parse_arguments() -> argparse.Namespace:
         default=32,
         help="slots until a transaction is finalized (default: %(default)s)",
     )
-    parser.add_argument(
-        "--state", type=Path, metavar="FILE", help="keep the chain in this SQLite file between starts"
-    )
+    parser.add_argument("--state", type=Path, metavar="FILE", help="keep the chain in this SQLite file between starts")
     parser.add_argument(
         "--usdc", default=USDC_MINT, metavar="MINT", help="address of the USDC mint (default: %(default)s)"
     )

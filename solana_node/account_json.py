@@ -49,8 +49,7 @@ def _data_json(chain: Chain, account: Account, config: JsonObject) -> JsonObject
     if len(data) > MAX_BASE58_BYTES:
         raise RpcError(
             INVALID_REQUEST,
-            f"Encoded binary (base 58) data should be less than {MAX_BASE58_BYTES} bytes, "
-            "please use Base64 encoding.",
+            f"Encoded binary (base 58) data should be less than {MAX_BASE58_BYTES} bytes, please use Base64 encoding.",
         )
     return [base58.encode(data), "base58"] if encoding else base58.encode(data)
 

@@ -90,9 +90,7 @@ def burning_program() -> bytes:
     program.load(8, 1, 7)
     program.jump_if("lt", 1, _SHORTEST_BURN, "bad")
     program.load(8, 9, 7, 16)
-    for place, named in enumerate(
-        (3, 10, 0, 14)
-    ):  # the owner's tokens, the mint, the owner, the token program
+    for place, named in enumerate((3, 10, 0, 14)):  # the owner's tokens, the mint, the owner, the token program
         program.load(8, 8, _STACK, _TABLE + 8 * named)
         _describe(program, 8, infos + _INFO_BYTES * place)
     program.store(1, _STACK, payload, 8)

@@ -150,9 +150,7 @@ class Chain:
         data = bytes(nonce.data) if nonce else b""
         return len(data) == NONCE_ACCOUNT_BYTES and base58.encode(data[40:72]) == blockhash
 
-    def simulate(
-        self, transaction: VersionedTransaction, commitment: Commitment, *, check_age: bool = True
-    ) -> Outcome:
+    def simulate(self, transaction: VersionedTransaction, commitment: Commitment, *, check_age: bool = True) -> Outcome:
         """Simulate a transaction on the state of a commitment level."""
         message = transaction.message
         if self.history.get(str(transaction.signatures[0]), up_to_slot=self.slot_at(commitment)):
@@ -164,9 +162,7 @@ class Chain:
         except LookupTableNotFoundError:
             return Outcome(error="AddressLookupTableNotFound")
         view = {
-            address: self.account(address, commitment)
-            for address in keys.all + keys.tables
-            if address in self.accounts
+            address: self.account(address, commitment) for address in keys.all + keys.tables if address in self.accounts
         }
         return self.runtime.simulate(transaction, view=view)
 

@@ -60,9 +60,7 @@ class LoopbackServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512  # a client that finds the backlog full retries after seconds
 
-    def __init__(
-        self, handler: type[BaseHTTPRequestHandler], *, port: int = 0, host: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, handler: type[BaseHTTPRequestHandler], *, port: int = 0, host: str = "127.0.0.1") -> None:
         self._connections: set[socket.socket] = set()
         super().__init__((host, port), handler)
 
@@ -74,9 +72,7 @@ class LoopbackServer(ThreadingHTTPServer):
     def start(self) -> None:
         """Serve requests in a separate thread."""
         # No interval: by default the loop looks twice a second whether it should stop.
-        threading.Thread(
-            target=self.serve_forever, args=(None,), name=type(self).__name__, daemon=True
-        ).start()
+        threading.Thread(target=self.serve_forever, args=(None,), name=type(self).__name__, daemon=True).start()
 
     def stop(self) -> None:
         """Stop the server."""

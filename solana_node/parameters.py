@@ -53,8 +53,7 @@ def read_commitment(config: Config, *, name: str = "commitment") -> Commitment:
         return _COMMITMENTS[level]
     except (KeyError, TypeError):
         raise InvalidParamsError(
-            f"Invalid params: unknown variant `{level}`, expected one of "
-            "`processed`, `confirmed`, `finalized`."
+            f"Invalid params: unknown variant `{level}`, expected one of `processed`, `confirmed`, `finalized`."
         ) from None
 
 
@@ -117,8 +116,7 @@ def read_transaction(blob: str, config: Config) -> VersionedTransaction:
     limit = _MAX_ENCODED[encoding]
     if len(blob) > limit:
         raise InvalidParamsError(
-            f"{encoding} encoded {_TYPE} too large: {len(blob)} bytes "
-            f"(max: encoded/raw {limit}/{PACKET_BYTES})"
+            f"{encoding} encoded {_TYPE} too large: {len(blob)} bytes (max: encoded/raw {limit}/{PACKET_BYTES})"
         )
     try:
         raw = base58.decode(blob) if encoding == "base58" else base64.b64decode(blob, validate=True)

@@ -106,9 +106,7 @@ _SYSTEM: Final[dict[int, tuple[str, _Parser]]] = {
     5: (
         "withdrawFromNonce",
         lambda call: {
-            **call.named(
-                "nonceAccount", "destination", "recentBlockhashesSysvar", "rentSysvar", "nonceAuthority"
-            ),
+            **call.named("nonceAccount", "destination", "recentBlockhashesSysvar", "rentSysvar", "nonceAuthority"),
             "lamports": call.u64(4),
         },
     ),

@@ -112,9 +112,7 @@ def _elf(text: bytes, calls: list[tuple[int, str]]) -> bytes:
     strings_at = symbols_at + len(symbols)
     relocations_at = strings_at + len(_padded(strings))
     relocations = b"".join(
-        struct.pack(
-            "<QQ", _TEXT_AT + place * _INSTRUCTION_BYTES, (2 + names.index(name)) << 32 | _RELOCATION_BY_NAME
-        )
+        struct.pack("<QQ", _TEXT_AT + place * _INSTRUCTION_BYTES, (2 + names.index(name)) << 32 | _RELOCATION_BY_NAME)
         for place, name in calls
     )
     entries = (

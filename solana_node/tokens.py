@@ -85,9 +85,7 @@ def token_account_data(mint: Pubkey, owner: Pubkey, amount: int, *, rent: int | 
     """Return the data of a token account; `rent` makes it one of wrapped SOL."""
     native = bytes(12) if rent is None else struct.pack("<IQ", 1, rent)
     initialized = struct.pack("<B", _STATES.index("initialized"))
-    return (
-        bytes(mint) + bytes(owner) + struct.pack("<Q", amount) + bytes(36) + initialized + native + bytes(44)
-    )
+    return bytes(mint) + bytes(owner) + struct.pack("<Q", amount) + bytes(36) + initialized + native + bytes(44)
 
 
 def amount_json(amount: int, *, decimals: int, null_when_zero: bool = False) -> JsonObject:
@@ -110,9 +108,7 @@ def create_token_account(payer: Pubkey, owner: Pubkey, mint: Pubkey, *, program:
         b"\x01",
         [
             AccountMeta(payer, is_signer=True, is_writable=True),
-            AccountMeta(
-                associated_token_address(owner, mint, program=program), is_signer=False, is_writable=True
-            ),
+            AccountMeta(associated_token_address(owner, mint, program=program), is_signer=False, is_writable=True),
             AccountMeta(owner, is_signer=False, is_writable=False),
             AccountMeta(mint, is_signer=False, is_writable=False),
             AccountMeta(Pubkey.from_string(SYSTEM), is_signer=False, is_writable=False),

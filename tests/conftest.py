@@ -46,9 +46,7 @@ hypothesis.settings.register_profile("first tier", hypothesis.settings.get_profi
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--tier", choices=[str(tier) for tier in Tier], help="default: 1, or all tests that were named"
-    )
+    parser.addoption("--tier", choices=[str(tier) for tier in Tier], help="default: 1, or all tests that were named")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -74,9 +74,7 @@ def fail_everywhere(agent: Agent, canaries: Canaries) -> Iterator[TestResponse]:
         yield agent.post(f"{url}/{how}", {**movement, "amount": BODY})
     agent.controls(per_tx_limit_usd=1)
     yield agent.post(f"{url}/transfer", movement)
-    yield agent.post(
-        f"{url}/fund", {"amount": "1", "currency": "ETH", "chain": "base", "note": BODY}, **idempotent
-    )
+    yield agent.post(f"{url}/fund", {"amount": "1", "currency": "ETH", "chain": "base", "note": BODY}, **idempotent)
     yield agent.post("/v1/wallets", {"name": [BODY]}, **idempotent)
     yield agent.put(f"{url}/controls", {"allowed_addresses": [agent.key, 1]})
     for raw in (f'{{"name": "{BODY}', f'["{agent.key}"]', f'{{"name": {agent.key}}}'):
@@ -155,9 +153,7 @@ def test_no_secret_leaks_however_requests_and_workers_fail(
             ]))  # fmt: skip
             schedule.tick(include_sweep=True)
             break_tables(sqlite_url, "api_keys")
-            seen += failing(
-                iter([agent.get("/v1/wallets"), client.post("/v1/keys", json={"email": "c@example.com"})])
-            )
+            seen += failing(iter([agent.get("/v1/wallets"), client.post("/v1/keys", json={"email": "c@example.com"})]))
             records = capture.records[:]
     written = "".join(capfd.readouterr())
     assert len(records) > 100
@@ -358,10 +354,7 @@ def test_no_repr_of_a_secret_holder_contains_the_secret(canaries: Canaries, sqli
 
 
 def test_a_key_logged_by_mistake_is_redacted(sqlite_url: str, capfd: pytest.CaptureFixture[str]) -> None:
-    keys = [
-        f"{prefix}_canary{letter * 40}"
-        for prefix, letter in zip(("ak", "gw", "mk", "ok"), "abcd", strict=True)
-    ]
+    keys = [f"{prefix}_canary{letter * 40}" for prefix, letter in zip(("ak", "gw", "mk", "ok"), "abcd", strict=True)]
     url = f"redis://:{REDIS_PASSWORD}@127.0.0.1/0"
     with running(canary_settings(sqlite_url, "http://127.0.0.1:1")):
         ours, foreign = structlog.get_logger("ours"), logging.getLogger("foreign")

@@ -35,9 +35,7 @@ def start_threads() -> list[threading.Thread]:
         before = len(started)
         while len(started) - before < due and free.acquire(blocking=False):
             # A process that ends does not wait for them: the leases expire.
-            thread = threading.Thread(
-                target=_deliver_all, args=(enter, rank, free), daemon=True, name="deliveries"
-            )
+            thread = threading.Thread(target=_deliver_all, args=(enter, rank, free), daemon=True, name="deliveries")
             thread.start()
             started.append(thread)
         if rank is QueueRank.AGENT and len(started) == due:

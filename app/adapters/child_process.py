@@ -90,9 +90,7 @@ def _kill(leader: int) -> None:
             after_name = stat.read_text(errors="replace").rpartition(")")[2].split()
             table[int(stat.parent.name)] = int(after_name[1]), int(after_name[3])  # parent, session
     sessions = {leader}
-    while (
-        more := {own for parent, own in table.values() if table.get(parent, (0, 0))[1] in sessions} - sessions
-    ):
+    while more := {own for parent, own in table.values() if table.get(parent, (0, 0))[1] in sessions} - sessions:
         sessions |= more
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

@@ -49,9 +49,7 @@ class RqQueue:
             socket_timeout=_SOCKET_TIMEOUT_SECONDS,
             retry=Retry(NoBackoff(), 0),
         )
-        self._queues = {
-            name: Queue(name.value, connection=self._redis, serializer=SERIALIZER) for name in QueueName
-        }
+        self._queues = {name: Queue(name.value, connection=self._redis, serializer=SERIALIZER) for name in QueueName}
         self._outage = OutageLog("queue", name="redis")
         self._backoff_until = 0.0
 
@@ -69,9 +67,7 @@ class RqQueue:
         return self._run(lambda: bool(self._redis.ping()), otherwise=False)
 
     def depths(self) -> Mapping[QueueName, int]:
-        return self._run(
-            lambda: {name: int(queue.count) for name, queue in self._queues.items()}, otherwise={}
-        )
+        return self._run(lambda: {name: int(queue.count) for name, queue in self._queues.items()}, otherwise={})
 
     def needs_password(self) -> bool:
         assert_no_unit()

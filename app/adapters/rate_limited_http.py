@@ -87,9 +87,7 @@ class RateLimitedClient:
             ):
                 return response
             # For all threads: more requests would only extend the refusal.
-            self._closed_until = time.monotonic() + min(
-                response.retry_after_seconds or attempt, _MAX_CLOSED_SECONDS
-            )
+            self._closed_until = time.monotonic() + min(response.retry_after_seconds or attempt, _MAX_CLOSED_SECONDS)
             _log.warning("service_limits_requests", service=self._service, status=response.status)
         raise self._limited(self._closed_until - time.monotonic())
 

@@ -25,9 +25,7 @@ from app.ports.upstream import UpstreamRequest
 _HEADERS = frozenset({"content-type", "retry-after", "ratelimit-reset", "x-ratelimit-reset"})
 _READ_MEMBERS: Mapping[str, frozenset[str]] = {
     form: frozenset(name for names in groups.values() for name in names.split())
-    for form, groups in tomllib.loads(
-        Path(__file__).with_name("recorded_members.toml").read_text("utf-8")
-    ).items()
+    for form, groups in tomllib.loads(Path(__file__).with_name("recorded_members.toml").read_text("utf-8")).items()
 }
 
 
@@ -59,9 +57,7 @@ class Recorder:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps(self._run, indent=1) + "\n", "utf-8")
 
-    def _exchange(
-        self, request: UpstreamRequest, response: HttpUpstreamResponse, body: bytes
-    ) -> dict[str, Any]:
+    def _exchange(self, request: UpstreamRequest, response: HttpUpstreamResponse, body: bytes) -> dict[str, Any]:
         fields = {name.lower(): value for name, value in response.headers}
         return {
             "request": self._redact(f"{request.method} {urlsplit(request.target).path}"),
@@ -85,8 +81,7 @@ class Recorder:
     def _redacted(self, value: Any, read_members: frozenset[str], *, is_read: bool) -> Any:
         if isinstance(value, dict):
             return {
-                name: self._redacted(each, read_members, is_read=name in read_members)
-                for name, each in value.items()
+                name: self._redacted(each, read_members, is_read=name in read_members) for name, each in value.items()
             }
         if isinstance(value, list):
             return [self._redacted(each, read_members, is_read=is_read) for each in value]

@@ -140,9 +140,7 @@ class _BrowserConversation:
     def end_with(self, failure: PurchaseFailed) -> PurchaseFailed | PurchaseOutcomeUnknown:
         """Return a failure, or that the outcome is unknown if an order was authorized before it."""
         if self._order_authorized:
-            return PurchaseOutcomeUnknown(
-                "The order button may have been pressed; then the browser was lost."
-            )
+            return PurchaseOutcomeUnknown("The order button may have been pressed; then the browser was lost.")
         return failure
 
     def run(self, *, deadline: float) -> OrderConfirmation | OrderReview:
@@ -158,9 +156,7 @@ class _BrowserConversation:
                     return self._result(message)
                 self._dispatch(message)
             except (ValueError, KeyError, TypeError):
-                failure = PurchaseFailed(
-                    FailureCode.BROWSER_ERROR, "The browser process sent an invalid message."
-                )
+                failure = PurchaseFailed(FailureCode.BROWSER_ERROR, "The browser process sent an invalid message.")
                 raise self.end_with(failure) from None
         raise ChildTimeoutError
 
@@ -191,9 +187,7 @@ class _BrowserConversation:
                 _log.warning("browser_without_sandbox")
             case "sandbox_unavailable":
                 _log.error("browser_sandbox_unavailable", see="flask doctor")
-                raise self.end_with(
-                    PurchaseFailed(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE, is_permanent=True)
-                )
+                raise self.end_with(PurchaseFailed(FailureCode.BROWSER_ERROR, _NO_SANDBOX_MESSAGE, is_permanent=True))
             case "outcome_unknown":
                 raise PurchaseOutcomeUnknown(str(values["message"]))
             case _:
@@ -213,9 +207,7 @@ class _BrowserConversation:
 
     def _authorize_order(self, review: OrderReview) -> None:
         if self._order_authorized or self._dry_run:
-            raise PurchaseFailed(
-                FailureCode.BROWSER_ERROR, "The browser asked for an order that is not permitted."
-            )
+            raise PurchaseFailed(FailureCode.BROWSER_ERROR, "The browser asked for an order that is not permitted.")
         self._handler.authorize_order(review)
         self._order_authorized = True
 

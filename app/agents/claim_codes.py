@@ -52,6 +52,4 @@ def keyed_hashes(code: str, peppers: Sequence[tuple[str, bytes]]) -> list[str]:
 
 def _is_separator(char: str) -> bool:
     # Spaces, punctuation with all dashes, invisible characters of pasted text, and the minus sign.
-    return (
-        unicodedata.category(char)[0] in "ZP" or unicodedata.category(char) in ("Cc", "Cf") or char == _MINUS
-    )
+    return unicodedata.category(char)[0] in "ZP" or unicodedata.category(char) in ("Cc", "Cf") or char == _MINUS

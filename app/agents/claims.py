@@ -60,11 +60,7 @@ class ActiveClaimCode:
 
     def is_replayable(self, now: datetime) -> bool:
         """Return whether the response may be replayed: within 24 hours and before the owner's first action."""
-        return (
-            self.claimed_at is not None
-            and self.answer_sealed is not None
-            and now < self.claimed_at + REPLAY_WINDOW
-        )
+        return self.claimed_at is not None and self.answer_sealed is not None and now < self.claimed_at + REPLAY_WINDOW
 
 
 def emails_equal(one: str | None, other: str | None) -> bool:

@@ -16,9 +16,7 @@ class RegisterRequest(Schema):
     email = Email(
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "The owner's address: the agent can then be claimed with this address only."
-        },
+        metadata={"description": "The owner's address: the agent can then be claimed with this address only."},
     )
 
 

@@ -89,7 +89,5 @@ def _open_account(session: Session, owner_id: str) -> int:
     if nanos:
         credit_accounts.grant(session, owner_id, nanos, reference=f"initial:{owner_id}")
         if settings.grant_budget_usd_per_day is not None:
-            grant_budget.consume(
-                session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day)
-            )
+            grant_budget.consume(session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day))
     return nanos

@@ -44,9 +44,7 @@ _BASIS_POINTS = 10_000
 # Of these, nothing was recorded and another attempt may succeed.
 _RETRIED_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 # Their price is a market's, and moves while the owner decides.
-_MARKET_KINDS = frozenset(
-    {ApprovalKind.TRANSFER, ApprovalKind.WITHDRAWAL, ApprovalKind.SWAP, ApprovalKind.BRIDGE}
-)
+_MARKET_KINDS = frozenset({ApprovalKind.TRANSFER, ApprovalKind.WITHDRAWAL, ApprovalKind.SWAP, ApprovalKind.BRIDGE})
 _IS_HELD = Approval.holder == bindparam("by_holder")
 
 

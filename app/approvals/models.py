@@ -28,9 +28,7 @@ class Approval(Authenticated, Model):
     __table_args__ = (
         Index("ix_approvals_agent_id", "agent_id", "created_at", "id"),
         Index("ix_approvals_created_at", "created_at", "id"),
-        partial_index(
-            "ix_approvals_open", "wallet_id", "expires_at", where="status IN ('awaiting', 'approved')"
-        ),
+        partial_index("ix_approvals_open", "wallet_id", "expires_at", where="status IN ('awaiting', 'approved')"),
         CheckConstraint("value_nanos >= 0", name="ck_approvals_value"),
         CheckConstraint(
             "status IN ('awaiting', 'approved', 'executed', 'rejected', 'expired', 'cancelled', 'failed')",

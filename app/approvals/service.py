@@ -153,9 +153,7 @@ def find(approval_id: str) -> Approval | None:
         return row
 
 
-def list_of(
-    page: PageRequest, *, agent_id: str | None = None, status: ApprovalStatus | None = None
-) -> Page[Approval]:
+def list_of(page: PageRequest, *, agent_id: str | None = None, status: ApprovalStatus | None = None) -> Page[Approval]:
     """Return a page of the approvals of an agent, or of all, newest first."""
     conditions = [Approval.agent_id == agent_id] if agent_id is not None else []
     conditions += [Approval.status == status.value] if status is not None else []

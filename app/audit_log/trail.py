@@ -207,9 +207,7 @@ def get_entry(session: Session, entry_id: str) -> AuditEntryRow:
 
 def get_head(session: Session) -> AuditHeadView:
     """Return the end of the trail as stored. Works in a read-only unit."""
-    row = session.execute(
-        select(AuditHead.number, AuditHead.hash).where(AuditHead.name == TRAIL_NAME)
-    ).one_or_none()
+    row = session.execute(select(AuditHead.number, AuditHead.hash).where(AuditHead.name == TRAIL_NAME)).one_or_none()
     return AuditHeadView(0, GENESIS) if row is None else AuditHeadView(row.number, row.hash)
 
 

@@ -19,9 +19,7 @@ _PAGE_SIZE = 1000
 _MAX_PROBLEMS_SHOWN = 10
 
 
-def find_problems(
-    session: Session, *, newest: int | None = None, expected: AuditHeadView | None = None
-) -> list[str]:
+def find_problems(session: Session, *, newest: int | None = None, expected: AuditHeadView | None = None) -> list[str]:
     """Return one sentence per problem, none when the trail is intact.
 
     `newest` restricts the check to the last entries. `expected` is a head recorded earlier, outside the database:
@@ -50,11 +48,7 @@ def find_witness_problems(session: Session) -> list[str]:
     number = trail.get_head(session).number
     return [
         *(f"line {line} of the witness was not written by this service" for line in found.forged_lines),
-        *(
-            problem
-            for head in dict.fromkeys(found.heads)
-            for problem in _head_mismatches(session, head, number)
-        ),
+        *(problem for head in dict.fromkeys(found.heads) for problem in _head_mismatches(session, head, number)),
     ][:_MAX_PROBLEMS_SHOWN]
 
 
@@ -71,18 +65,14 @@ def _check(
     try:
         key = trail.unseal_chain_key(row.sealed)
     except Rejected:
-        return [
-            "the trail's key cannot be opened: it was replaced, or ENCRYPTION_KEYS lacks the key that sealed it"
-        ]
+        return ["the trail's key cannot be opened: it was replaced, or ENCRYPTION_KEYS lacks the key that sealed it"]
     problems = []
     if row.proof != trail.head_proof(key, row.number, row.hash):
         problems.append(f"the head counts {row.number} entries, and was not written by this service")
     # A forged entry could have a number that the check would not reach.
     problems += [
         f"entry {number} precedes the first"
-        for number in session.scalars(
-            select(AuditEntry.number).where(AuditEntry.number < 1).limit(_MAX_PROBLEMS_SHOWN)
-        )
+        for number in session.scalars(select(AuditEntry.number).where(AuditEntry.number < 1).limit(_MAX_PROBLEMS_SHOWN))
     ]
     first = 1 if newest is None else max(1, row.number - newest + 1)
     return [
@@ -133,9 +123,7 @@ def _head_mismatches(session: Session, expected: AuditHeadView | None, number: i
     if expected is None or expected.number == 0:
         return []
     if number is None or number < expected.number:
-        return [
-            f"the trail ends at entry {number or 0}, but had {expected.number} when its head was recorded"
-        ]
+        return [f"the trail ends at entry {number or 0}, but had {expected.number} when its head was recorded"]
     found = session.scalar(select(AuditEntry.hash).where(AuditEntry.number == expected.number))
     if found != expected.hash:
         return [f"entry {expected.number} is not the recorded one"]

@@ -40,9 +40,7 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
     hold_id, price = new_id(), MeteredUsage(PRICE_NANOS)
     call = UsageCall(key_id or wallet.agent_id, PROVIDER, host)
     with unit_of_work() as session:
-        usage.begin(
-            session, wallet.agent_id, call, hold_id=hold_id, nanos=PRICE_NANOS, estimate=price, lease=_LEASE
-        )
+        usage.begin(session, wallet.agent_id, call, hold_id=hold_id, nanos=PRICE_NANOS, estimate=price, lease=_LEASE)
     meter = FetchMeter()
     try:
         yield meter

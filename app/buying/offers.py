@@ -121,9 +121,7 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
         )
     document: Any = None
     with suppress(Rejected, ValueError):
-        document = (
-            _decode_header(header) if header is not None else parse_response(answer.body, parse_float=str)
-        )
+        document = _decode_header(header) if header is not None else parse_response(answer.body, parse_float=str)
     stated: Mapping[str, Any] = document if isinstance(document, dict) else {}
     version, accepts = stated.get("x402Version"), stated.get("accepts")
     # Not isinstance: True is an int.
@@ -136,9 +134,7 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
     if version != _V2:
         return PaymentTerms(version, offers)
     extensions = stated.get("extensions")
-    return PaymentTerms(
-        version, offers, stated.get("resource"), extensions if isinstance(extensions, dict) else {}
-    )
+    return PaymentTerms(version, offers, stated.get("resource"), extensions if isinstance(extensions, dict) else {})
 
 
 def _decode_header(header: str) -> Mapping[str, Any]:
@@ -182,9 +178,7 @@ def payable_offers(
     if found:
         raise _price_above(min(price_nanos(each) for each in found), max_nanos)
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
-    reasons = (
-        ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
-    )
+    reasons = ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
     raise TermsNotSupported(
         f"None of the terms of this web service can be paid: {reasons}. Supported is the scheme exact with USDC on "
         f"{supported or 'no network'}. Nothing was paid.",
@@ -253,9 +247,7 @@ def _validity_seconds(stated: Mapping[str, Any]) -> int:
     return min(seconds, MAX_VALIDITY_SECONDS)
 
 
-def _check_wanted(
-    offer: PaymentOffer, *, networks: Collection[ChainName], own_addresses: Collection[str]
-) -> None:
+def _check_wanted(offer: PaymentOffer, *, networks: Collection[ChainName], own_addresses: Collection[str]) -> None:
     if networks and offer.chain not in networks:
         raise Rejected("network_not_requested")
     if offer.recipient in own_addresses:

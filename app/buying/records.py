@@ -47,9 +47,7 @@ class ServicePurchaseView:
     payment: TransactionView
 
 
-def add(
-    session: Session, transaction_id: str, wallet_id: str, request: SellerRequest, offer: PaymentOffer
-) -> None:
+def add(session: Session, transaction_id: str, wallet_id: str, request: SellerRequest, offer: PaymentOffer) -> None:
     session.add(
         ServicePurchase(
             id=transaction_id, wallet_id=wallet_id, host=request.host, method=request.method,
@@ -195,9 +193,7 @@ def prune_answers(now: datetime) -> int:
 def remove_rows_of(session: Session, wallet_id: str) -> None:
     """Remove the purchases and payees of a wallet that is being deleted."""
     for table in (ServicePurchase, PinnedPayee):
-        session.execute(
-            delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False)
-        )
+        session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
 
 
 def _views(session: Session, rows: Sequence[ServicePurchase]) -> list[ServicePurchaseView]:

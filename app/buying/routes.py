@@ -112,9 +112,7 @@ def _resume(subject_id: str) -> Any:
         return asking.awaiting_response(approval)
     order = _order(_LOAD_BODY.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
-    return schemas.fetched(
-        service.resume(wallet, order, str(transaction_id), wait_seconds=prefer.wait_seconds())
-    )
+    return schemas.fetched(service.resume(wallet, order, str(transaction_id), wait_seconds=prefer.wait_seconds()))
 
 
 @blp.post("/<string:wallet_id>/x402/fetch")

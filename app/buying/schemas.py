@@ -75,9 +75,7 @@ class FetchBody(AcceptsCamelCase):
     networks = fields.List(
         Text(validate=ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")),
         load_default=list,
-        metadata={
-            "description": "The chains to pay on; any that the service and the wallet share by default."
-        },
+        metadata={"description": "The chains to pay on; any that the service and the wallet share by default."},
     )
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
@@ -137,9 +135,7 @@ class FetchQuoteShape(Schema):
     """The result of a dry run: the limits and the balance allow this payment, and nothing was signed."""
 
     dry_run = fields.Boolean(required=True)
-    status = fields.Integer(
-        required=True, metadata={"description": "The service's answer without a payment."}
-    )
+    status = fields.Integer(required=True, metadata={"description": "The service's answer without a payment."})
     payment_required = fields.Boolean(required=True)
     protocol = fields.String(required=True, allow_none=True)
     network = fields.String(required=True, allow_none=True)

@@ -157,7 +157,5 @@ def _parse_headers(headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
             problem = f"must have values of at most {_MAX_HEADER_LENGTH} printable ASCII characters"
             raise InvalidInput.field("headers", problem)
     return tuple(
-        (name, value)
-        for name, value in headers.items()
-        if name.lower() != "user-agent" and not names_client(name)
+        (name, value) for name, value in headers.items() if name.lower() != "user-agent" and not names_client(name)
     )

@@ -76,9 +76,7 @@ class FetchQuote:
     value_nanos: int | None
 
 
-def fetch(
-    wallet: WalletView, order: FetchOrder, *, wait_seconds: Decimal | None, claim: Claim
-) -> FetchResult:
+def fetch(wallet: WalletView, order: FetchOrder, *, wait_seconds: Decimal | None, claim: Claim) -> FetchResult:
     """Request a resource, and pay for it once if the seller asks for that.
 
     A request that ends without a payment is charged, in credits.
@@ -98,9 +96,7 @@ def fetch(
         return _present(wallet, order.request, payment, stored, wait_seconds=wait_seconds)
 
 
-def resume(
-    wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_seconds: Decimal | None
-) -> FetchResult:
+def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_seconds: Decimal | None) -> FetchResult:
     """Return the answer that was paid for, or send the same bytes again while they can be used."""
     purchase, answer = records.get(wallet.id, transaction_id)
     if answer is not None and records.bought_answer(purchase, answer) is None:
@@ -231,9 +227,7 @@ def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Mov
     )  # fmt: skip
 
 
-def _record(
-    wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim
-) -> TransactionView:
+def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> TransactionView:
     """Hold, sign and store in one unit. Raises: what `_choose` raises."""
     signer = custody.signer_of(wallet.id)
     offer = chosen.offer

@@ -39,9 +39,7 @@ class SingleFlightCache:
             for key in [key for key in self._flights if is_outdated(key)]:
                 del self._flights[key]
 
-    def get(
-        self, key: Hashable, load: Callable[[], Any], *, ttl_seconds: int, failure_ttl_seconds: int = 2
-    ) -> Any:
+    def get(self, key: Hashable, load: Callable[[], Any], *, ttl_seconds: int, failure_ttl_seconds: int = 2) -> Any:
         """Return a value that is at most `ttl_seconds` old, loading it if necessary.
 
         Raises: what `load` raised, without another attempt for `failure_ttl_seconds`.

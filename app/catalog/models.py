@@ -67,9 +67,7 @@ class Service(Authenticated, Model):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-partial_index(
-    "ix_services_ranking", Service.total_calls.desc(), Service.name, Service.id, where="status = 'active'"
-)
+partial_index("ix_services_ranking", Service.total_calls.desc(), Service.name, Service.id, where="status = 'active'")
 
 
 SERVICES = AuthenticatedStateMachine(

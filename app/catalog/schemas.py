@@ -84,9 +84,7 @@ class Document(ParsedField):
 
 
 _PRICE_RANGE = ma.validate.Range(max=_MAX_PRICE_NANOS, error="must be at most 100")
-_DESCRIPTION_LENGTH = ma.validate.Length(
-    max=_MAX_DESCRIPTION, error=f"must have at most {_MAX_DESCRIPTION} characters"
-)
+_DESCRIPTION_LENGTH = ma.validate.Length(max=_MAX_DESCRIPTION, error=f"must have at most {_MAX_DESCRIPTION} characters")
 _PRICING_MODELS = ma.validate.OneOf(["per_call"], error="must be per_call")
 
 
@@ -158,9 +156,7 @@ class QualityShape(Schema):
     success_rate = fields.Float(
         required=True,
         allow_none=True,
-        metadata={
-            "description": "The share of forwarded calls with a response status below 500; null without calls."
-        },
+        metadata={"description": "The share of forwarded calls with a response status below 500; null without calls."},
     )
     median_latency_ms = fields.Integer(
         required=True,
@@ -172,9 +168,7 @@ class QualityShape(Schema):
 class DayShape(QualityShape):
     """The last 24 hours, to the minute."""
 
-    calls = fields.Integer(
-        required=True, metadata={"description": "Calls that got a response and were paid for."}
-    )
+    calls = fields.Integer(required=True, metadata={"description": "Calls that got a response and were paid for."})
     revenue_usd = Usd(required=True, attribute="revenue_nanos")
 
 
@@ -189,14 +183,10 @@ class _Described(Schema):
 
 
 class _Callable(_Described):
-    proxy_url = CallUrl(
-        "/v1/proxy", metadata={"description": "Others call it below this URL, with an API key."}
-    )
+    proxy_url = CallUrl("/v1/proxy", metadata={"description": "Others call it below this URL, with an API key."})
     x402_url = CallUrl(
         "/v1/x402/services",
-        metadata={
-            "description": "Others call it below this URL without an account, and pay each call (x402)."
-        },
+        metadata={"description": "Others call it below this URL without an account, and pay each call (x402)."},
     )
 
 
@@ -332,9 +322,7 @@ class SubscriptionQuery(PageQuery):  # type: ignore[misc, valid-type]
 
     status = Text(
         load_default=None,
-        validate=ma.validate.OneOf(
-            [each.value for each in SubscriptionStatus], error="must be one of {choices}"
-        ),
+        validate=ma.validate.OneOf([each.value for each in SubscriptionStatus], error="must be one of {choices}"),
     )
 
 

@@ -35,9 +35,7 @@ def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim = 
         # Deleting the wallet takes this lock first, and then cancels its subscriptions.
         spending_accounts.lock_account(session, wallet_id)
         _lock_active(session, service_id)
-        if not _insert(
-            session, service_id, wallet_id=wallet_id, agent_id=agent_id, at=now
-        ) and not SUBSCRIPTIONS.move(
+        if not _insert(session, service_id, wallet_id=wallet_id, agent_id=agent_id, at=now) and not SUBSCRIPTIONS.move(
             session,
             this,
             SubscriptionStatus.CANCELLED,

@@ -25,9 +25,7 @@ def new_id() -> str:
         return _unused_ids.pop()
     except IndexError:
         random = os.urandom(_BATCH_SIZE * _UUID_BYTES)
-        first, *others = (
-            _version_4(random[at : at + _UUID_BYTES]) for at in range(0, len(random), _UUID_BYTES)
-        )
+        first, *others = (_version_4(random[at : at + _UUID_BYTES]) for at in range(0, len(random), _UUID_BYTES))
         _unused_ids.extend(others)
         return first
 

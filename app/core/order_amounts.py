@@ -43,10 +43,7 @@ def adds_up(amounts: Iterable[OrderAmount], total_nanos: int) -> bool:
     extra = _sum(rows, AmountRole.SHIPPING) + _sum(rows, AmountRole.OTHER)
     taxes = {0, _sum(rows, AmountRole.TAX)}
     discounts = {0, _sum(rows, AmountRole.DISCOUNT)}
-    return any(
-        base + extra + tax - discount == total_nanos
-        for base, tax, discount in product(goods, taxes, discounts)
-    )
+    return any(base + extra + tax - discount == total_nanos for base, tax, discount in product(goods, taxes, discounts))
 
 
 def _sum(rows: Iterable[OrderAmount], role: AmountRole) -> int:

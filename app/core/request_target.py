@@ -44,9 +44,7 @@ class RequestTarget(NamedTuple):
         """Remove parameters from the query, such as credentials; the others keep every byte."""
         if not self.query:
             return self
-        kept = [
-            part for part in self.query.split("&") if unquote_plus(part.split("=", 1)[0]).lower() not in names
-        ]
+        kept = [part for part in self.query.split("&") if unquote_plus(part.split("=", 1)[0]).lower() not in names]
         return RequestTarget(self.raw_path, self.path, "&".join(kept))
 
     def split_first_segment(self) -> tuple[str, RequestTarget]:
@@ -101,9 +99,7 @@ def _reject_escapes(text: str) -> None:
 
 def _ascii(text: str) -> str:
     # Servers pass bytes as Latin-1; non-ASCII bytes are sent escaped, which is equivalent by RFC 3987.
-    return (
-        text if text.isascii() else quote(text.encode("latin-1"), safe="".join(map(chr, range(0x21, 0x7F))))
-    )
+    return text if text.isascii() else quote(text.encode("latin-1"), safe="".join(map(chr, range(0x21, 0x7F))))
 
 
 def _invalid_path(problem: str) -> InvalidInput:

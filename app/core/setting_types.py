@@ -49,9 +49,7 @@ def _base_url(text: str) -> str:
     try:
         parts = urlsplit(text.format(network="network", key="key"))
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        usable = (
-            usable and parts.username is None and not parts.fragment and text.isascii() and " " not in text
-        )
+        usable = usable and parts.username is None and not parts.fragment and text.isascii() and " " not in text
     except (ValueError, LookupError):
         usable = False
     if not usable:

@@ -100,9 +100,7 @@ def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, i
     """Return account and nano-dollars of the grants with a prefix, by reference. For audits."""
     named = CreditLedgerEntry.reference.startswith(f"grant:{prefix}", autoescape=True)
     rows = session.execute(
-        select(
-            CreditLedgerEntry.reference, CreditLedgerEntry.account_id, CreditLedgerEntry.amount_nanos
-        ).where(named)
+        select(CreditLedgerEntry.reference, CreditLedgerEntry.account_id, CreditLedgerEntry.amount_nanos).where(named)
     )
     return {reference.removeprefix("grant:"): (account, nanos) for reference, account, nanos in rows}
 

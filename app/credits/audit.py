@@ -43,8 +43,7 @@ _WRONG_SUMS = (
     .outerjoin(_of_entries, _of_entries.c.account_id == CreditAccount.id)
     .where(
         or_(
-            CreditAccount.available_nanos
-            != func.coalesce(_of_entries.c.available, 0) - CreditAccount.carried_nanos,
+            CreditAccount.available_nanos != func.coalesce(_of_entries.c.available, 0) - CreditAccount.carried_nanos,
             CreditAccount.held_nanos != func.coalesce(_of_entries.c.held, 0),
             CreditAccount.granted_nanos != func.coalesce(_of_entries.c.granted, 0),
             CreditAccount.spent_nanos != func.coalesce(_of_entries.c.spent, 0) + CreditAccount.carried_nanos,
@@ -57,9 +56,9 @@ _WRONG_SUMS = (
 _of_holds = (
     select(
         CreditHold.account_id,
-        func.sum(
-            case((CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=0)
-        ).label("held"),
+        func.sum(case((CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=0)).label(
+            "held"
+        ),
         func.sum(CreditHold.settled_nanos).label("settled"),
     )
     .group_by(CreditHold.account_id)
@@ -92,10 +91,7 @@ def check(session: Session) -> list[str]:
     return [
         *(f"account {each} is not the sum of its ledger entries" for each in session.scalars(_WRONG_SUMS)),
         *(f"account {each} is not the sum of its holds" for each in session.scalars(_WRONG_HOLDS)),
-        *(
-            f"hold {each} has a charge but was never settled"
-            for each in session.scalars(_WRONGLY_ENDED_HOLDS)
-        ),
+        *(f"hold {each} has a charge but was never settled" for each in session.scalars(_WRONGLY_ENDED_HOLDS)),
         *_wrong_total(session),
     ]
 

@@ -245,9 +245,7 @@ def references_of(hold_id: str) -> list[str]:
 
 
 def _finish(session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState) -> HoldResult:
-    row = HOLDS.execute(
-        session, _TRANSITION_HELD, hold_id, CreditHoldState.HELD, state, cost_nanos=cost_nanos
-    )
+    row = HOLDS.execute(session, _TRANSITION_HELD, hold_id, CreditHoldState.HELD, state, cost_nanos=cost_nanos)
     if row is not None:
         return _close(session, row, CreditHoldState.HELD, cost_nanos, state)
     row = HOLDS.execute(session, _TRANSITION, hold_id, CreditHoldState.LAPSED, state)
@@ -290,9 +288,7 @@ def _close(
         LedgerEntry(f"{exceeded}:{row.id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
     ]
     if was_held:
-        entries.append(
-            LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos)
-        )
+        entries.append(LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos))
     ledger_entries.append(session, row.account_id, entries, at=clock.now())
     return HoldResult(
         row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance.credits_nanos

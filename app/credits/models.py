@@ -53,9 +53,7 @@ class CreditLedgerEntry(Model):
         ),
     )
 
-    id: Mapped[int] = mapped_column(
-        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
-    )
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
     reference: Mapped[str] = mapped_column(String(120), unique=True)
     kind: Mapped[str] = mapped_column(String(8))
     account_id: Mapped[str] = mapped_column(ID, ForeignKey("credit_accounts.id"))

@@ -62,11 +62,7 @@ class PreparedStatements:
         """
         connection, transformer = self.connection, self._transformer
         pgconn = connection.pgconn
-        if (
-            in_transaction
-            and not connection.autocommit
-            and pgconn.transaction_status == TransactionStatus.IDLE
-        ):
+        if in_transaction and not connection.autocommit and pgconn.transaction_status == TransactionStatus.IDLE:
             level = connection.isolation_level
             mode = b"" if level is None else b" ISOLATION LEVEL " + level.name.replace("_", " ").encode()
             _check(pgconn, pgconn.exec_(b"BEGIN" + mode))

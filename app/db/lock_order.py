@@ -81,14 +81,10 @@ RANKS: Mapping[str, LockRank] = MappingProxyType(
 )
 """Rows of other tables are locked under one of these, or in units of their own."""
 _INSERTS = re.compile(r"\bINSERT INTO (\w+)")
-_UPSERTS = re.compile(
-    r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL
-)
+_UPSERTS = re.compile(r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL)
 _WRITES = re.compile(r"\bUPDATE (\w+) SET\b|\bDELETE FROM (\w+)")
 # Not with SKIP LOCKED: such a statement waits for no other unit.
-_LOCKS = re.compile(
-    r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL
-)
+_LOCKS = re.compile(r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,7 @@ class PreparedStatement:
     def _statement_in(self, _dialect: Dialect) -> ClauseElement:
         return self._statement
 
-    def _execute_in_transaction(
-        self, session: Session, parameters: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], int]:
+    def _execute_in_transaction(self, session: Session, parameters: Mapping[str, Any]) -> tuple[Sequence[Any], int]:
         session.flush()
         pooled = session.connection()
         compiled = self._in(pooled.dialect)
@@ -153,9 +151,7 @@ class PreparedInsert(PreparedStatement):
         # Of a model with authenticated rows: adds their MAC (`app.authenticated`).
         self._stamp: Callable[[Mapping[str, Any]], Mapping[str, Any]] = getattr(model, "stamp", dict)
         self._defaults = {
-            column.name: column.default.arg
-            if isinstance(column.default, ScalarElementColumnDefault)
-            else None
+            column.name: column.default.arg if isinstance(column.default, ScalarElementColumnDefault) else None
             for column in columns
         }
 
@@ -224,9 +220,7 @@ class _CompiledStatement:
         values = {**self._constants, **parameters}
         if len(values) > self._size:
             raise KeyError(*sorted(set(parameters).difference(name for name, _ in self._conversions)))
-        return [
-            values[name] if convert is None else convert(values[name]) for name, convert in self._conversions
-        ]
+        return [values[name] if convert is None else convert(values[name]) for name, convert in self._conversions]
 
     def execute(
         self, pooled: PoolProxiedConnection, converted: Sequence[Any], *, in_transaction: bool
@@ -246,16 +240,12 @@ class _CompiledStatement:
             return (), count
         if self._columns is None:  # chosen when the driver has named the types of columns
             self._columns = [
-                of.result_processor(self._dialect, column)
-                for of, column in zip(self._types, types, strict=True)
+                of.result_processor(self._dialect, column) for of, column in zip(self._types, types, strict=True)
             ]
         columns = self._columns
         return [
             self._make_row(
-                [
-                    value if convert is None else convert(value)
-                    for value, convert in zip(row, columns, strict=True)
-                ]
+                [value if convert is None else convert(value) for value, convert in zip(row, columns, strict=True)]
             )
             for row in rows
         ], len(rows)

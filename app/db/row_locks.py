@@ -8,9 +8,7 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 
-def lock_rows(
-    session: Session, key: InstrumentedAttribute[Any], *conditions: ColumnElement[bool]
-) -> list[Any]:
+def lock_rows(session: Session, key: InstrumentedAttribute[Any], *conditions: ColumnElement[bool]) -> list[Any]:
     """Lock the rows that meet the conditions until the unit ends; return their keys in order.
 
     The rows must be read after this, not before.

@@ -75,9 +75,7 @@ class StateMachine(Generic[StateT]):
         setattr(row, *self.initial(state).popitem())
         self._insert.execute_for(session, row)
         if self._insert_event is not None:
-            self._insert_event.execute(
-                session, {**self._event_values(row.id, state, reason), "at": row.created_at}
-            )
+            self._insert_event.execute(session, {**self._event_values(row.id, state, reason), "at": row.created_at})
         if self._announce is not None:
             self._announce(session, row, state, reason)
 
@@ -121,9 +119,7 @@ class StateMachine(Generic[StateT]):
             ).all()
         for row in moved:
             if self._insert_event is not None:
-                self._insert_event.execute(
-                    session, {**self._event_values(row[0], target, reason), "at": clock.now()}
-                )
+                self._insert_event.execute(session, {**self._event_values(row[0], target, reason), "at": clock.now()})
             if self._announce is not None:
                 self._announce(session, row, target, reason)
             if self._logger is not None:

@@ -54,16 +54,12 @@ def page_of(
     It is found in the index of `created_at` and `id` only, however deep it is; then its few rows are read.
     """
     order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]
-    ids = (
-        select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
-    )
+    ids = select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
     rows = session.scalars(select(model).join(ids, ids.c.id == model.id).order_by(*order)).all()
     return Page(rows, count(session, model, *conditions), page)
 
 
-def add_amounts(
-    session: Session, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> None:
+def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Add amounts to many rows; each given row has the key columns and the amounts by column.
 
     On PostgreSQL they are one statement: many would hold the locks of the first rows while the others run. Another one
@@ -74,9 +70,7 @@ def add_amounts(
     amounts = [name for name in rows[0] if name not in keys]
     if session.get_bind().dialect.name == "postgresql":
         names = [*keys, *amounts]
-        arrays = [
-            bindparam(None, [row[name] for row in rows], type_=ARRAY(table.c[name].type)) for name in names
-        ]
+        arrays = [bindparam(None, [row[name] for row in rows], type_=ARRAY(table.c[name].type)) for name in names]
         column_amounts = func.unnest(*arrays).table_valued(
             *(column(name, table.c[name].type) for name in names), name="more"
         ).render_derived()  # fmt: skip
@@ -94,9 +88,7 @@ def add_amounts(
         .where(and_(*(table.c[name] == bindparam(f"of_{name}") for name in keys)))
         .values({table.c[name]: table.c[name] + bindparam(f"of_{name}") for name in amounts})
     )
-    session.connection().execute(
-        statement, [{f"of_{name}": value for name, value in row.items()} for row in rows]
-    )
+    session.connection().execute(statement, [{f"of_{name}": value for name, value in row.items()} for row in rows])
 
 
 def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[Any]) -> ColumnElement[bool]:

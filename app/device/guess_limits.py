@@ -72,14 +72,10 @@ def lock_counter(session: Session, network: str) -> None:
     row = {"scope": scope_key(network), "window_start": now, "misses": 0, "strikes": 0}
     insert = insert_into(session, GuessCounter).values(row)
     # An update that changes nothing locks an existing row.
-    session.execute(
-        insert.on_conflict_do_update(index_elements=["scope"], set_={"scope": insert.excluded.scope})
-    )
+    session.execute(insert.on_conflict_do_update(index_elements=["scope"], set_={"scope": insert.excluded.scope}))
     locked = retry_after_seconds(_counter(session, network), now)
     if locked:
-        raise RateLimited(
-            "Too many wrong codes from your address; try again later.", retry_after_seconds=locked
-        )
+        raise RateLimited("Too many wrong codes from your address; try again later.", retry_after_seconds=locked)
 
 
 def service_wide_retry_after(session: Session) -> int:
@@ -87,9 +83,7 @@ def service_wide_retry_after(session: Session) -> int:
     if miss_limit() is None:
         return 0
     now = clock.now()
-    query = select(GuessCounter.window_start, GuessCounter.misses).where(
-        GuessCounter.scope == _SERVICE_WIDE_SCOPE
-    )
+    query = select(GuessCounter.window_start, GuessCounter.misses).where(GuessCounter.scope == _SERVICE_WIDE_SCOPE)
     row = session.execute(query).one_or_none()
     if row is None or row.misses < SERVICE_WIDE_MISSES:
         return 0

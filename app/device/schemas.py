@@ -33,9 +33,7 @@ class CodeInfoResponse(Schema):
         metadata={"description": "The claim must name the email that the agent was registered with."},
     )
     expires_at = Instant(required=True, data_key="expiresAt")
-    claimed = fields.Boolean(
-        required=True, attribute="is_claimed", metadata={"description": "The code was used."}
-    )
+    claimed = fields.Boolean(required=True, attribute="is_claimed", metadata={"description": "The code was used."})
 
 
 class ClaimRequest(Schema):
@@ -70,9 +68,7 @@ class ClaimResponse(Schema):
     agent_id = fields.String(required=True, data_key="agentId")
     name = fields.String(required=True)
     email = fields.String(required=True, allow_none=True)
-    api_key = fields.String(
-        required=True, data_key="apiKey", metadata={"description": "The agent's key, `ak_…`."}
-    )
+    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "The agent's key, `ak_…`."})
     credits_usd = Usd(required=True, attribute="credits_nanos")
     created_at = Instant(required=True)
     claimed_at = Instant(required=True)

@@ -117,9 +117,7 @@ def _is_miss(failure: ServiceError | None, found: ActiveClaimCode | None) -> boo
     return isinstance(failure, NotFound | EmailMismatch)
 
 
-def _replayed_claim(
-    session: Session, found: ActiveClaimCode, receipt: str | None, network: str
-) -> ClaimedAgent:
+def _replayed_claim(session: Session, found: ActiveClaimCode, receipt: str | None, network: str) -> ClaimedAgent:
     """Replay a claim's response, and record it for the owner. Raises: AlreadyClaimed."""
     owner_key = claims.replay(session, found, receipt=receipt)
     claimed = _claimed_agent(session, found.agent_id, owner_key, None if owner_key is None else receipt)
@@ -129,9 +127,7 @@ def _replayed_claim(
     return claimed
 
 
-def _claimed_agent(
-    session: Session, agent_id: str, owner_key: str | None, receipt: str | None
-) -> ClaimedAgent:
+def _claimed_agent(session: Session, agent_id: str, owner_key: str | None, receipt: str | None) -> ClaimedAgent:
     agent = identity.get_agent(session, agent_id)
     try:
         wallet = wallets.first_wallet(session, agent_id)

@@ -125,9 +125,7 @@ def _release(target: EventTarget, turn: QueueTurn) -> None:
         queues.release(session, turn)
         row = session.scalars(select(EventTarget).where(*mine).with_for_update()).one_or_none()
         if row is not None:
-            due_at = session.scalar(
-                select(func.min(EventDelivery.next_attempt_at)).where(*_waits_for(row.id))
-            )
+            due_at = session.scalar(select(func.min(EventDelivery.next_attempt_at)).where(*_waits_for(row.id)))
             row.holder, row.lease_until, row.due_at = None, clock.now(), due_at
 
 
@@ -230,9 +228,7 @@ def _record(
     changes: dict[str, Any] = {"tries": tries, "attempts": history}
     if attempt.is_delivered:
         delivered_at = clock.now()
-        DELIVERIES.move(
-            session, delivery_id, pending, DeliveryStatus.DELIVERED, delivered_at=delivered_at, **changes
-        )
+        DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.DELIVERED, delivered_at=delivered_at, **changes)
         return None
     delay = delay_after(tries, attempt.retry_after)
     if delay is None:
@@ -280,9 +276,7 @@ def _disable(session: Session, target: EventTarget, reason: str) -> None:
         # The agent reads this event, and an owner's address is not its business.
         url = None if target.audience == Audience.OWNER.value else target.url
         data = {"webhook_id": target.id, "url": url, "reason": reason}
-        outbox.record(
-            session, EventType.WEBHOOK_DISABLED, agent_id=target.agent_id, object_id=target.id, data=data
-        )
+        outbox.record(session, EventType.WEBHOOK_DISABLED, agent_id=target.agent_id, object_id=target.id, data=data)
 
 
 def _is_due(now: datetime) -> ColumnElement[bool]:

@@ -69,9 +69,7 @@ def send_test(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None
     return event_id
 
 
-def replay(
-    subscriber: Subscriber, target_id: str, *, event_id: str | None, failed_since: datetime | None
-) -> list[str]:
+def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, failed_since: datetime | None) -> list[str]:
     """Deliver one event again, or all that failed since a time; return the ids of the deliveries. Raises: NotFound."""
     again: dict[str, Any] = {"tries": 0, "next_attempt_at": clock.now(), "delivered_at": None}
     ended = {DeliveryStatus.DELIVERED, DeliveryStatus.FAILED}
@@ -87,9 +85,7 @@ def replay(
         else:
             event = _event_for(session, subscriber, event_id)
             fan_out.make_due(session, [target.id])
-            delivery_id = session.scalar(
-                select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id)
-            )
+            delivery_id = session.scalar(select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id))
             if delivery_id is None:
                 values = fan_out.new_delivery(target.id, event)
                 delivery_id = str(values["id"])
@@ -111,9 +107,7 @@ def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event
     return event
 
 
-def _read(
-    session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]
-) -> list[DeliveryView]:
+def _read(session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> list[DeliveryView]:
     each = EventDelivery
     is_pending = each.status == DeliveryStatus.PENDING.value
     rows = session.execute(

@@ -28,9 +28,7 @@ def next_message_at(session: Session, target: EventTarget) -> datetime:
     of_target = EventTarget.id == target.id
     if target.kind == TargetKind.EMAIL.value:
         of_target = EventTarget.queue == target.queue
-    sent = sorted(
-        at for times in session.scalars(select(EventTarget.sent).where(of_target)) for at in times or ()
-    )
+    sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(of_target)) for at in times or ())
     if len(sent) < MAX_MESSAGES:
         return target.created_at
     return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW

@@ -56,17 +56,13 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
         rows = session.scalars(query).all()
     has_more = len(rows) > limit
     rows = rows[:limit]
-    reached = (
-        rows[-1].position if has_more else max(last, after or 0, *(row.position or 0 for row in rows), 0)
-    )
+    reached = rows[-1].position if has_more else max(last, after or 0, *(row.position or 0 for row in rows), 0)
     return EventPage(rows, reached or 0, has_more)
 
 
 def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event]:
     """Return the newest events of an agent of some types."""
-    query = select(Event).where(
-        Event.agent_id == agent_id, Event.type.in_(types), Event.position.is_not(None)
-    )
+    query = select(Event).where(Event.agent_id == agent_id, Event.type.in_(types), Event.position.is_not(None))
     with read_only_unit() as session:
         return session.scalars(query.order_by(Event.position.desc()).limit(limit)).all()
 

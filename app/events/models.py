@@ -118,9 +118,7 @@ class EventDelivery(Model):
         Index("ix_event_deliveries_created_at", "created_at"),
         partial_index("ix_event_deliveries_due", "target_id", "next_attempt_at", where="status = 'pending'"),
         # Of one object, only the first is sent.
-        partial_index(
-            "ix_event_deliveries_order", "target_id", "object_id", "position", where="status = 'pending'"
-        ),
+        partial_index("ix_event_deliveries_order", "target_id", "object_id", "position", where="status = 'pending'"),
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)

@@ -59,15 +59,9 @@ class OutboxOf:
 
     def __init__(self, agent_id: ScalarSelect[Any]) -> None:
         table = table_of(Event)
-        given = [
-            column
-            for column in table.columns
-            if column.name not in ("number", "position", "agent_id", "dedupe")
-        ]
+        given = [column for column in table.columns if column.name not in ("number", "position", "agent_id", "dedupe")]
         values: dict[Any, Any] = {column: bindparam(column.name) for column in given}
-        self._insert = PreparedStatement(
-            insert(table).inline().values({**values, table.c.agent_id: agent_id})
-        )
+        self._insert = PreparedStatement(insert(table).inline().values({**values, table.c.agent_id: agent_id}))
 
     def record(
         self,

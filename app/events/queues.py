@@ -56,9 +56,7 @@ def join(session: Session, target: EventTarget) -> None:
     session.execute(new.on_conflict_do_nothing(index_elements=["name"]))
 
 
-def claim(
-    session: Session, is_due: ColumnElement[bool], now: datetime, *, rank: QueueRank
-) -> QueueTurn | None:
+def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank: QueueRank) -> QueueTurn | None:
     """Claim the queue of at least a rank that was served longest ago and has a target that is due."""
     until = now + LEASE
     next_one = (

@@ -56,9 +56,7 @@ class AccountEvent(Schema):
     type = fields.String(required=True, metadata={"enum": [each.value for each in EventType]})
     timestamp = Instant(required=True, attribute="created_at")
     agent_id = fields.UUID(required=True, allow_none=True)
-    object_id = fields.String(
-        required=True, metadata={"description": "What it is about; its events are in order."}
-    )
+    object_id = fields.String(required=True, metadata={"description": "What it is about; its events are in order."})
     data = fields.Dict(required=True)
 
 

@@ -17,9 +17,7 @@ _OF_OWNERS = {
 }
 
 
-def record(
-    session: Session, actor: Actor | None, action: AuditAction, row: EventTarget, **before: Any
-) -> None:
+def record(session: Session, actor: Actor | None, action: AuditAction, row: EventTarget, **before: Any) -> None:
     """Record an act of an actor, last in its unit; one on a target of an owner has the agent as its subject."""
     if actor is None:
         return
@@ -37,9 +35,7 @@ def described(row: EventTarget) -> dict[str, Any]:
     """Return what the audit log keeps of a target: of its address what tells it from others, and no path or secret."""
     scheme, _, rest = row.url.partition(":")
     local, at, domain = rest.partition("@")
-    shown = (
-        f"{local[:1]}…{at}{domain}" if scheme == "mailto" else row.url[: row.url.find("/", len(scheme) + 3)]
-    )
+    shown = f"{local[:1]}…{at}{domain}" if scheme == "mailto" else row.url[: row.url.find("/", len(scheme) + 3)]
     values = {
         "id": row.id,
         "agent_id": row.agent_id,

@@ -204,9 +204,7 @@ def parse_webhook_url(url: str) -> str:
     return base.origin + target
 
 
-def get(
-    subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
-) -> TargetView:
+def get(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> TargetView:
     """Return a target. Raises: NotFound, including for those of others."""
     with read_only_unit() as session:
         return _view(find(session, subscriber, target_id, kind=kind))
@@ -247,21 +245,15 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
         if changes.get("enabled") is True:
-            TARGETS.move(
-                session, row.id, TargetStatus.DISABLED, TargetStatus.ENABLED, paused_until=now, due_at=now
-            )
+            TARGETS.move(session, row.id, TargetStatus.DISABLED, TargetStatus.ENABLED, paused_until=now, due_at=now)
         elif changes.get("enabled") is False:
-            TARGETS.move(
-                session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request"
-            )
+            TARGETS.move(session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request")
         session.refresh(row)
         target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CHANGED, row, before=before)
         return _view(row)
 
 
-def remove(
-    subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK
-) -> TargetView:
+def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> TargetView:
     """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
         row = find(session, subscriber, target_id, kind=kind)
@@ -277,9 +269,7 @@ def remove_all(session: Session, agent_id: str) -> None:
     _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
 
 
-def disable_set_up_by(
-    session: Session, *, master_key_id: str | None = None, owner_of: str | None = None
-) -> list[str]:
+def disable_set_up_by(session: Session, *, master_key_id: str | None = None, owner_of: str | None = None) -> list[str]:
     """Disable what a revoked master key created, or all but e-mail of an owner with a replaced key.
 
     Returns the ids. E-mail goes on: its addresses were confirmed, and an owner without any notice is worse off.

@@ -42,9 +42,7 @@ def idempotency_key(request: ClientRequest, *scope: str) -> dict[str, str]:
     return {_KEY: f"purser-{scoped[:48]}"}
 
 
-def forward(
-    request: ClientRequest, outgoing: UpstreamRequest, meter: Meter, options: ForwardingOptions
-) -> Response:
+def forward(request: ClientRequest, outgoing: UpstreamRequest, meter: Meter, options: ForwardingOptions) -> Response:
     """Make the call for a request and relay its response. Raises: Overloaded, UpstreamError, UpstreamTimeout."""
     permit = app_state().forwarding_limiter.acquire(options.account_id, options.quotas)
     try:

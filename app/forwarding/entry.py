@@ -40,9 +40,7 @@ class ForwardedRoute:
 class ForwardingEntry:
     """A WSGI application that serves the forwarded routes, and passes all other requests on to the application."""
 
-    def __init__(
-        self, app: Application, routes: Sequence[ForwardedRoute], checks: Sequence[RequestCheck]
-    ) -> None:
+    def __init__(self, app: Application, routes: Sequence[ForwardedRoute], checks: Sequence[RequestCheck]) -> None:
         self._app = app
         self._dispatch: WSGIApplication = app.wsgi_app
         self._routes = {route.prefix: route for route in routes}

@@ -57,9 +57,7 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")
 _CHECKED_HEADERS = frozenset({"location", "content-location", "link"})
 # Relations that make a browser load something; those of pages of results are relayed.
-_LOADING_LINK = re.compile(
-    r"pre(?:load|fetch|connect|render)|stylesheet|icon|manifest|import|worker", re.IGNORECASE
-)
+_LOADING_LINK = re.compile(r"pre(?:load|fetch|connect|render)|stylesheet|icon|manifest|import|worker", re.IGNORECASE)
 # Ours identifies the request in our logs; the upstream's is relayed under another name.
 _RENAMED = {"x-request-id": "X-Upstream-Request-Id"}
 CONTENT_POLICY = ("Content-Security-Policy", "sandbox; default-src 'none'")
@@ -103,9 +101,7 @@ def for_upstream(
     return [*forwarded, ("Accept-Encoding", "identity"), *own_headers.items()]
 
 
-def for_client(
-    upstream_headers: Iterable[tuple[str, str]], *, secrets: Collection[str] = ()
-) -> list[tuple[str, str]]:
+def for_client(upstream_headers: Iterable[tuple[str, str]], *, secrets: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return the headers to relay; one that holds a secret (a redirect may repeat the address) is left out."""
     received = list(upstream_headers)
     excluded = _connection_options(received)
@@ -143,8 +139,5 @@ def _relayed_name(name: str) -> str | None:
 
 def _connection_options(headers: Iterable[tuple[str, str]]) -> set[str]:
     return {
-        token.strip().lower()
-        for name, value in headers
-        if name.lower() == "connection"
-        for token in value.split(",")
+        token.strip().lower() for name, value in headers if name.lower() == "connection" for token in value.split(",")
     }

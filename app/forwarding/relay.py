@@ -157,9 +157,7 @@ def relay(
         keep_alive_seconds=options.keep_alive_seconds if _has_plain_events(named) else Decimal(0),
     )
     is_complete = (
-        not options.is_streamed(incoming)
-        and _is_bufferable(request.method, incoming.status, named)
-        and stream.buffer()
+        not options.is_streamed(incoming) and _is_bufferable(request.method, incoming.status, named) and stream.buffer()
     )
     if not is_complete and not stream.buffered:
         is_complete = stream.start()
@@ -186,9 +184,7 @@ def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool
 
 
 def _has_plain_events(headers: Mapping[str, str]) -> bool:
-    return (
-        headers.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in headers
-    )
+    return headers.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in headers
 
 
 def _is_comment(text: bytes) -> bool:
@@ -291,11 +287,7 @@ class _StreamedBody:
                 return piece
 
     def close(self) -> None:
-        self._end(
-            self._drain()
-            if self._drain_on_disconnect and not self._ended
-            else RelayOutcome.CLIENT_DISCONNECTED
-        )
+        self._end(self._drain() if self._drain_on_disconnect and not self._ended else RelayOutcome.CLIENT_DISCONNECTED)
 
     def _drain(self) -> RelayOutcome:
         """Read on for a while after the client has disconnected: the end of a response states its cost."""

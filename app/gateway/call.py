@@ -183,9 +183,7 @@ class GatewayCall:
         return replace(price, resource=sdk_keys.redact_keys(price.resource))
 
 
-def forward(
-    request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str
-) -> Response:
+def forward(request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str) -> Response:
     """Forward a request to a provider, which it calls by this name, and return the upstream's response.
 
     The caller's credits pay for it; without a caller, or if they do not suffice, the payment in the request.

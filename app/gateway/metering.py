@@ -49,9 +49,7 @@ _UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 class GatewayMeter(MeteredCall):
     """The meter of one call: `begin`; then `on_no_response`, or `on_response_head`, `feed`, `finish` and `end`."""
 
-    def __init__(
-        self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None
-    ) -> None:
+    def __init__(self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None) -> None:
         call = UsageCall(caller.key_id if caller else "", provider, quote.model)
         super().__init__(caller.account_id if caller else "", call)
         self.params = params
@@ -93,9 +91,7 @@ class FixedPriceMeter(GatewayMeter):
     A small response is kept until its end, to be searched for a rate limit.
     """
 
-    def __init__(
-        self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None
-    ) -> None:
+    def __init__(self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None) -> None:
         super().__init__(provider, caller, quote, params)
         self._kept: list[bytes] = []
         self._size = 0
@@ -135,9 +131,7 @@ class FixedPriceMeter(GatewayMeter):
 
         def reduced(session: Session) -> HoldResult:
             usage.refund(session, self.id)
-            return usage.charge(
-                session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered
-            )
+            return usage.charge(session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered)
 
         self._settle(reduced)
 
@@ -145,9 +139,7 @@ class FixedPriceMeter(GatewayMeter):
 class PrepaidMeter(FixedPriceMeter):
     """The meter of a call with its own payment, which can be used again when the call fails."""
 
-    def __init__(
-        self, provider: str, quote: CallQuote, params: CostParams | None, grant: PaymentGrant
-    ) -> None:
+    def __init__(self, provider: str, quote: CallQuote, params: CostParams | None, grant: PaymentGrant) -> None:
         super().__init__(provider, None, quote, params)
         self._grant = grant
 
@@ -267,9 +259,7 @@ class HoldMeter(GatewayMeter):
         quote = self._quote
         limits = sorted({quote.unbounded_nanos, quote.worst_case.cost_nanos}, reverse=True)
         nanos = [min(limit, self._max_nanos) for limit in limits if limit >= quote.worst_case.cost_nanos]
-        steps = [
-            Hold(self.id, self._account_id, self._call, each, quote.estimate, self._lease) for each in nanos
-        ]
+        steps = [Hold(self.id, self._account_id, self._call, each, quote.estimate, self._lease) for each in nanos]
 
         def alone(session: Session) -> int:
             for step in steps[:-1]:

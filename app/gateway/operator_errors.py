@@ -111,9 +111,7 @@ def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
     concern = operator_concern(incoming.status, named, body)
     if concern is not None:
         reason = hide_keys(concern.encode(), provider.api_key).decode()[:200]
-        _log.error(
-            "upstream_rejected_credential", provider=provider.slug, status=incoming.status, reason=reason
-        )
+        _log.error("upstream_rejected_credential", provider=provider.slug, status=incoming.status, reason=reason)
         raise UpstreamError(
             f"The provider {provider.slug} refused this service's own credential or account (status"
             f" {incoming.status}). Your key and your request are not the cause, and nothing was charged. Try"
@@ -185,9 +183,7 @@ def hide_keys(text: bytes, key: str) -> bytes:
 def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth > _MAX_DEPTH:
         return
-    for name, value in (
-        node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    ):
+    for name, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         if isinstance(value, str | int):
             yield str(name), str(value)
         else:

@@ -45,9 +45,7 @@ def chat(
     provider = app_state().part(ProviderTable).find(slug)
     if not provider.is_configured:
         raise ProviderNotConfigured
-    builder = EnvironBuilder(
-        f"/v1/gateway/{slug}/{_chat_path(provider)}", method="POST", json={**body, "model": name}
-    )
+    builder = EnvironBuilder(f"/v1/gateway/{slug}/{_chat_path(provider)}", method="POST", json={**body, "model": name})
     request = ClientRequest(builder.get_environ())
     call = GatewayCall(request, provider, slug, guard.payable(request), _MAX_BODY_BYTES, timeout_seconds)
     if call.quote.worst_case.cost_nanos > max_cost_nanos:
@@ -59,9 +57,7 @@ def chat(
         response.close()
     cost_usd = response.headers.get("X-Cost-Usd")
     # A response that came as a stream is charged at its end.
-    cost_nanos = (
-        call.quote.worst_case.cost_nanos if cost_usd is None else money.nanos_from_usd(Decimal(cost_usd))
-    )
+    cost_nanos = call.quote.worst_case.cost_nanos if cost_usd is None else money.nanos_from_usd(Decimal(cost_usd))
     return ChatResult(response.status_code, content, cost_nanos)
 
 

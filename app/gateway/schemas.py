@@ -22,9 +22,7 @@ class PriceShape(Schema):
         required=True,
         allow_none=True,
         attribute="nanos",
-        metadata={
-            "description": "The price of every call; null if it depends on the route, the method or the tokens."
-        },
+        metadata={"description": "The price of every call; null if it depends on the route, the method or the tokens."},
     )
     prices = fields.Dict(
         keys=fields.String(),

@@ -203,9 +203,7 @@ def _claim_one(
             session.flush()
         return row_id
     with unit_of_work() as session:
-        row = session.scalars(
-            select(IdempotencyKey).filter_by(**asdict(scope)).with_for_update()
-        ).one_or_none()
+        row = session.scalars(select(IdempotencyKey).filter_by(**asdict(scope)).with_for_update()).one_or_none()
         if row is None:
             raise _in_progress(now, now)
         is_new = row.created_at < now - lifetime

@@ -122,9 +122,7 @@ def find_principal() -> Principal | None:
     return found
 
 
-def find_principal_by_sdk_key(
-    request: ClientRequest, find: FindPrincipal = service.find_principal
-) -> Principal | None:
+def find_principal_by_sdk_key(request: ClientRequest, find: FindPrincipal = service.find_principal) -> Principal | None:
     """Return the holder of a key where a provider's SDK sends it. Raises: Unauthorized for two different keys."""
     return next((found for key in sdk_keys.sdk_keys(request) if (found := find(key)) is not None), None)
 

@@ -46,9 +46,7 @@ def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) 
             for row_id, sealed in rows:
                 location = SecretLocation(table.name, column.name, row_id)
                 resealed = vault.seal(vault.open(sealed, location), location)
-                session.execute(
-                    update(table).where(key == row_id, column == sealed).values({column.name: resealed})
-                )
+                session.execute(update(table).where(key == row_id, column == sealed).values({column.name: resealed}))
                 done += 1
         if len(rows) < batch:
             return done

@@ -70,9 +70,7 @@ def is_active(session: Session, key_id: str) -> bool:
 
 def list_all(session: Session) -> list[MasterKeyView]:
     """Return all master keys, oldest first. The response must be `no-store`."""
-    return [
-        _view(row) for row in session.scalars(select(MasterKey).order_by(MasterKey.created_at, MasterKey.id))
-    ]
+    return [_view(row) for row in session.scalars(select(MasterKey).order_by(MasterKey.created_at, MasterKey.id))]
 
 
 def get(session: Session, key_id: str) -> MasterKeyView:

@@ -38,9 +38,7 @@ class ApiKey(Authenticated, Model):
     __tablename__ = "api_keys"
     not_authenticated = frozenset({"email", "sealed", "created_at"})
     __table_args__ = (
-        CheckConstraint(
-            "(kind = 'ak') = (agent_id IS NOT NULL) AND kind IN ('ak', 'gw')", name="api_keys_kind"
-        ),
+        CheckConstraint("(kind = 'ak') = (agent_id IS NOT NULL) AND kind IN ('ak', 'gw')", name="api_keys_kind"),
         partial_index("ix_api_keys_gateway", "created_at", "id", where="kind = 'gw'"),
     )
 

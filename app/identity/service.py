@@ -132,9 +132,7 @@ def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None)
         id=identifiers.new_id(), name=name, email=email, claimed_at=None, claimed_email=None, frozen_at=None,
         created_at=clock.now(),
     )  # fmt: skip
-    _INSERT_AGENT.execute(
-        session, {"id": agent.id, "name": name, "email": email, "created_at": agent.created_at}
-    )
+    _INSERT_AGENT.execute(session, {"id": agent.id, "name": name, "email": email, "created_at": agent.created_at})
     _INSERT_KEY.execute(
         session,
         {
@@ -193,10 +191,7 @@ def open_api_key(session: Session, row: ApiKey) -> str:
 def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
     """Return an agent and hold its row until the unit ends. Raises: NotFound."""
     touch = (
-        update(Agent)
-        .where(Agent.id == agent_id, Agent.deleted_at.is_(None))
-        .values(name=Agent.name)
-        .returning(Agent)
+        update(Agent).where(Agent.id == agent_id, Agent.deleted_at.is_(None)).values(name=Agent.name).returning(Agent)
     )
     found = session.scalars(touch, execution_options={"populate_existing": True}).one_or_none()
     if found is None:

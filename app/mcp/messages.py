@@ -50,9 +50,7 @@ def read_message(found: Any, headers: Headers) -> McpMessage:
     if found.get("jsonrpc") != "2.0" or not isinstance(method, str):
         raise McpError(INVALID_REQUEST, 'A message has "jsonrpc": "2.0" and a "method".')
     if "id" in found and not is_message_id(found["id"]):
-        raise McpError(
-            INVALID_REQUEST, f"An id is a string of at most {_MAX_ID_CHARS} characters, or an integer."
-        )
+        raise McpError(INVALID_REQUEST, f"An id is a string of at most {_MAX_ID_CHARS} characters, or an integer.")
     if not isinstance(params, dict):
         raise McpError(INVALID_PARAMS, '"params" must be an object.')
     version = headers.get("MCP-Protocol-Version")

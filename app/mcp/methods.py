@@ -72,9 +72,7 @@ def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str,
 
 def _discover(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
     versions = list(messages.VERSIONS)
-    return _cached(
-        {"supportedVersions": versions, "capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS}
-    )
+    return _cached({"supportedVersions": versions, "capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS})
 
 
 def _ping(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,9 +105,7 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
     endpoint = tool.endpoint_of(arguments)
     if endpoint is None:
         payment = params.get("_meta", {}).get(_PAYMENT_KEY)
-        return _result_of(
-            call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id)
-        )
+        return _result_of(call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id))
     if request_id is not None:
         headers[HEADER] = request_id
     return _result_of(call_view(request, endpoint, arguments, headers=headers, derives_key=tool.moves_money))
@@ -141,9 +137,7 @@ def _result_of(response: Response) -> dict[str, Any]:
 
 def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content that x402 defines for a tool that must be paid for, with the code of the refusal."""
-    kept: dict[str, Any] = {
-        name: refusal[name] for name in ("code", "details", "request_id") if name in refusal
-    }
+    kept: dict[str, Any] = {name: refusal[name] for name in ("code", "details", "request_id") if name in refusal}
     structured = {**kept, **document}
     return {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
 
@@ -166,9 +160,7 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     base = app_state().settings.public_url
     path = uri.removeprefix(base) if isinstance(uri, str) and uri.startswith(base) else ""
     if path not in RESOURCES:
-        raise McpError(
-            INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, http_status=HTTPStatus.OK
-        )
+        raise McpError(INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, http_status=HTTPStatus.OK)
     endpoint, _, media_type, _ = RESOURCES[path]
     response = call_view(request, endpoint, {}, headers=_key_headers(request))
     text = response.get_data(as_text=True)

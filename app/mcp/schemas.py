@@ -18,9 +18,7 @@ class ServiceCallBody(Schema):
 
     service = Text(
         required=True,
-        validate=ma.validate.Regexp(
-            r"[A-Za-z0-9_-]{1,64}\Z", error="must be the id of a service or provider"
-        ),
+        validate=ma.validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z", error="must be the id of a service or provider"),
         metadata={
             "description": "The id of a service in the catalog, or a provider of GET /v1/providers, such as brave.",
             "example": "brave",
@@ -54,17 +52,13 @@ class ServiceCallBody(Schema):
         load_default=None,
         allow_none=True,
         validate=_IS_ID,
-        metadata={
-            "description": "The wallet with which a service of the catalog is called; the first by default."
-        },
+        metadata={"description": "The wallet with which a service of the catalog is called; the first by default."},
     )
     session_id = Text(
         load_default=None,
         allow_none=True,
         validate=_IS_ID,
-        metadata={
-            "description": "A spending session of the wallet, against which a catalog call is counted."
-        },
+        metadata={"description": "A spending session of the wallet, against which a catalog call is counted."},
     )
 
 
@@ -77,9 +71,7 @@ class ServiceCallResult(Schema):
     body_encoding = fields.String(required=True, metadata={"enum": ["text", "base64"]})
     truncated = fields.Boolean(
         required=True,
-        metadata={
-            "description": "The response is longer than 1 MiB, or `body` was not stored for this retry."
-        },
+        metadata={"description": "The response is longer than 1 MiB, or `body` was not stored for this retry."},
     )
     body_sha256 = fields.String(
         metadata={"description": "In a retry, if `body` was not stored (longer than 64 KiB): its SHA-256."}

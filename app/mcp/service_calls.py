@@ -69,9 +69,7 @@ def call_service(
     except ma.ValidationError as error:
         fields = flatten_errors(error.messages)
         name, problems = next(iter(fields.items()))
-        return error_responses.error_response(
-            InvalidInput(f"{name}: {problems[0]}", details={"fields": fields})
-        )
+        return error_responses.error_response(InvalidInput(f"{name}: {problems[0]}", details={"fields": fields}))
     except ServiceError as error:
         return error_responses.error_response(error)
     if isinstance(claim, StoredResponse):
@@ -96,9 +94,7 @@ def _storable(response: Response, claim: Claim) -> bytes:
     try:
         if len(content) <= _MAX_STORED_BYTES:
             quota = f"{_MAX_STORED_KIB_PER_DAY} per day"
-            app_state().rate_limiter.spend(
-                quota, "stored", principal.account_id, cost=1 + len(content) // 1024
-            )
+            app_state().rate_limiter.spend(quota, "stored", principal.account_id, cost=1 + len(content) // 1024)
             return content
     except RateLimited:
         pass
@@ -114,9 +110,7 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
     return result["status"] < HTTPStatus.INTERNAL_SERVER_ERROR and (cost is None or Decimal(cost) > 0)
 
 
-def _claim(
-    key_headers: Mapping[str, str], call: Mapping[str, Any], request_id: str | None
-) -> Claim | StoredResponse:
+def _claim(key_headers: Mapping[str, str], call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
     principal = find_principal(key_headers.get("X-API-Key"))
     if request_id is None or principal is None:
         return Claim()

@@ -68,9 +68,7 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
         else:
             endpoints = [tool.endpoint, *([tool.one[1]] if tool.one else [])]
             used = [operations[each.partition(".")[2]] for each in endpoints]
-            described.append(
-                _describe(tool, _input_schema(tool, used, schemas), _output_schema(used, schemas))
-            )
+            described.append(_describe(tool, _input_schema(tool, used, schemas), _output_schema(used, schemas)))
     return described
 
 
@@ -91,9 +89,7 @@ def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) 
     }
 
 
-def _input_schema(
-    tool: McpTool, operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]
-) -> dict[str, Any]:
+def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
     for index, operation in enumerate(operations):
@@ -124,14 +120,10 @@ def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str
     kinds: list[dict[str, Any]] = []
     responses = [each for operation in operations for each in operation["responses"].items()]
     for status, response in responses:
-        content = (
-            response.get("content", {}).get("application/json", {}) if str(status).startswith("2") else {}
-        )
+        content = response.get("content", {}).get("application/json", {}) if str(status).startswith("2") else {}
         if "schema" in content:
             schema = content["schema"]
-            kinds += [
-                each for each in schema.get("oneOf", schema.get("anyOf", [schema])) if each not in kinds
-            ]
+            kinds += [each for each in schema.get("oneOf", schema.get("anyOf", [schema])) if each not in kinds]
     # Some results match two of them, such as a page without items.
     return _self_contained({"type": "object", "anyOf": kinds}, schemas)
 

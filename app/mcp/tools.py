@@ -55,9 +55,7 @@ _ALL = (
         open_world=True,
         one=("wallet_id", "wallets.get_balances"),
     ),
-    _reads(
-        "get_controls", "wallets.get_controls", "Read a wallet's spending limits, and what is spent of them."
-    ),
+    _reads("get_controls", "wallets.get_controls", "Read a wallet's spending limits, and what is spent of them."),
     _pays(
         "fund",
         "wallets.fund",

@@ -98,9 +98,7 @@ def _environ(
         raise NotFound from None
     query = ""
     if method == "GET":
-        query = urlencode(
-            {name: _query_value(name, value) for name, value in remaining.items() if value is not None}
-        )
+        query = urlencode({name: _query_value(name, value) for name, value in remaining.items() if value is not None})
         remaining = {}
     return environ_of(request, method, path, query, headers=headers, body=parsed_body_environ(remaining))
 

@@ -153,9 +153,7 @@ def redact_value(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {
-            redact(key) if isinstance(key, str) else key: redact_value(inner) for key, inner in value.items()
-        }
+        return {redact(key) if isinstance(key, str) else key: redact_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [redact_value(inner) for inner in value]
     if value is None or isinstance(value, Number):

@@ -41,9 +41,7 @@ def show() -> None:
         except Rejected as refusal:
             click.echo(f"{chain.value}: signed payments are not offered: {refusal.reason}")
             continue
-        click.echo(
-            f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})"
-        )
+        click.echo(f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})")
         click.echo(f"{chain.value}: {_gas_status(chain)}")
 
 
@@ -74,9 +72,7 @@ def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None
         raise click.ClickException(failure.message) from None
     except Rejected as refusal:
         raise click.ClickException(f"This wallet cannot be used: {refusal.reason}") from None
-    click.echo(
-        f"{view.status}: {view.amount} {view.currency} to {view.to_address}, transaction {view.tx_hash}"
-    )
+    click.echo(f"{view.status}: {view.amount} {view.currency} to {view.to_address}, transaction {view.tx_hash}")
 
 
 def _format_balances(chain: ChainName, address: str) -> str:

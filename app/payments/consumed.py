@@ -123,10 +123,7 @@ def fingerprint_macs(fingerprint: str) -> list[str]:
 
     A plain digest would let passwords in bodies be guessed.
     """
-    keys = [
-        hashlib.sha256(b"payments" + secret.encode()).digest()
-        for secret in app_state().settings.secret_key_list()
-    ]
+    keys = [hashlib.sha256(b"payments" + secret.encode()).digest() for secret in app_state().settings.secret_key_list()]
     return [hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest() for key in keys]
 
 
@@ -194,9 +191,7 @@ def release_attempt(session: Session, payment_id: str) -> bool:
 
 def mark_served(session: Session, payment_id: str) -> bool:
     """End an attempt that was served; return whether it had not ended."""
-    moved = PAYMENTS.move(
-        session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now()
-    )
+    moved = PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now())
     return bool(moved)
 
 
@@ -285,9 +280,7 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
 
 def find_without_claim(session: Session) -> list[str]:
     claimed = select(PaymentClaim.key).where(PaymentClaim.holder_id == Payment.id).exists()
-    return list(
-        session.scalars(select(Payment.id).where(Payment.status != PaymentStatus.VOID.value, ~claimed))
-    )
+    return list(session.scalars(select(Payment.id).where(Payment.status != PaymentStatus.VOID.value, ~claimed)))
 
 
 def is_settling_on(chain: ChainName) -> ColumnElement[bool]:

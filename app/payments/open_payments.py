@@ -53,9 +53,7 @@ def record(session: Session, payment: Payment) -> None:
     written = session.scalar(
         insert_into(session, LatestPayment)
         .values(payer=payment.payer, fingerprint=payment.fingerprint, payment_id=payment.id)
-        .on_conflict_do_update(
-            index_elements=["payer", "fingerprint"], set_={"payment_id": payment.id}, where=replaced
-        )
+        .on_conflict_do_update(index_elements=["payer", "fingerprint"], set_={"payment_id": payment.id}, where=replaced)
         .returning(LatestPayment.payment_id)
     )
     if written is None:

@@ -40,12 +40,8 @@ blp = Blueprint(
 class TopUpBody(Schema):
     """A top-up request."""
 
-    wallet_id = Text(
-        required=True, metadata={"description": "One of the agent's wallets.", "example": EXAMPLE_ID}
-    )
-    amount = AmountField(
-        required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
-    )
+    wallet_id = Text(required=True, metadata={"description": "One of the agent's wallets.", "example": EXAMPLE_ID})
+    amount = AmountField(required=True, metadata={"type": "string", "example": "10", "description": "In USDC."})
     chain = Symbol(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
     approval_note = APPROVAL_NOTE
 
@@ -76,9 +72,7 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
     wait = prefer.wait_seconds()
     return asking.or_ask(
         ApprovalKind.TOPUP,
-        lambda: topups.create_topup(
-            wallet, chain=body["chain"], amount=body["amount"], wait_seconds=wait, claim=claim
-        ),
+        lambda: topups.create_topup(wallet, chain=body["chain"], amount=body["amount"], wait_seconds=wait, claim=claim),
         schema=_BODY,
         body={**body, "currency": USDC.symbol},
         claim=claim,
@@ -91,6 +85,4 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
 def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
     """Execute an approved top-up."""
     wallet, body = wallets.get_approved(request), _BODY.load(request.body)
-    topups.create_topup(
-        wallet, chain=body["chain"], amount=body["amount"], wait_seconds=Decimal(0), claim=claim
-    )
+    topups.create_topup(wallet, chain=body["chain"], amount=body["amount"], wait_seconds=Decimal(0), claim=claim)

@@ -98,9 +98,7 @@ def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: 
     if not outcome.is_reverted:
         release(session, payment.id)
         return
-    _log.warning(
-        "settlement_failed", payment_id=payment.id, chain=payment.chain, payer=payment.payer, cost_nanos=spent
-    )
+    _log.warning("settlement_failed", payment_id=payment.id, chain=payment.chain, payer=payment.payer, cost_nanos=spent)
     values = {"failed": True} if spent is None else {"failed": True, "cost_nanos": spent}
     reserved = update(SettlementRisk).where(SettlementRisk.payment_id == payment.id)
     if not session.execute(reserved.values(values)).rowcount:  # type: ignore[attr-defined]
@@ -126,9 +124,7 @@ def announce_pause(chain: ChainName) -> None:
         _log.error("risky_payments_paused", chain=chain, budget_usd=budget_usd)
         data = {"chain": chain.value, "budget_usd": budget_usd}
         with unit_of_work() as session:
-            outbox.record(
-                session, EventType.RISKY_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data
-            )
+            outbox.record(session, EventType.RISKY_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data)
 
 
 def exceeds_budget(chain: ChainName, failed_units: int) -> bool:

@@ -135,9 +135,7 @@ def reopen_grant(session: Session, transaction_id: str) -> None:
 
 def find_confirmed_without_grant(session: Session) -> list[str]:
     """Return top-ups that were closed without a grant although their transfer is final."""
-    closed = session.scalars(
-        select(TopUp.transaction_id).where(TopUp.closed_at.is_not(None), TopUp.granted_nanos == 0)
-    )
+    closed = session.scalars(select(TopUp.transaction_id).where(TopUp.closed_at.is_not(None), TopUp.granted_nanos == 0))
     return [each for each in closed if relayed.final_status(session, each) == MovementStatus.CONFIRMED]
 
 

@@ -125,9 +125,7 @@ def export_retired_key(wallet_id: str) -> None:
     try:
         exported = keys.export_retired_key(actors.shell_actor(), wallet_id)
     except PortError:
-        raise click.ClickException(
-            "The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it."
-        ) from None
+        raise click.ClickException("The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it.") from None
     click.echo(f"Recovery phrase (BIP-39): {exported.phrase}")
     for (chains, path), address in zip(
         _DERIVATION_PATHS, (exported.wallet.evm_address, exported.wallet.solana_address), strict=True
@@ -171,11 +169,7 @@ def verify(expect: str | None) -> None:
     if problems:
         raise click.ClickException("The audit log is damaged.")
     recorded = witness.read()
-    compared = (
-        f"and agrees with {len(recorded.heads)} recorded heads"
-        if recorded
-        else "as far as it goes: no witness"
-    )
+    compared = f"and agrees with {len(recorded.heads)} recorded heads" if recorded else "as far as it goes: no witness"
     click.echo(f"The audit log is intact, {compared}. Record its head: {head.number}:{head.hash}")
 
 

@@ -222,7 +222,5 @@ def _purge_if_empty(actor: Actor, wallet: RetiredWallet, now: datetime) -> bool:
             "solana_address": wallet.solana_address,
             "retired_at": clock.isoformat(wallet.retired_at),
         }
-        trail.record(
-            session, actor, AuditEvent(AuditAction.RETIRED_KEY_PURGED, wallet.wallet_id, before=before)
-        )
+        trail.record(session, actor, AuditEvent(AuditAction.RETIRED_KEY_PURGED, wallet.wallet_id, before=before))
     return True

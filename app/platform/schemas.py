@@ -21,14 +21,10 @@ class NewAgentBody(Schema):
 
     name = Name(load_default=None, allow_none=True, metadata={"example": "fleet-7"})
     credits_usd = Usd(load_default=None, allow_none=True, attribute="credits_nanos", metadata={"example": 25})
-    daily_limit_usd = Usd(
-        load_default=None, allow_none=True, attribute="daily_limit_nanos", metadata={"example": 100}
-    )
+    daily_limit_usd = Usd(load_default=None, allow_none=True, attribute="daily_limit_nanos", metadata={"example": 100})
     weekly_limit_usd = Usd(load_default=None, allow_none=True, attribute="weekly_limit_nanos")
     monthly_limit_usd = Usd(load_default=None, allow_none=True, attribute="monthly_limit_nanos")
-    per_tx_limit_usd = Usd(
-        load_default=None, allow_none=True, attribute="per_tx_limit_nanos", metadata={"example": 50}
-    )
+    per_tx_limit_usd = Usd(load_default=None, allow_none=True, attribute="per_tx_limit_nanos", metadata={"example": 50})
 
 
 class NewAgentWallet(Schema):
@@ -110,9 +106,7 @@ class RotationBody(Schema):
 
     grace_seconds = QueryCount(
         load_default=0,
-        validate=ma.validate.Range(
-            0, _MAX_GRACE_SECONDS, error=f"must be between 0 and {_MAX_GRACE_SECONDS}"
-        ),
+        validate=ma.validate.Range(0, _MAX_GRACE_SECONDS, error=f"must be between 0 and {_MAX_GRACE_SECONDS}"),
         metadata={"description": f"0 (immediately) to {_MAX_GRACE_SECONDS} (30 days).", "default": 0},
     )
 
@@ -177,9 +171,7 @@ class PlatformControlsBody(ControlsBody):
     """The limits to set; omitted fields keep their values. The agent's key can only tighten locked ones."""
 
     locked = StrictBoolean(
-        metadata={
-            "description": "true also gives each wallet without controls the default limits if none are sent."
-        }
+        metadata={"description": "true also gives each wallet without controls the default limits if none are sent."}
     )
 
 
@@ -225,9 +217,7 @@ class FleetResult(Schema):
 
     updated = fields.Boolean(required=True, metadata={"description": "True when none failed."})
     changed = fields.List(fields.UUID(), required=True)
-    unchanged = fields.List(
-        fields.UUID(), required=True, metadata={"description": "Already had these controls."}
-    )
+    unchanged = fields.List(fields.UUID(), required=True, metadata={"description": "Already had these controls."})
     failed = fields.List(fields.Nested(FleetFailure), required=True)
     next_after = fields.UUID(
         required=True,
@@ -284,9 +274,7 @@ class GatewayKeyShape(Schema):
     """A gateway-only key; the key itself is truncated."""
 
     id = fields.UUID(required=True, attribute="view.id")
-    api_key = fields.String(
-        required=True, attribute="view.key", metadata={"description": "`gw_…`, truncated."}
-    )
+    api_key = fields.String(required=True, attribute="view.key", metadata={"description": "`gw_…`, truncated."})
     email = fields.String(required=True, allow_none=True, attribute="view.email")
     credits_usd = Usd(required=True, attribute="credits_nanos")
     active = fields.Boolean(required=True, attribute="view.is_active")
@@ -294,9 +282,7 @@ class GatewayKeyShape(Schema):
     revoked_at = Instant(required=True, allow_none=True, attribute="view.revoked_at")
 
 
-GatewayKeys = page_schema(
-    "GatewayKeys", "keys", GatewayKeyShape, "A page of gateway-only keys, oldest first."
-)
+GatewayKeys = page_schema("GatewayKeys", "keys", GatewayKeyShape, "A page of gateway-only keys, oldest first.")
 
 
 class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]

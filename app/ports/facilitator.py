@@ -99,9 +99,7 @@ class Facilitator(Protocol):
         It depends on the signature, unless that was verified. Raises: Rejected with x402's error token.
         """
 
-    def verify(
-        self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
-    ) -> PaymentAuthorization:
+    def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
         """Parse a signed payment and run all checks that need no chain, including a key's signature. No I/O.
 
         Raises: Rejected with x402's error token.

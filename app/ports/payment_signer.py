@@ -64,7 +64,5 @@ class PaymentSigner(Protocol):
         Raises: Rejected, Unreachable.
         """
 
-    def authorize(
-        self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int
-    ) -> AuthorizedPayment:
+    def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign a payment at a time (seconds since 1970). No I/O, so it may run inside a unit of work."""

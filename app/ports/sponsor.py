@@ -77,9 +77,7 @@ class TransferSponsor(Protocol):
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
         """Read balances and fees, and simulate. Raises: Rejected("simulation_failed", …), Unreachable."""
 
-    def authorize(
-        self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int
-    ) -> AuthorizedTransfer:
+    def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         """Sign the transfer and a fee to the sponsor, at a time in seconds since 1970. No I/O.
 
         The submission executes both or nothing, except that a fee that was taken already does not prevent the transfer.

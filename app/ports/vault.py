@@ -64,9 +64,7 @@ class Vault(Protocol):
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Generate 128 bits of BIP-39 entropy and derive its addresses (BIP-44 for EVM, SLIP-0010 for Solana)."""
 
-    def import_wallet(
-        self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None
-    ) -> NewWallet:
+    def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal keys that the operator supplies, 32 bytes each; a missing one is generated. Raises: ValueError."""
 
     def signer(self, sealed: str, location: SecretLocation) -> Signer:

@@ -57,9 +57,7 @@ def _announce(session: Session, row: Any, status: PurchaseStatus, reason: str | 
         "total_usd": None if row.total_nanos is None else usd_string(row.total_nanos),
     }
     agent_id = None if row.wallet_id is None else row.account_id
-    outbox.record(
-        session, EventType(f"purchase.{status.value}"), agent_id=agent_id, object_id=row.id, data=data
-    )
+    outbox.record(session, EventType(f"purchase.{status.value}"), agent_id=agent_id, object_id=row.id, data=data)
 
 
 PURCHASES = StateMachine(

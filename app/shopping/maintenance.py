@@ -51,9 +51,7 @@ def mark_all_unknown(session: Session) -> list[str]:
 
     After a database restore: what it calls queued may have been bought since, and must not be bought again.
     """
-    return sorted(
-        _mark_unknown(session, true(), OPEN_STATUSES, "The service was restored to an earlier state.")
-    )
+    return sorted(_mark_unknown(session, true(), OPEN_STATUSES, "The service was restored to an earlier state."))
 
 
 def _process(purchase_id: str, status: PurchaseStatus, now: datetime, *, overdue: bool) -> None:
@@ -78,9 +76,7 @@ def _process(purchase_id: str, status: PurchaseStatus, now: datetime, *, overdue
                 _log.warning("purchase_outcome_unknown", purchase_id=purchase_id)
 
 
-def _fail(
-    purchase_id: str, row: ColumnElement[bool], source: PurchaseStatus, code: FailureCode, message: str
-) -> bool:
+def _fail(purchase_id: str, row: ColumnElement[bool], source: PurchaseStatus, code: FailureCode, message: str) -> bool:
     error = purchase_runner.stored_error(PurchaseFailed(code, message), None)
     return purchase_runner.end_unordered(purchase_id, PurchaseStatus.FAILED, error, source=source, row=row)
 
@@ -118,9 +114,7 @@ def _release_approved(now: datetime) -> None:
 def _delete_expired(now: datetime) -> None:
     is_open = Purchase.status.in_([status.value for status in OPEN_STATUSES])
     with unit_of_work() as session:
-        session.execute(
-            delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION)
-        )
+        session.execute(delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION))
         session.execute(delete(PurchaseStep).where(PurchaseStep.at < now - EVIDENCE_RETENTION))
         # Every transition to an end clears `sealed`; this is a second safeguard.
         session.execute(update(Purchase).where(~is_open, Purchase.sealed.is_not(None)).values(sealed=None))

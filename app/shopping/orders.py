@@ -149,9 +149,7 @@ def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
         assert_max_total(order)
     if not order.dry_run:
         most_nanos = order.max_total_nanos or (controls.per_tx_limit_nanos if controls else None)
-        request = SpendingRequest(
-            most_nanos, domain=order.host, session_id=order.session_id, approved=order.approved
-        )
+        request = SpendingRequest(most_nanos, domain=order.host, session_id=order.session_id, approved=order.approved)
         with read_only_unit() as session:
             spending_holds.assert_approved(session, wallet.id, request)
     return wallet.id
@@ -172,9 +170,7 @@ def _assert_public(parts: SplitResult, host: str, port: int | None) -> None:
     except ValueError:
         private = "." not in host or host.endswith((".localhost", ".local", ".internal", ".home.arpa"))
     if parts.scheme != "https" or port not in {None, 443} or private:
-        raise DomainNotAllowed(
-            "Shops must be at public addresses, with https on port 443.", details={"domain": host}
-        )
+        raise DomainNotAllowed("Shops must be at public addresses, with https on port 443.", details={"domain": host})
 
 
 def _digests(*parts: object) -> list[str]:

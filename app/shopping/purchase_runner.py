@@ -218,9 +218,7 @@ class PurchaseSession:
             if self._wallet_id is not None:
                 spending_accounts.lock_accounts(session, [self._wallet_id])
             for source in (PurchaseStatus.SUBMITTING, PurchaseStatus.RUNNING):
-                if PURCHASES.move(
-                    session, self._row, source, PurchaseStatus.UNKNOWN, reason=code, error=error
-                ):
+                if PURCHASES.move(session, self._row, source, PurchaseStatus.UNKNOWN, reason=code, error=error):
                     if source is PurchaseStatus.RUNNING:
                         self._record_goods_spend(session)
                     return

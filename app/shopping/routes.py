@@ -214,9 +214,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     response = _response(purchase)
     response.headers.extend(settled)
     if purchase.is_open:
-        response.headers["Location"] = (
-            f"/v1/gateway/shopping/purchases/{purchase.id}{_status_url_query(purchase.id)}"
-        )
+        response.headers["Location"] = f"/v1/gateway/shopping/purchases/{purchase.id}{_status_url_query(purchase.id)}"
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     elif seconds:
         response.headers[prefer.PREFERENCE_APPLIED] = f"wait={seconds}"

@@ -115,9 +115,7 @@ class BuyBody(AcceptsCamelCase):
     )
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
-    dry_run = StrictBoolean(
-        load_default=False, metadata={"description": "Stop at the review; nothing is ordered."}
-    )
+    dry_run = StrictBoolean(load_default=False, metadata={"description": "Stop at the review; nothing is ordered."})
 
     def _aliases(self) -> Mapping[str, str]:
         return {**super()._aliases(), "shipping_address": "shippingAddress"}
@@ -151,9 +149,7 @@ class PriceBreakdownAmount(Schema):
 
     role = fields.String(required=True, metadata={"enum": [role.value for role in AmountRole]})
     label = fields.String(required=True, metadata={"description": "The shop's text, untrusted."})
-    amount_usd = UsdString(
-        required=True, attribute="nanos", metadata={"description": "Positive, also for a discount."}
-    )
+    amount_usd = UsdString(required=True, attribute="nanos", metadata={"description": "Positive, also for a discount."})
 
 
 class PriceBreakdown(Schema):
@@ -162,9 +158,7 @@ class PriceBreakdown(Schema):
     amounts = fields.List(fields.Nested(PriceBreakdownAmount), required=True)
     adds_up = fields.Boolean(
         required=True,
-        metadata={
-            "description": "Whether the parts make exactly the total; false if some could not be read."
-        },
+        metadata={"description": "Whether the parts make exactly the total; false if some could not be read."},
     )
 
 

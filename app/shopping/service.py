@@ -179,9 +179,7 @@ def refund_price(session: Session, purchase_id: str) -> None:
 def cancel(purchase: PurchaseView) -> PurchaseView:
     """Cancel a queued purchase and refund its price. Raises: PurchaseInProgress."""
     with unit_of_work() as session:
-        cancelled = PURCHASES.move(
-            session, purchase.id, PurchaseStatus.QUEUED, PurchaseStatus.CANCELLED, cost_nanos=0
-        )
+        cancelled = PURCHASES.move(session, purchase.id, PurchaseStatus.QUEUED, PurchaseStatus.CANCELLED, cost_nanos=0)
         if cancelled:
             refund_price(session, purchase.id)
     current = view(purchase.id)
@@ -245,7 +243,10 @@ def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress
 def count_open_by_status(session: Session) -> dict[str, int]:
     """Return the number of open purchases by status."""
     counts = select(Purchase.status, func.count()).where(Purchase.status.in_(_OPEN)).group_by(Purchase.status)
-    return {**dict.fromkeys(_OPEN, 0), **dict(session.execute(counts).tuples().all())}
+    found = dict.fromkeys(_OPEN, 0)
+    for status, number in session.execute(counts):
+        found[status] = number
+    return found
 
 
 def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[str]) -> None:

@@ -55,9 +55,7 @@ def buy(
             return _buy_after_payment(caller, order, grant, price, claim, allow_duplicate=allow_duplicate)
 
 
-def purchase_price(
-    request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None
-) -> PaymentPrice:
+def purchase_price(request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None) -> PaymentPrice:
     return request.price(
         service.price_nanos(),
         body,

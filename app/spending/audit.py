@@ -126,9 +126,7 @@ def _wrong_sums(session: Session, today: date) -> list[str]:
                 if row.made_on is None:
                     continue
                 if row.made_on > row.counted_on:
-                    violations.append(
-                        f"wallet {wallet_id} has holds of {row.made_on}, after {row.counted_on}"
-                    )
+                    violations.append(f"wallet {wallet_id} has holds of {row.made_on}, after {row.counted_on}")
                 # PostgreSQL sums BIGINT to NUMERIC.
                 amount_nanos = int(row.amount_nanos)
                 expected = expected.plus(policy.in_windows(amount_nanos, row.made_on, row.counted_on))

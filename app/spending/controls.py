@@ -131,11 +131,7 @@ def controls_of(session: Session, wallet_ids: Sequence[str]) -> dict[str, Contro
     if not wallet_ids:
         return {}
     rows = session.execute(_OF_WALLETS, {"wallet_ids": list(wallet_ids)})
-    return {
-        row.controlled_id: _view(controls, row.updated_at)
-        for row in rows
-        if (controls := controls_from_row(row))
-    }
+    return {row.controlled_id: _view(controls, row.updated_at) for row in rows if (controls := controls_from_row(row))}
 
 
 def find_controls(session: Session, wallet_id: str) -> ControlsView | None:
@@ -206,9 +202,7 @@ def status_from_row(row: Any) -> SpendingStatus:
     )
 
 
-def put_controls(
-    session: Session, wallet_id: str, changes: ControlsChange
-) -> tuple[ControlsView, ControlsReplacement]:
+def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> tuple[ControlsView, ControlsReplacement]:
     """Create or update a wallet's controls for the agent's own key; return them, and the change.
 
     It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
@@ -222,9 +216,7 @@ def put_controls(
     done = ControlsReplacement(account.agent_id, wallet_id, old, new)
     if done.has_changed:
         data = {"wallet_id": wallet_id, "loosens": done.loosens, **done.as_json(changes)}
-        outbox.record(
-            session, EventType.CONTROLS_CHANGED, agent_id=account.agent_id, object_id=wallet_id, data=data
-        )
+        outbox.record(session, EventType.CONTROLS_CHANGED, agent_id=account.agent_id, object_id=wallet_id, data=data)
     return _write(session, wallet_id, new, version=account.controls_version + 1, exists=old is not None), done
 
 
@@ -296,9 +288,7 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
 def close_account(session: Session, wallet_id: str) -> None:
     """Delete the account, controls, holds, sessions and approved payees of a wallet that is being deleted."""
     for table in (SpendingAccount, SpendingControls, SpendingHold, SpendingSession, ApprovedPayee):
-        session.execute(
-            delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False)
-        )
+        session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
 
 
 def align_versions(session: Session) -> None:
@@ -349,8 +339,7 @@ def _apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
     if old is None:
         old = DEFAULT if changes.locked else Controls()
     new: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in _changed_values(changes).items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in _changed_values(changes).items()
     }
     return replace(old, **new)
 

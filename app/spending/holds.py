@@ -248,17 +248,13 @@ def prune(before: date, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MA
         .order_by(SpendingHold.made_on)
         .with_for_update(skip_locked=True)
     )
-    return batching.delete_in_batches(
-        SpendingHold.reference, old, batch_size=batch_size, max_batches=max_batches
-    )
+    return batching.delete_in_batches(SpendingHold.reference, old, batch_size=batch_size, max_batches=max_batches)
 
 
 def states_of(session: Session, references: Sequence[str]) -> dict[str, SpendingHoldState]:
     """Return the states of holds by reference. For the audits of other packages."""
     rows = session.execute(
-        select(SpendingHold.reference, SpendingHold.state).where(
-            in_list(session, SpendingHold.reference, references)
-        )
+        select(SpendingHold.reference, SpendingHold.state).where(in_list(session, SpendingHold.reference, references))
     )
     return {row.reference: SpendingHoldState(row.state) for row in rows}
 
@@ -300,9 +296,7 @@ def _count(
     _INSERT.execute(session, held)
 
 
-def _transition(
-    session: Session, reference: str, sources: set[SpendingHoldState], target: SpendingHoldState
-) -> bool:
+def _transition(session: Session, reference: str, sources: set[SpendingHoldState], target: SpendingHoldState) -> bool:
     account = accounts.lock_account_of_hold(session, reference)
     if account is None:
         # Never held, or the wallet and its holds were deleted.
@@ -324,9 +318,7 @@ def _transition(
     return True
 
 
-def _assert_within_session(
-    session: Session, wallet_id: str, request: SpendingRequest, *, own_nanos: int = 0
-) -> None:
+def _assert_within_session(session: Session, wallet_id: str, request: SpendingRequest, *, own_nanos: int = 0) -> None:
     """Check a request against the session that it names, if it names one; `own_nanos` are held for it already."""
     if request.session_id is None:
         return
@@ -355,9 +347,7 @@ def _assert_approved(
     known = payees.known(session, account.wallet_id, approval_rules.payees_of(request), account.today)
     reason = approval_rules.approval_reason(rules, request, known)
     if reason is None:
-        asks_without = approval_rules.approval_reason(
-            rules, request, {each: PayeePermission() for each in known}
-        )
+        asks_without = approval_rules.approval_reason(rules, request, {each: PayeePermission() for each in known})
         return None if asks_without is None else approval_rules.permitting_payee(request, known)
     raise ApprovalRequired(
         _APPROVAL_MESSAGES[reason],

@@ -22,9 +22,7 @@ class SpendingAccount(Authenticated, Model):
     not_authenticated = frozenset({"lock_version"})
     __table_args__ = (
         Index("ix_spending_accounts_agent_id", "agent_id"),
-        CheckConstraint(
-            "day_nanos >= 0 AND week_nanos >= 0 AND month_nanos >= 0", name="ck_spending_accounts_sums"
-        ),
+        CheckConstraint("day_nanos >= 0 AND week_nanos >= 0 AND month_nanos >= 0", name="ck_spending_accounts_sums"),
     )
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)

@@ -22,9 +22,7 @@ _RELEASED = "released"
 _SEAL = seal_of(ApprovedPayee)
 
 
-def known(
-    session: Session, wallet_id: str, payees: Collection[str], today: date
-) -> Mapping[str, PayeePermission]:
+def known(session: Session, wallet_id: str, payees: Collection[str], today: date) -> Mapping[str, PayeePermission]:
     """Return those payees that were approved, and what counts against their permissions this week."""
     if not payees:
         return {}

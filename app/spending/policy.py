@@ -247,10 +247,7 @@ def is_looser(old: Controls, new: Controls) -> bool:
         or (old.approve_new_recipients and not new.approve_new_recipients)
         or (old.approve_new_domains and not new.approve_new_domains)
         # What is on an allowlist is not new: adding an entry approves it.
-        or (
-            old.approve_new_recipients
-            and _adds(old.allowed_addresses, new.allowed_addresses, _address_covered)
-        )
+        or (old.approve_new_recipients and _adds(old.allowed_addresses, new.allowed_addresses, _address_covered))
         or (old.approve_new_domains and _adds(old.allowed_domains, new.allowed_domains, domain_allowed))
     )
 
@@ -268,9 +265,7 @@ def address_allowed(recipient: str, family: Family, allowed: tuple[str, ...]) ->
 def domain_allowed(domain: str, allowed: tuple[str, ...]) -> bool:
     """Return whether a host is on a list that is not empty: an entry covers the host and its subdomains."""
     host = domain.lower().rstrip(".")
-    return any(
-        host == entry or host.endswith("." + entry) for entry in (e.lower().rstrip(".") for e in allowed)
-    )
+    return any(host == entry or host.endswith("." + entry) for entry in (e.lower().rstrip(".") for e in allowed))
 
 
 def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> LimitRefusal | None:
@@ -311,9 +306,7 @@ def _decide_amount(
     )
     for (rule, period, spent_nanos, window), limit_nanos in zip(checks, _limits(controls), strict=True):
         if limit_nanos and spent_nanos + value_nanos > limit_nanos:
-            return _limit_exceeded(
-                rule, period, limit_nanos, spent_nanos, window=window, value_nanos=value_nanos
-            )
+            return _limit_exceeded(rule, period, limit_nanos, spent_nanos, window=window, value_nanos=value_nanos)
     return None
 
 
@@ -354,15 +347,11 @@ def _limit_exceeded(
     )
 
 
-def _widens(
-    old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]
-) -> bool:
+def _widens(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:
     return bool(old) and (not new or not all(covered(entry, old) for entry in new))
 
 
-def _adds(
-    old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]
-) -> bool:
+def _adds(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:
     return not all(covered(entry, old) for entry in new)
 
 

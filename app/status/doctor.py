@@ -298,9 +298,7 @@ def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
     gaps, unknown_spends = [], []
     try:
         gaps = restore_reconciliation.recent_nonce_gaps(chain)
-        unknown_spends = list(
-            itertools.islice(restore_reconciliation.unknown_spends(chain), _MAX_REPORTED_SPENDS)
-        )
+        unknown_spends = list(itertools.islice(restore_reconciliation.unknown_spends(chain), _MAX_REPORTED_SPENDS))
     except SQLAlchemyError:
         return  # reported by the check of the database
     except PortError as error:

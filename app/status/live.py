@@ -32,9 +32,7 @@ _SLIPPAGE_BPS = 100
 _WHOLE_BPS = 10_000
 _LACKS_FUNDS = frozenset({"insufficient_funds", "insufficient_gas", "leaves_dust"})
 """Reasons of a refusal that follows after everything was read: the simulated sender holds nothing."""
-_ACCOUNT_TOPICS = frozenset(
-    {PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.ORDERS, PerpdexTopic.FILLS}
-)
+_ACCOUNT_TOPICS = frozenset({PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.ORDERS, PerpdexTopic.FILLS})
 _MISREAD_REASONS = frozenset({"unexpected_answer", "wrong_chain", "unsafe_instructions"})
 _NO_ANSWER_REASONS = frozenset({"not_sent", "no_answer", "timeout", "broken"})
 _MISREAD = (UnexpectedAnswer, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -72,8 +70,7 @@ def all_probes() -> list[Probe]:
             bridge = partial(_simulate_bridge, provider, route)
             found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", bridge))
     found += [
-        Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic))
-        for topic in PerpdexTopic
+        Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic)) for topic in PerpdexTopic
     ]
     return [*found, *gateway.probes(state.part(ProviderTable), ports.upstream)]
 
@@ -83,9 +80,7 @@ def names(probes: Collection[Probe]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(probe.system.partition(" ")[0] for probe in probes))
 
 
-def run_all(
-    probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int
-) -> Iterator[Row]:
+def run_all(probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int) -> Iterator[Row]:
     """Run probes in order, each for at most this many seconds, while the sum of the maximum costs is in the budget."""
     state = app_state()
     redact = redaction(state.settings.secret_texts())

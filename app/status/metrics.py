@@ -163,9 +163,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         approvals.count_unnoticed(session, clock.now()),
         "which",
     )
-    yield _gauge(
-        "open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), "status"
-    )
+    yield _gauge("open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), "status")
     yield _gauge(
         "heartbeat_age_seconds",
         "Seconds since the last heartbeat of a process of this kind.",

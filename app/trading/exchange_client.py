@@ -53,9 +53,7 @@ class ExchangeFeed:
     )
 
 
-def get_public(
-    query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None
-) -> ExchangeDocument:
+def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None) -> ExchangeDocument:
     """Return public data that is at most seconds old; call `on_read` after reading it anew.
 
     Raises: PerpdexError.
@@ -91,9 +89,7 @@ def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
                 rate_budget.back_off()
             raise unavailable_error(error.reason) from None
         except Rejected as error:
-            raise PerpdexError(
-                "The exchange refused the request.", details={"reason": error.reason}
-            ) from None
+            raise PerpdexError("The exchange refused the request.", details={"reason": error.reason}) from None
     if reply.surplus_weight:
         rate_budget.charge_surplus(reply.surplus_weight, wallet_id=wallet_id)
     return reply.document

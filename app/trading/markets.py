@@ -80,9 +80,7 @@ def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
     market = market_list.find(symbol)
     if market is not None:
         return market
-    suggestions = _suggest_symbols(
-        symbol, [each.symbol for each in market_list.markets if not each.is_delisted]
-    )
+    suggestions = _suggest_symbols(symbol, [each.symbol for each in market_list.markets if not each.is_delisted])
     problem = "is not a market of the exchange; the action `markets` lists them all"
     message = f"symbol {problem}."
     if suggestions:
@@ -98,9 +96,7 @@ def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
     words = set(lowered.translate(_SEPARATORS).split())
     by_lower = {each.lower(): each for each in known}
     whole = [each for each in by_lower if each in words]
-    starts = [
-        each for each in by_lower if len(each) > 1 and (lowered.startswith(each) or each.startswith(lowered))
-    ]
+    starts = [each for each in by_lower if len(each) > 1 and (lowered.startswith(each) or each.startswith(lowered))]
     close = difflib.get_close_matches(lowered, by_lower, n=_SUGGESTIONS)
     starts.sort(key=lambda each: abs(len(each) - len(lowered)))
     return [by_lower[each] for each in dict.fromkeys([*whole, *close, *starts])][:_SUGGESTIONS]

@@ -117,9 +117,7 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         raise InvalidInput.field("amount", str(error)) from None
     rounded = {"price": (price, on_grid), "amount": (amount, size)}
     adjusted = {
-        name: {"asked": f"{asked:f}", "used": f"{used:f}"}
-        for name, (asked, used) in rounded.items()
-        if asked != used
+        name: {"asked": f"{asked:f}", "used": f"{used:f}"} for name, (asked, used) in rounded.items() if asked != used
     }
     valued = _valuation_price(market, on_grid, is_buy=is_buy)
     # What closes a position may be as small as the position.
@@ -228,9 +226,7 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
     elif destination and (known := app_state().ports.perpdex.dead_end(destination)):
         problems["destination"] = [f"is {known}, from which tokens cannot be recovered"]
     if kind is Withdraw and amount is not None and amount.units < _WITHDRAWAL_FEE.units:
-        problems["amount"] = [
-            f"must be at least {_WITHDRAWAL_FEE}: that is what the exchange takes of a withdrawal"
-        ]
+        problems["amount"] = [f"must be at least {_WITHDRAWAL_FEE}: that is what the exchange takes of a withdrawal"]
     if problems or amount is None:
         raise parsing.invalid_fields(problems)
     value = network_fees.usd_value_nanos(amount)

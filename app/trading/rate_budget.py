@@ -84,9 +84,7 @@ def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) ->
     )
 
 
-def _acquire(
-    session: Session, name: str, allowance: RateAllowance, weight: int, *, now_ms: int, subject: str
-) -> None:
+def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int, *, now_ms: int, subject: str) -> None:
     cost_ms = weight * allowance.ms_per_weight
     ceiling_ms = now_ms + allowance.burst * allowance.ms_per_weight
     if _spend(session, name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):

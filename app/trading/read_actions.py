@@ -89,9 +89,7 @@ def _market(symbol: str) -> PerpMarket:
 
 _READS: Mapping[str, _Read] = {
     "status": _status,
-    "positions": lambda wallet, _: {
-        "positions": _account_query(PerpdexTopic.ACCOUNT, wallet)["assetPositions"]
-    },
+    "positions": lambda wallet, _: {"positions": _account_query(PerpdexTopic.ACCOUNT, wallet)["assetPositions"]},
     "orders": lambda wallet, _: {"orders": _account_query(PerpdexTopic.ORDERS, wallet)},
     "fills": lambda wallet, _: {"fills": _account_query(PerpdexTopic.FILLS, wallet)},
     "markets": _markets,

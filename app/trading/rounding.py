@@ -52,9 +52,7 @@ def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Deci
 def round_size(requested: Decimal, *, size_decimals: int) -> Decimal:
     """Return the size rounded down to the grid. Raises: GridError if that is zero."""
     smallest = Decimal(1).scaleb(-size_decimals)
-    on_grid = requested.quantize(smallest, rounding=ROUND_FLOOR, context=_WIDE_CONTEXT).normalize(
-        _WIDE_CONTEXT
-    )
+    on_grid = requested.quantize(smallest, rounding=ROUND_FLOOR, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
     if on_grid == 0:
         raise GridError(f"is below the market's smallest size, {smallest:f}")
     return on_grid

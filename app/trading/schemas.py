@@ -210,9 +210,7 @@ class PaymentBody(WriteBody):
     """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
 
     action = _action(["withdraw", "transfer"])
-    amount = AmountField(
-        required=True, metadata={"type": "string", "example": "10", "description": "In USDC."}
-    )
+    amount = AmountField(required=True, metadata={"type": "string", "example": "10", "description": "In USDC."})
     destination = Text(
         required=True,
         metadata={
@@ -239,9 +237,7 @@ def _actions_of(body: type[CallBody]) -> list[str]:
     return list(validate.choices) if isinstance(validate, ma.validate.OneOf) else []
 
 
-BODY_OF_ACTION: Mapping[str, type[CallBody]] = {
-    action: body for body in BODIES for action in _actions_of(body)
-}
+BODY_OF_ACTION: Mapping[str, type[CallBody]] = {action: body for body in BODIES for action in _actions_of(body)}
 
 
 def _documents(description: str) -> fields.List[dict[str, Any]]:
@@ -292,9 +288,7 @@ class TradingReadShape(Schema):
     orders = _documents("`orders`: all open orders.")
     fills = _documents("`fills`: the newest 2000, newest first.")
     markets = _documents("`markets`: all markets; the index in this list is the market's number.")
-    margin_tables = fields.List(
-        fields.Raw(), metadata={"description": "`markets`: the leverage allowed by size."}
-    )
+    margin_tables = fields.List(fields.Raw(), metadata={"description": "`markets`: the leverage allowed by size."})
     mids = _document("`ticker` without a symbol: mid prices by symbol.")
     symbol = fields.String(metadata={"description": "`ticker`, `orderbook`: as the exchange spells it."})
     mid_price = fields.String(metadata={"description": "`ticker` with a symbol."})
@@ -340,9 +334,7 @@ class TradingRefusalShape(ErrorBody):
     metadata = fields.Nested(MarketsOrigin)
     open_orders = fields.Integer(
         allow_none=True,
-        metadata={
-            "description": "`cancel_all`: how many orders the payload cancels; null if they could not be read."
-        },
+        metadata={"description": "`cancel_all`: how many orders the payload cancels; null if they could not be read."},
     )
     open_orders_error = fields.String(metadata={"description": "`cancel_all`: why they could not be read."})
     left_out = fields.List(

@@ -27,8 +27,7 @@ _WRONG_SUMS = (
     .join_from(
         UsageByProvider,
         _logged,
-        (_logged.c.account_id == UsageByProvider.account_id)
-        & (_logged.c.provider == UsageByProvider.provider),
+        (_logged.c.account_id == UsageByProvider.account_id) & (_logged.c.provider == UsageByProvider.provider),
         full=True,
     )
     .where(
@@ -41,9 +40,7 @@ _WRONG_SUMS = (
         )
     )
 )
-_COSTS = select(UsageByProvider.account_id, func.sum(UsageByProvider.cost_nanos)).group_by(
-    UsageByProvider.account_id
-)
+_COSTS = select(UsageByProvider.account_id, func.sum(UsageByProvider.cost_nanos)).group_by(UsageByProvider.account_id)
 
 
 def check(session: Session) -> list[str]:

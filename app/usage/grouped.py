@@ -187,8 +187,7 @@ class StepGroups:
         if is_postgresql:
             # Of one kind each, so that all units lock holds, accounts and sums in this order. SQLite has one lock.
             self._groups = {
-                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection())))
-                for kind in _ON_SQLITE
+                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection()))) for kind in _ON_SQLITE
             }
         else:
             group = GroupCommit(partial(_run, partial(_run_on_sqlite, KeptConnection())))
@@ -208,9 +207,7 @@ class StepGroups:
         return result
 
 
-def _run(
-    execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequence[Step[Any]]
-) -> Sequence[Any]:
+def _run(execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequence[Step[Any]]) -> Sequence[Any]:
     try:
         return execute(steps)
     except CommitUnknownError:

@@ -44,9 +44,7 @@ class MeteredCall(ABC):
         self._call = call
         self._app_context = context_factory()
         settings = app_state().settings
-        max_silence_seconds = (
-            settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
-        )
+        max_silence_seconds = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
         # Longer than an upstream may be silent, so that a live call renews it in time.
         self._lease = timedelta(seconds=int(max_silence_seconds)) + _LEASE_MARGIN
         self._renewed_at = clock.now()

@@ -35,9 +35,7 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
     for _ in batching.batches(max_batches):
         try:
             with unit_of_work() as session:
-                pruned_holds = retention.delete_ended(
-                    session, before, limit=batch_size, except_accounts=unbalanced
-                )
+                pruned_holds = retention.delete_ended(session, before, limit=batch_size, except_accounts=unbalanced)
                 lines = _delete_log_lines(session, pruned_holds.hold_ids)
                 # Accounts before sums, as a charge locks them; and both last, so that charges wait for a moment only.
                 retention.carry_forward(session, pruned_holds)

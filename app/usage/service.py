@@ -145,13 +145,9 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
     return outcome
 
 
-def charge(
-    session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage
-) -> HoldResult:
+def charge(session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage) -> HoldResult:
     """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits."""
-    outcome = credit_holds.charge(
-        session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo_of(call)
-    )
+    outcome = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo_of(call))
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome

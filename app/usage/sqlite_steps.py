@@ -74,9 +74,7 @@ def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) ->
     return credits_nanos
 
 
-def _take(
-    connection: sqlite3.Connection, step: Mapping[str, Any], nanos: int, now: str, *, into: str
-) -> int | None:
+def _take(connection: sqlite3.Connection, step: Mapping[str, Any], nanos: int, now: str, *, into: str) -> int | None:
     """Take credits if the key is valid and they suffice; return the account's credits."""
     account = _hex(step["account_id"])
     # The caller's look-up may be some seconds old.

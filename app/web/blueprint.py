@@ -89,9 +89,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
 
     def arguments(self, schema: type[ma.Schema] | ma.Schema, **options: Any) -> Callable[[View], View]:
         """Parse the body or query of a view; webargs would make the schema anew for each request."""
-        declare: Callable[[View], View] = super().arguments(
-            schema() if isinstance(schema, type) else schema, **options
-        )
+        declare: Callable[[View], View] = super().arguments(schema() if isinstance(schema, type) else schema, **options)
         return declare
 
     def register_views_in_doc(
@@ -119,9 +117,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
         return decorate
 
 
-def document_header(
-    view: Callable[..., Any], name: str, description: str, *, pattern: str | None = None
-) -> None:
+def document_header(view: Callable[..., Any], name: str, description: str, *, pattern: str | None = None) -> None:
     schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
     header = {"in": "header", "name": name, "required": False, "description": description, "schema": schema}
     # In the manual part it would replace the parameters of a query.

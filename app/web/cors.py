@@ -43,11 +43,7 @@ def install(app: Flask, origins: tuple[str, ...]) -> None:
     def allow_origin(response: Response) -> Response:
         if request.path.startswith(_PREFIX):
             add_headers(response, request.headers.get("Origin", ""), origins)
-            if (
-                request.method == "OPTIONS"
-                and response.allow
-                and "Access-Control-Allow-Origin" in response.headers
-            ):
+            if request.method == "OPTIONS" and response.allow and "Access-Control-Allow-Origin" in response.headers:
                 headers = response.headers
                 headers["Access-Control-Allow-Methods"] = response.allow.to_header()
                 # The wildcard does not include Authorization.

@@ -41,9 +41,7 @@ class ParsedField(fields.Field[Any]):
     def _parse(self, value: Any) -> Any:
         raise NotImplementedError
 
-    def _deserialize(
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any
-    ) -> Any:
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> Any:
         return self._parse(value)
 
 

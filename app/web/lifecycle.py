@@ -36,9 +36,7 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
         if name.lower() not in present:
             response.headers.add(name, value)
     microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
-    _log.info(
-        "request", method=request.method, route=route, status=response.status_code, microseconds=microseconds
-    )
+    _log.info("request", method=request.method, route=route, status=response.status_code, microseconds=microseconds)
     # A client may send any method.
     labels = (request.method, route) if route else ("", "")
     counters.REQUESTS.labels(*labels, _status_label(response.status_code)).inc()

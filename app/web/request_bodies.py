@@ -167,9 +167,7 @@ def _decompress(request: ClientRequest, encoding: str, compressed: bytes) -> byt
 
 
 def _too_large(limit: int | None) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"The request body is too large: at most {limit} bytes, decoded if it is compressed."
-    )
+    return PayloadTooLarge(f"The request body is too large: at most {limit} bytes, decoded if it is compressed.")
 
 
 def _join_chunks(pieces: Iterable[bytes]) -> bytes:

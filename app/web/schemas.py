@@ -96,9 +96,7 @@ class ErrorBody(Schema):
 
     error = fields.String(required=True, metadata={"description": "What happened, and what to do."})
     code = fields.String(required=True, metadata={"description": "A stable code from the error table."})
-    details = fields.Dict(
-        metadata={"description": "Machine-readable details; `fields` names each invalid field."}
-    )
+    details = fields.Dict(metadata={"description": "Machine-readable details; `fields` names each invalid field."})
     request_id = fields.String(required=True, metadata={"description": "Identifies the request in the logs."})
 
 
@@ -106,9 +104,7 @@ def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:
     """Refuse a body without any field to set. Raises: InvalidInput."""
     if not body:
         known = ", ".join(schema().fields)
-        raise InvalidInput(
-            f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}}
-        )
+        raise InvalidInput(f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}})
 
 
 def page_query(*, default: int, maximum: int) -> type[Schema]:

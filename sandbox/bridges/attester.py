@@ -77,9 +77,7 @@ class Attester:
         if source is None or source not in self._nodes:
             return None
         with self._lock:
-            found = (
-                self._solana_burn(tx_hash) if source is ChainName.SOLANA else self._evm_burn(source, tx_hash)
-            )
+            found = self._solana_burn(tx_hash) if source is ChainName.SOLANA else self._evm_burn(source, tx_hash)
             if found is None:
                 return None
             raw, is_final = found
@@ -189,10 +187,7 @@ class Attester:
         keys = transaction.message.account_keys
         for instruction in transaction.message.instructions:
             data = bytes(instruction.data)
-            if (
-                str(keys[instruction.program_id_index]) != SOLANA_MESSENGER
-                or data[:8] not in _BURN_DISCRIMINATORS
-            ):
+            if str(keys[instruction.program_id_index]) != SOLANA_MESSENGER or data[:8] not in _BURN_DISCRIMINATORS:
                 continue
             named = [keys[place] for place in bytes(instruction.accounts)]
             raw = _solana_message(data, owner=named[0], mint=named[10], nonce=base58.decode(signature)[:32])

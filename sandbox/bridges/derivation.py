@@ -76,9 +76,7 @@ def deposit_transaction(log: Mapping[str, Any]) -> bytes:
     content = bytes.fromhex(log["data"][2:])
     opaque = content[64 : 64 + int.from_bytes(content[32:64], "big")]
     sender, to = (bytes.fromhex(topic[-40:]) for topic in log["topics"][1:3])
-    mint, value, gas = (
-        int.from_bytes(opaque[start:end], "big") for start, end in ((0, 32), (32, 64), (64, 72))
-    )
+    mint, value, gas = (int.from_bytes(opaque[start:end], "big") for start, end in ((0, 32), (32, 64), (64, 72)))
     place = bytes.fromhex(log["blockHash"][2:]) + int(log["logIndex"], 16).to_bytes(32, "big")
     source = keccak(bytes(32) + keccak(place))
     fields = [source, sender, to, mint, value, gas, 0, opaque[73:]]

@@ -94,9 +94,7 @@ class Relay:
         """Answer GET /v1/quote."""
         source, destination = int(query["fromChain"]), int(query["toChain"])
         amount, output = self._offer(source, destination, query["fromAmount"])
-        order_id = self._order(
-            source, destination, query["toAddress"], output, refund_to=query["fromAddress"]
-        )
+        order_id = self._order(source, destination, query["toAddress"], output, refund_to=query["fromAddress"])
         bridge = (
             secrets.token_bytes(32), "relaydepository", "purser", _ZERO_ADDRESS, _ZERO_ADDRESS, query["toAddress"],
             amount, destination, False, False,
@@ -135,9 +133,7 @@ class Relay:
             raise InvalidRequest("AMOUNT_TOO_LOW")
         return units, output
 
-    def _order(
-        self, source: int, destination: int, recipient: str, output: int, *, refund_to: str | None
-    ) -> str:
+    def _order(self, source: int, destination: int, recipient: str, output: int, *, refund_to: str | None) -> str:
         order_id = "0x" + secrets.token_hex(32)
         with self._lock:
             self._orders[order_id] = {

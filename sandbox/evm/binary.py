@@ -38,9 +38,7 @@ def _package() -> Package:
     system = platform.system().lower()
     architecture = _ARCHITECTURES.get(platform.machine().lower())
     if system not in ("linux", "darwin") or architecture is None:
-        msg = (
-            f"there is no anvil package for {platform.platform()}: install Foundry and set ANVIL to its anvil"
-        )
+        msg = f"there is no anvil package for {platform.platform()}: install Foundry and set ANVIL to its anvil"
         raise SandboxError(msg)
     name = f"@foundry-rs/anvil-{system}-{architecture}"
     return Package(name, VERSION, _INTEGRITY.get(name))

@@ -34,9 +34,7 @@ def place_cctp(builder: Builder) -> None:
     here = ChainName.ETHEREUM if chain.gas_price_oracle is None else ChainName.BASE
     others = [name for name in DOMAINS if name is not here]
     remotes = [
-        base58.decode(SOLANA_MESSENGER)
-        if name is ChainName.SOLANA
-        else bytes(12) + bytes.fromhex(CCTP.messenger[2:])
+        base58.decode(SOLANA_MESSENGER) if name is ChainName.SOLANA else bytes(12) + bytes.fromhex(CCTP.messenger[2:])
         for name in others
     ]
     builder.place_code(
@@ -64,9 +62,7 @@ def place_portal(builder: Builder) -> None:
     owner = builder.accounts[roles.OWNER]
     for name, address in (("SuperchainConfig", _SUPERCHAIN_CONFIG), ("SystemConfig", _SYSTEM_CONFIG)):
         builder.place(name, address)
-        builder.set_storage(
-            address, 0, 0
-        )  # their constructors disable initialisation, which belongs to a proxy
+        builder.set_storage(address, 0, 0)  # their constructors disable initialisation, which belongs to a proxy
     builder.set_storage(_SYSTEM_CONFIG, _START_BLOCK_SLOT, 0)
     builder.transact(_SUPERCHAIN_CONFIG, "initialize(address,bool)", owner, _PAUSED)
     contracts = (NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, PORTAL, NO_ADDRESS, NO_ADDRESS)
@@ -87,6 +83,4 @@ def place_portal(builder: Builder) -> None:
 def place_relay(builder: Builder) -> None:
     """Place Relay's depository and LI.FI's contract that calls it."""
     builder.place_code(creation_code("depository"), DEPOSITORY)
-    builder.place_code(
-        creation_code("diamond"), LIFI_DIAMOND, parameters="(address)", arguments=(DEPOSITORY,)
-    )
+    builder.place_code(creation_code("diamond"), LIFI_DIAMOND, parameters="(address)", arguments=(DEPOSITORY,))

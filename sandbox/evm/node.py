@@ -208,9 +208,7 @@ class EvmNode:
         return self._client
 
     def _transact(self, transaction: dict[str, str]) -> str:
-        with (
-            self._send_lock
-        ):  # the node reads the nonce before it queues: two concurrent sends would use the same
+        with self._send_lock:  # the node reads the nonce before it queues: two concurrent sends would use the same
             sender = self._accounts[roles.FAUCET]
             tx_hash = str(self.rpc("eth_sendTransaction", {"from": sender, **transaction}))
         deadline = time.monotonic() + _MINED_SECONDS

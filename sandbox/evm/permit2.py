@@ -10,6 +10,4 @@ from sandbox.evm.stand_ins import creation_code
 def place_permit2(builder: Builder) -> None:
     """Place Permit2 and the proxy that x402 payments name as their spender."""
     builder.place("MockPermit2", PERMIT2)
-    builder.place_code(
-        creation_code("permit2_proxy"), X402_PERMIT2_PROXY, parameters="(address)", arguments=(PERMIT2,)
-    )
+    builder.place_code(creation_code("permit2_proxy"), X402_PERMIT2_PROXY, parameters="(address)", arguments=(PERMIT2,))

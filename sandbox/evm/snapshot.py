@@ -17,9 +17,7 @@ from sandbox.cache import Cache, write_atomically
 _RETENTION_SECONDS = 30 * 24 * 3600
 
 
-def snapshot_file(
-    cache: Cache, *, chain: str, chain_id: int, binary: Path, make: Callable[[], bytes]
-) -> Path:
+def snapshot_file(cache: Cache, *, chain: str, chain_id: int, binary: Path, make: Callable[[], bytes]) -> Path:
     """Return the snapshot file, calling `make` for a compressed dump if there is none.
 
     The name is a digest of everything that determines the chain, these sources included: it is never stale.

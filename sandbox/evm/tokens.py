@@ -5,9 +5,7 @@ from __future__ import annotations
 from sandbox.evm import roles
 from sandbox.evm.builder import Builder
 
-_SIGNATURE_CHECKER = (
-    "0x00000000000000000000000000000000515C0DE1"  # a linked library: the address is arbitrary
-)
+_SIGNATURE_CHECKER = "0x00000000000000000000000000000000515C0DE1"  # a linked library: the address is arbitrary
 _USDC_IMPLEMENTATION = "0x43506849D7C04F9138D1A2050bbF3A0c054402dd"
 _MINT_ALLOWANCE = 10**30
 

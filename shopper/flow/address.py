@@ -17,9 +17,7 @@ _ADDRESS_TOKENS = frozenset(
     ("postal-code", "address-line1", "address-level2", "name", "given-name", "family-name", "tel", "country")
 )
 _PLACE_TOKENS = frozenset(("postal-code", "address-line1", "address-level2"))
-_NEVER_TYPED = frozenset(
-    (autofill.IGNORED, PASSWORD, QUANTITY, autofill.USERNAME, "one-time-code", "new-password")
-)
+_NEVER_TYPED = frozenset((autofill.IGNORED, PASSWORD, QUANTITY, autofill.USERNAME, "one-time-code", "new-password"))
 _SUBSCRIBE = re.compile(r"subscri|newsletter|search|apply|redeem", re.IGNORECASE)
 _MAX_ATTEMPTS = 2
 
@@ -48,9 +46,7 @@ def choose_stored(session: BrowserSession, snapshot: PageSnapshot) -> bool:
         if keywords.CHOOSE_ADDRESS.search(button.text) and _is_address(button.card, wanted)
     ]
     radios = [
-        control
-        for control in snapshot.controls
-        if control.type == "radio" and _is_address(_text_of(control), wanted)
+        control for control in snapshot.controls if control.type == "radio" and _is_address(_text_of(control), wanted)
     ]
     lists = [
         control
@@ -94,12 +90,7 @@ def fill(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttempts
     missing: list[str] = []
     for control, token in autofill.tokens_of(_groups(session, snapshot)):
         session.address_asked = session.address_asked or token in _PLACE_TOKENS
-        if (
-            token is None
-            or token in _NEVER_TYPED
-            or token.startswith("cc-")
-            or control.type not in autofill.TYPEABLE
-        ):
+        if token is None or token in _NEVER_TYPED or token.startswith("cc-") or control.type not in autofill.TYPEABLE:
             continue
         value = autofill.value_for(token, session.request.address, email=_email(session))
         if value is None:
@@ -137,9 +128,7 @@ def empty_fields(session: BrowserSession, snapshot: PageSnapshot) -> list[str]:
     found = []
     for control, token in autofill.tokens_of(_groups(session, snapshot)):
         if (
-            token in _ADDRESS_TOKENS | {"address-level1", "email"}
-            and not _has_value(control)
-            and token is not None
+            token in _ADDRESS_TOKENS | {"address-level1", "email"} and not _has_value(control) and token is not None
         ) and autofill.value_for(token, session.request.address, email=_email(session)) is None:
             found.append(token)
     return found
@@ -192,9 +181,7 @@ def _open_new_address_form(session: BrowserSession, snapshot: PageSnapshot) -> b
     if any(autofill.token_of(control) == "postal-code" for control in _groups(session, snapshot)):
         return False
     new_address_buttons = [
-        button
-        for button in snapshot.buttons
-        if keywords.NEW_ADDRESS.search(button.text) and not button.disabled
+        button for button in snapshot.buttons if keywords.NEW_ADDRESS.search(button.text) and not button.disabled
     ]
     radios = [
         control
@@ -222,9 +209,7 @@ def _groups(session: BrowserSession, snapshot: PageSnapshot) -> list[FormControl
     """Return the fields of address forms (or, for a guest, with an email)."""
     chosen: list[FormControl] = []
     for number in dict.fromkeys(control.form for control in snapshot.controls):
-        members = [
-            control for control in snapshot.controls if control.form == number and not control.disabled
-        ]
+        members = [control for control in snapshot.controls if control.form == number and not control.disabled]
         tokens = {autofill.token_of(control) for control in members}
         words = " ".join(button.text for button in snapshot.buttons if button.form == number)
         if number >= 0 and _SUBSCRIBE.search(words) and not tokens & _ADDRESS_TOKENS:
@@ -247,12 +232,8 @@ def _fill_field(session: BrowserSession, control: FormControl, token: str, value
                 )
             session.tab.select(control, option)
         elif control.type == "combobox":
-            if not session.tab.select_custom(
-                control, autofill.spellings(token, value, country=country), value
-            ):
-                raise PurchaseFailed(
-                    FailureCode.ADDRESS_MISMATCH, f"The shop does not offer {value} as {token}."
-                )
+            if not session.tab.select_custom(control, autofill.spellings(token, value, country=country), value):
+                raise PurchaseFailed(FailureCode.ADDRESS_MISMATCH, f"The shop does not offer {value} as {token}.")
         else:
             session.tab.fill(control, value)
     except PageActionFailed:

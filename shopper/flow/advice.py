@@ -51,9 +51,7 @@ def ask(
     return found if found is not None and is_harmless(now, found) else None
 
 
-def ask_payment(
-    session: BrowserSession, snapshot: PageSnapshot, options: list[FormControl]
-) -> FormControl | None:
+def ask_payment(session: BrowserSession, snapshot: PageSnapshot, options: list[FormControl]) -> FormControl | None:
     """Return the way to pay that the model chose, as it is on the page now; None if there is none."""
     offered = [option for option in options if option.label][:MAX_CANDIDATES]
     if len(offered) < 2:

@@ -25,9 +25,7 @@ def find_cart_link(session: BrowserSession, snapshot: PageSnapshot) -> PageButto
     """Return the link or button that leads to the cart: by its path, its count of what is in it, or its words."""
     counting = find_same_button(session.cart_link, snapshot) if session.cart_link else None
     leading = [
-        button
-        for button in snapshot.buttons
-        if not evidence.is_named(button, keywords.ADD_TO_CART, keywords.REMOVE)
+        button for button in snapshot.buttons if not evidence.is_named(button, keywords.ADD_TO_CART, keywords.REMOVE)
     ]
     links = [button for button in leading if button.href and keywords.CART_PATH.search(button.path)]
     return (
@@ -48,8 +46,7 @@ def counting_link(before: PageSnapshot, now: PageSnapshot) -> PageButton | None:
     changed = [
         button
         for button in now.buttons
-        if known.get((button.trail, _uncounted(button)), (button.text, button.label))
-        != (button.text, button.label)
+        if known.get((button.trail, _uncounted(button)), (button.text, button.label)) != (button.text, button.label)
     ]
     return changed[0] if len(changed) == 1 else None
 
@@ -152,9 +149,7 @@ def set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsho
         if control.type in {"number", "text", "select"} and autofill.token_of(control) == autofill.QUANTITY
     ]
     if len(found) != 1:
-        raise PurchaseFailed(
-            FailureCode.OPTIONS_REQUIRED, "The shop has no field for a quantity; order quantity 1."
-        )
+        raise PurchaseFailed(FailureCode.OPTIONS_REQUIRED, "The shop has no field for a quantity; order quantity 1.")
     target = found[0]
     if target.value.strip() == wanted:
         return snapshot
@@ -165,11 +160,7 @@ def set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsho
             session.tab.fill(target, wanted)
             session.tab.settle()
         snapshot = session.tab.take_snapshot()
-        updates = [
-            button
-            for button in snapshot.buttons
-            if keywords.UPDATE.search(button.text) and not button.disabled
-        ]
+        updates = [button for button in snapshot.buttons if keywords.UPDATE.search(button.text) and not button.disabled]
         same_form = [button for button in updates if button.form == target.form and target.form >= 0]
         button = preferred_button(same_form or updates)
         if button is not None:
@@ -194,9 +185,7 @@ def _remove_buttons(snapshot: PageSnapshot) -> list[PageButton]:
         for button in snapshot.buttons
         if not (button.disabled or button.region in {"footer", "nav"})
         and not keywords.NOT_REMOVE.search(f"{button.text} {button.code}")
-        and not keywords.NOT_OF_CART.search(
-            f"{button.text} {button.label} {button.code} {button.path} {button.action}"
-        )
+        and not keywords.NOT_OF_CART.search(f"{button.text} {button.label} {button.code} {button.path} {button.action}")
     ]
     sent = [(button.form, button.action) for button in snapshot.buttons if button.submits]
     coded = [

@@ -89,9 +89,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
     raise PurchaseFailed(FailureCode.STUCK, "The checkout did not reach its review.")
 
 
-def _last_button(
-    session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress
-) -> PageButton | None:
+def _last_button(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton | None:
     """Return the button that orders, whatever its name. Raises: PurchaseFailed if one may order or lead on."""
     place = order_button(snapshot)
     if place is not None and _is_review(snapshot):
@@ -150,9 +148,7 @@ def later_order_button(before: PageSnapshot, now: PageSnapshot, pressed: PageBut
     return target if is_next_page else None
 
 
-def next_press(
-    session: BrowserSession, snapshot: PageSnapshot
-) -> tuple[PageButton | None, PageButton | None]:
+def next_press(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageButton | None, PageButton | None]:
     """Return the button that orders and the one that leads on, without pressing. Raises: PurchaseFailed."""
     progress = _CheckoutProgress()
     return _last_button(session, snapshot, progress), _onward_button(snapshot, progress)
@@ -260,9 +256,7 @@ def _is_review(snapshot: PageSnapshot) -> bool:
 
 def _assert_no_card_required(snapshot: PageSnapshot) -> None:
     card = any(autofill.is_of_card(control) for control in snapshot.controls)
-    framed = any(
-        keywords.CARD_HOSTS.search(frame.address) and frame.area > 2_000 for frame in snapshot.frames
-    )
+    framed = any(keywords.CARD_HOSTS.search(frame.address) and frame.area > 2_000 for frame in snapshot.frames)
     if card or framed:
         raise PurchaseFailed(
             FailureCode.PAYMENT_DETAILS_REQUIRED,
@@ -297,9 +291,7 @@ def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress
     return True
 
 
-def _advised_button(
-    session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress
-) -> PageButton:
+def _advised_button(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> PageButton:
     """Return the button that a language model chooses where no rule does. Raises: PurchaseFailed."""
     _assert_nothing_missing(session, snapshot)
     is_untouched = not progress.filling.attempts and not session.zip_entered and not session.address_chosen

@@ -49,9 +49,7 @@ def _choose_radio(session: BrowserSession, snapshot: PageSnapshot, attempts: Fil
     for members in groups.values():
         chosen = next((control for control in members if control.checked), None)
         pays = any(review.is_payment(control) for control in members)
-        if chosen is not None and not (
-            pays and wants_card and not keywords.OFFLINE_PAYMENT.search(chosen.label)
-        ):
+        if chosen is not None and not (pays and wants_card and not keywords.OFFLINE_PAYMENT.search(chosen.label)):
             continue
         usable = [control for control in members if not keywords.EXTERNAL_PAYMENT.search(control.label)]
         if pays:
@@ -59,9 +57,7 @@ def _choose_radio(session: BrowserSession, snapshot: PageSnapshot, attempts: Fil
             safe = coded or [control for control in usable if keywords.OFFLINE_PAYMENT.search(control.label)]
             # One that asks for no card number, whatever it is called.
             others = [
-                control
-                for control in usable
-                if control is not chosen and not keywords.CARD.search(control.label)
+                control for control in usable if control is not chosen and not keywords.CARD.search(control.label)
             ]
             usable = safe or (usable if chosen is None else others)
             if not safe and chosen is None and not session.payment_asked:
@@ -80,11 +76,7 @@ def _choose_in_list(session: BrowserSession, snapshot: PageSnapshot, attempts: F
     """Choose in a required list that nothing else fills: a payment that is known, or else the first option."""
     for control in snapshot.controls:
         is_open = control.type == "select" and control.required and not control.disabled
-        if (
-            not is_open
-            or autofill.token_of(control) is not None
-            or any(_is_chosen(o) for o in control.options)
-        ):
+        if not is_open or autofill.token_of(control) is not None or any(_is_chosen(o) for o in control.options):
             continue
         usable = [
             option

@@ -59,9 +59,7 @@ def enter(
     before = session.tab.take_snapshot()
     button = _apply_button(session, before, field)
     if button is None or button.disabled:
-        raise discounts.not_applied(
-            "The shop's field for a coupon code has no button of its own that can be pressed."
-        )
+        raise discounts.not_applied("The shop's field for a coupon code has no button of its own that can be pressed.")
     session.tab.press_once(button)
     session.record_step("apply_coupon", button.text, before.path)
     session.tab.settle()
@@ -100,10 +98,7 @@ def _apply_button(session: BrowserSession, snapshot: PageSnapshot, field: FormCo
     own = [
         button
         for button in snapshot.buttons
-        if button.form == field.form
-        and not button.href
-        and not button.sends_elsewhere
-        and not _is_other(button)
+        if button.form == field.form and not button.href and not button.sends_elsewhere and not _is_other(button)
     ]
     named = [button for button in own if evidence.is_named(button, _COUPON)] or [
         button for button in own if evidence.is_named(button, _APPLY)

@@ -95,17 +95,13 @@ def _radio_groups(snapshot: PageSnapshot, wanted: str) -> list[list[FormControl]
             groups.setdefault(control.group, []).append(control)
     named = [members for members in groups.values() if any(_is_delivery(control) for control in members)]
     return named or [
-        members
-        for members in groups.values()
-        if best_match(wanted, [control.label for control in members]) is not None
+        members for members in groups.values() if best_match(wanted, [control.label for control in members]) is not None
     ]
 
 
 def _is_delivery(control: FormControl) -> bool:
     about = f"{control.group} {control.id} {control.label}".replace("_", " ").replace("-", " ")
-    return bool(keywords.SHIPPING.search(about)) and not keywords.ADDRESS.search(
-        f"{control.group} {control.label}"
-    )
+    return bool(keywords.SHIPPING.search(about)) and not keywords.ADDRESS.search(f"{control.group} {control.label}")
 
 
 def _is_delivery_list(control: FormControl) -> bool:
@@ -116,9 +112,7 @@ def _is_delivery_list(control: FormControl) -> bool:
     )
 
 
-def _choose_radio(
-    session: BrowserSession, snapshot: PageSnapshot, target: FormControl, attempts: FillAttempts
-) -> bool:
+def _choose_radio(session: BrowserSession, snapshot: PageSnapshot, target: FormControl, attempts: FillAttempts) -> bool:
     may_check = not target.checked and attempts.allow(target)
     # A page that does not keep the choice would deliver by another method.
     session.delivery_chosen = target.label[:_MAX_NAME] if target.checked or may_check else None
@@ -150,6 +144,4 @@ def _press_method(session: BrowserSession, snapshot: PageSnapshot, wanted: str) 
 
 def _offer(session: BrowserSession, names: Sequence[str]) -> None:
     """Keep the names of a page's methods, for the failure."""
-    session.delivery_offered.update(
-        dict.fromkeys(" ".join(name.split())[:_MAX_NAME] for name in names if name)
-    )
+    session.delivery_offered.update(dict.fromkeys(" ".join(name.split())[:_MAX_NAME] for name in names if name))

@@ -65,8 +65,4 @@ def not_applied(message: str, *, quoted: str = "") -> PurchaseFailed:
 
 
 def _discounts(rows: Iterable[LabelledAmount]) -> dict[tuple[str, int], int]:
-    return {
-        (row.label.lower(), row.amount.nanos): row.amount.nanos
-        for row in rows
-        if row.kind is AmountKind.DISCOUNT
-    }
+    return {(row.label.lower(), row.amount.nanos): row.amount.nanos for row in rows if row.kind is AmountKind.DISCOUNT}

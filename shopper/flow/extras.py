@@ -15,18 +15,12 @@ def choose_one_time_purchase(session: BrowserSession, snapshot: PageSnapshot) ->
     if _is_requested(session):
         return snapshot
     for control in snapshot.controls:
-        if (
-            control.type == "radio"
-            and keywords.ONE_TIME_PURCHASE.search(control.label)
-            and not control.checked
-        ):
+        if control.type == "radio" and keywords.ONE_TIME_PURCHASE.search(control.label) and not control.checked:
             session.tab.check(control)
             session.record_step("choose", control.label, snapshot.path)
             return session.tab.take_snapshot()
         if control.type == "select":
-            once = next(
-                (option for option in control.options if keywords.ONE_TIME_PURCHASE.search(option.text)), None
-            )
+            once = next((option for option in control.options if keywords.ONE_TIME_PURCHASE.search(option.text)), None)
             if once is not None and not once.selected:
                 session.tab.select(control, once.value)
                 session.record_step("choose", once.text, snapshot.path)
@@ -56,9 +50,7 @@ def assert_no_extras(session: BrowserSession, snapshot: PageSnapshot) -> None:
     if _is_requested(session):
         return
     if any(prices.amounts(control.label) for control in unwanted_boxes(session, snapshot)):
-        raise PurchaseFailed(
-            FailureCode.CART_MISMATCH, "The shop adds something to the order that cannot be removed."
-        )
+        raise PurchaseFailed(FailureCode.CART_MISMATCH, "The shop adds something to the order that cannot be removed.")
     for line in snapshot.text.splitlines():
         if (
             len(line) <= _MAX_LINE_LENGTH
@@ -74,6 +66,5 @@ def assert_no_extras(session: BrowserSession, snapshot: PageSnapshot) -> None:
 
 def _is_requested(session: BrowserSession) -> bool:
     return any(
-        keywords.RECURRING.search(value) or "subscri" in value.lower()
-        for value in session.request.options.values()
+        keywords.RECURRING.search(value) or "subscri" in value.lower() for value in session.request.options.values()
     )

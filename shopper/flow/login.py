@@ -56,9 +56,7 @@ def sign_in(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot:
         )
     if _login_form(after) is not None or _is_rejection(before, after):
         alerts = next(iter(_new_alerts(before, after)), "")
-        raise _login_failure(
-            f"The shop refused the sign-in{': ' + alerts if alerts else ''}.", quoted=(alerts,)
-        )
+        raise _login_failure(f"The shop refused the sign-in{': ' + alerts if alerts else ''}.", quoted=(alerts,))
     session.signed_in = True
     return after
 
@@ -103,9 +101,9 @@ def _login_link(snapshot: PageSnapshot) -> PageButton | None:
         for button in snapshot.buttons
         if len(button.text) < 40 and not keywords.NOT_LOGIN.search(f"{button.text} {button.path}")
     ]
-    return preferred_button(
-        [button for button in links if keywords.LOGIN_PATH.search(button.path)]
-    ) or evidence.best(links, structure=[], words=[keywords.LOGIN, keywords.ACCOUNT])
+    return preferred_button([button for button in links if keywords.LOGIN_PATH.search(button.path)]) or evidence.best(
+        links, structure=[], words=[keywords.LOGIN, keywords.ACCOUNT]
+    )
 
 
 def _login_form(snapshot: PageSnapshot) -> tuple[FormControl | None, FormControl | None] | None:
@@ -139,11 +137,7 @@ def _login_form(snapshot: PageSnapshot) -> tuple[FormControl | None, FormControl
         _, user, password = max(candidates, key=lambda found: found[0])
         return user, password
     if not snapshot.passwords and keywords.LOGIN.search(snapshot.heading):
-        names = [
-            control
-            for control in snapshot.controls
-            if autofill.token_of(control) in {"email", autofill.USERNAME}
-        ]
+        names = [control for control in snapshot.controls if autofill.token_of(control) in {"email", autofill.USERNAME}]
         if len(names) == 1:
             return names[0], None
     return None
@@ -168,11 +162,7 @@ def _send(session: BrowserSession, control: FormControl) -> None:
         and not keywords.NOT_LOGIN.search(button.text)
     ]
     buttons = [button for button in near if button.tag != "a" and not _may_order(snapshot, button)]
-    named = [
-        button
-        for button in buttons
-        if keywords.LOGIN.search(button.text) or keywords.NEXT.search(button.text)
-    ]
+    named = [button for button in buttons if keywords.LOGIN.search(button.text) or keywords.NEXT.search(button.text)]
     submits = [button for button in buttons if button.submits]
     target = (
         preferred_button([button for button in named if button.submits])
@@ -197,11 +187,7 @@ def _may_order(snapshot: PageSnapshot, button: PageButton) -> bool:
 
 
 def _has_result(before: PageSnapshot, now: PageSnapshot) -> bool:
-    return (
-        not now.passwords
-        or _is_rejection(before, now)
-        or (now.path != before.path and _login_form(now) is None)
-    )
+    return not now.passwords or _is_rejection(before, now) or (now.path != before.path and _login_form(now) is None)
 
 
 def _is_rejection(before: PageSnapshot, now: PageSnapshot) -> bool:

@@ -17,14 +17,11 @@ _NOT_PRICE = re.compile(r"\b(was|rrp|save|from|shipping|delivery|over|per month|
 def availability(snapshot: PageSnapshot, offers: list[dict[str, Any]]) -> str:
     """Return whether the structured data say that the product is in stock, or "unknown"."""
     text = " ".join(
-        [str(offer.get("availability") or "") for offer in offers]
-        or [snapshot.declared.get("availability", "")]
+        [str(offer.get("availability") or "") for offer in offers] or [snapshot.declared.get("availability", "")]
     )
     if re.search(r"OutOfStock|SoldOut|Discontinued|out.of.stock", text, re.IGNORECASE):
         return "out_of_stock"
-    return (
-        "in_stock" if re.search(r"InStock|LimitedAvailability|in.stock", text, re.IGNORECASE) else "unknown"
-    )
+    return "in_stock" if re.search(r"InStock|LimitedAvailability|in.stock", text, re.IGNORECASE) else "unknown"
 
 
 def is_sold_out_in_data(snapshot: PageSnapshot) -> bool:
@@ -46,9 +43,7 @@ def price(
     }
     code = snapshot.declared.get("currency", "").upper()
     values = (snapshot.declared.get("price", ""), *snapshot.machine_values)
-    declared = {
-        (nanos, code) for value in values if code and (nanos := money.parse_decimal(value)) is not None
-    }
+    declared = {(nanos, code) for value in values if code and (nanos := money.parse_decimal(value)) is not None}
     own = {(nanos, each.currency) for each in page_data.offered(snapshot) for nanos in each.nanos}
     sources = [
         ("json-ld", {(nanos, code) for nanos, code in found if nanos is not None and code}),
@@ -79,6 +74,4 @@ def _visible_prices(snapshot: PageSnapshot) -> list[tuple[PageAmount, int]]:
         for price in snapshot.prices
         if not price.struck and not _NOT_PRICE.search(price.text) and money.amounts(price.text)
     ]
-    return [
-        (amount, size) for order in (True, False) for amount, size, is_after in usable if is_after is order
-    ]
+    return [(amount, size) for order in (True, False) for amount, size, is_after in usable if is_after is order]

@@ -25,9 +25,7 @@ def open_page(session: BrowserSession) -> PageSnapshot:
     status = session.tab.open(session.request.url)
     snapshot = session.tab.take_snapshot()
     if status >= _ERROR_STATUS:
-        raise PurchaseFailed(
-            FailureCode.PRODUCT_NOT_FOUND, f"The shop responded with {status} to the product's URL."
-        )
+        raise PurchaseFailed(FailureCode.PRODUCT_NOT_FOUND, f"The shop responded with {status} to the product's URL.")
     assert_no_human_check(snapshot)
     return snapshot
 
@@ -78,9 +76,7 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
     Words of an order, or of buying with one press, are vetoes: with an account such a press may order.
     """
     with_quantity = {control.form for control in snapshot.controls if _is_quantity(control)} - {-1}
-    usable = [
-        button for button in snapshot.buttons if not evidence.is_named(button, keywords.NOT_ADD_TO_CART)
-    ]
+    usable = [button for button in snapshot.buttons if not evidence.is_named(button, keywords.NOT_ADD_TO_CART)]
     named = [button for button in usable if _is_named_add(button)]
     into_cart = [button for button in named if _CART_WORD.search(f"{button.text} {button.code}")]
 
@@ -188,18 +184,11 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
 
 
 def _page_changed(before: PageSnapshot, now: PageSnapshot) -> bool:
-    return (
-        now.path != before.path
-        or now.text != before.text
-        or now.alerts != before.alerts
-        or bool(_problems(now))
-    )
+    return now.path != before.path or now.text != before.text or now.alerts != before.alerts or bool(_problems(now))
 
 
 def _problems(snapshot: PageSnapshot) -> list[str]:
-    return [
-        control.problem for control in snapshot.controls if control.problem and control.problem != "invalid"
-    ]
+    return [control.problem for control in snapshot.controls if control.problem and control.problem != "invalid"]
 
 
 def _requires_options(before: PageSnapshot, snapshot: PageSnapshot) -> str | None:
@@ -289,9 +278,7 @@ def _choices(snapshot: PageSnapshot) -> tuple[str, ...]:
         label = control.label or control.group or control.name
         if control.type == "select" and autofill.token_of(control) not in {autofill.QUANTITY, "country"}:
             found += [
-                f"{label}: {option.text}"[:80]
-                for option in control.options
-                if option.value and not option.disabled
+                f"{label}: {option.text}"[:80] for option in control.options if option.value and not option.disabled
             ]
         elif control.type == "radio":
             named = re.fullmatch(r"radios|group \d+", control.group) is None
@@ -310,10 +297,7 @@ def _quantities(snapshot: PageSnapshot) -> list[FormControl]:
     adjacent = [
         control
         for control in usable
-        if add
-        and control.type == "number"
-        and control.form == add.form
-        and (add.form >= 0 or control.value == "1")
+        if add and control.type == "number" and control.form == add.form and (add.form >= 0 or control.value == "1")
     ]
     return named or (adjacent if len(adjacent) == 1 else [])
 
@@ -330,9 +314,7 @@ def _set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsh
         return snapshot
     try:
         if target.type == "select":
-            value = next(
-                (option.value for option in target.options if wanted in {option.value, option.text}), None
-            )
+            value = next((option.value for option in target.options if wanted in {option.value, option.text}), None)
             if value is None:
                 raise PurchaseFailed(
                     FailureCode.OPTIONS_REQUIRED, f"The shop does not sell {wanted} units in one order."

@@ -92,21 +92,13 @@ def is_payment(control: FormControl) -> bool:
     """Return whether a choice is about payment."""
     text = f"{control.group} {control.name} {control.label}"
     return bool(
-        keywords.PAYMENT.search(text)
-        or keywords.CARD.search(text)
-        or keywords.OFFLINE_PAYMENT.search(control.label)
+        keywords.PAYMENT.search(text) or keywords.CARD.search(text) or keywords.OFFLINE_PAYMENT.search(control.label)
     )
 
 
 def _chosen_label(snapshot: PageSnapshot, about: object) -> str | None:
     for control in snapshot.controls:
-        if (
-            control.type == "radio"
-            and control.checked
-            and control.label
-            and callable(about)
-            and about(control)
-        ):
+        if control.type == "radio" and control.checked and control.label and callable(about) and about(control):
             return control.label[:_MAX_METHOD_LENGTH]
     return None
 
@@ -119,9 +111,7 @@ def _line(snapshot: PageSnapshot, found: object) -> str | None:
     )
 
 
-def _assert_one_currency(
-    session: BrowserSession, rows: list[prices.LabelledAmount], snapshot: PageSnapshot
-) -> None:
+def _assert_one_currency(session: BrowserSession, rows: list[prices.LabelledAmount], snapshot: PageSnapshot) -> None:
     """Refuse a page that shows the total in two currencies."""
     totals = {row.amount.currency for row in rows if row.kind is prices.AmountKind.TOTAL}
     resolved = {prices.resolve(currency, session.currency_hints(snapshot)) for currency in totals}

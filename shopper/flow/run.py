@@ -220,9 +220,7 @@ def _place_order(
         raise PurchaseOutcomeUnknown("The order button was pressed, and then the browser failed.") from None
 
 
-def _press_order(
-    session: BrowserSession, before: PageSnapshot, button: PageButton, *, seconds: float
-) -> PageSnapshot:
+def _press_order(session: BrowserSession, before: PageSnapshot, button: PageButton, *, seconds: float) -> PageSnapshot:
     """Press a button that was authorized, once, and return the page that confirms the order or asks for it."""
     session.tab.press_once(button)
     session.record_step("order", button.text, before.path)
@@ -248,17 +246,13 @@ def _later_order_button(
     return None
 
 
-def _assert_unchanged(
-    session: BrowserSession, now: PageSnapshot, button: PageButton, found: OrderReview
-) -> PageButton:
+def _assert_unchanged(session: BrowserSession, now: PageSnapshot, button: PageButton, found: OrderReview) -> PageButton:
     """Compare the review again, for authorizing took a while. Raises: PurchaseOutcomeUnknown: the page may have ordered."""
     ready = find_same_button(button, now)
     with contextlib.suppress(PurchaseFailed):
         if ready is not None and review.read(session, now) == found:
             return ready
-    raise PurchaseOutcomeUnknown(
-        "The shop's review changed after the order was allowed; the button was not pressed."
-    )
+    raise PurchaseOutcomeUnknown("The shop's review changed after the order was allowed; the button was not pressed.")
 
 
 def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> int:
@@ -266,9 +260,7 @@ def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> i
     total = prices.total_of(breakdown.labelled_amounts(snapshot))
     if total is None or total.nanos > _MAX_TOTAL_NANOS:
         return 0
-    return (
-        total.nanos if prices.resolve(total.currency, session.currency_hints(snapshot)) == prices.USD else 0
-    )
+    return total.nanos if prices.resolve(total.currency, session.currency_hints(snapshot)) == prices.USD else 0
 
 
 def _assert_confirmed(before: PageSnapshot, now: PageSnapshot) -> None:

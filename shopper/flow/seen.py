@@ -22,9 +22,7 @@ def describe(snapshot: PageSnapshot) -> tuple[str, tuple[str, ...]]:
         if control.problem and not control.problem.startswith(_EMPTY)
     ]
     buttons = [
-        button.text
-        for button in snapshot.buttons
-        if not button.disabled and button.region not in {"nav", "footer"}
+        button.text for button in snapshot.buttons if not button.disabled and button.region not in {"nav", "footer"}
     ]
     fields = [
         control.label or control.name

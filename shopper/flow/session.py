@@ -108,9 +108,7 @@ class BrowserSession:
 
     def currency_hints(self, snapshot: PageSnapshot) -> CurrencyHints:
         """Return what is known about the currency on a page."""
-        return CurrencyHints(
-            tuple(self.declared), snapshot.language or self.language, snapshot.host, snapshot.text
-        )
+        return CurrencyHints(tuple(self.declared), snapshot.language or self.language, snapshot.host, snapshot.text)
 
     def in_usd(self, amount: prices.PageAmount, snapshot: PageSnapshot) -> int:
         """Return an amount that is in US dollars. Raises: PurchaseFailed for another or an unknown currency."""
@@ -129,14 +127,8 @@ class BrowserSession:
 
 def assert_no_human_check(snapshot: PageSnapshot) -> None:
     """Stop when the shop asks for a person. Raises: PurchaseFailed(human_check)."""
-    asked = any(
-        keywords.HUMAN_CHECK_HOSTS.search(frame.address) and frame.area > 2_000 for frame in snapshot.frames
-    )
-    if (
-        asked
-        or keywords.HUMAN_CHECK_TEXT.search(snapshot.text)
-        or keywords.HUMAN_CHECK_HOSTS.search(snapshot.host)
-    ):
+    asked = any(keywords.HUMAN_CHECK_HOSTS.search(frame.address) and frame.area > 2_000 for frame in snapshot.frames)
+    if asked or keywords.HUMAN_CHECK_TEXT.search(snapshot.text) or keywords.HUMAN_CHECK_HOSTS.search(snapshot.host):
         raise PurchaseFailed(
             FailureCode.HUMAN_CHECK, "The shop asks for a person: a captcha or the bank's own confirmation."
         )

@@ -45,11 +45,7 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
     something else after the payment was chosen, may order. Once the payment was sent, neither a name nor a list of
     steps shows that a page without questions does not order: both may lie.
     """
-    if (
-        snapshot.is_left_by(button)
-        or not _is_recipient_known(session, snapshot)
-        or not _shows_price(session, snapshot)
-    ):
+    if snapshot.is_left_by(button) or not _is_recipient_known(session, snapshot) or not _shows_price(session, snapshot):
         return NextPress.LEADS_ON
     asked = [control for control in snapshot.controls if _is_asked(control, button)]
     pays = any(review.is_payment(control) for control in asked)
@@ -70,9 +66,7 @@ def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageBut
 def enters_order(snapshot: PageSnapshot, button: PageButton) -> bool:
     """Return whether a button of a checkout's page submits a form to the checkout."""
     return bool(
-        button.submits
-        and keywords.CHECKOUT_PATH.search(snapshot.path)
-        and keywords.CHECKOUT_PATH.search(button.action)
+        button.submits and keywords.CHECKOUT_PATH.search(snapshot.path) and keywords.CHECKOUT_PATH.search(button.action)
     )
 
 
@@ -210,9 +204,7 @@ def _is_order_button_to_come(button: PageButton) -> bool:
 def submits_recipient(snapshot: PageSnapshot, button: PageButton) -> bool:
     """Return whether a button called "checkout" is not the one that leads to it: its form asks who orders."""
     asks = any(
-        autofill.token_of(control) in _ASKED_TOKENS
-        for control in snapshot.controls
-        if control.form == button.form >= 0
+        autofill.token_of(control) in _ASKED_TOKENS for control in snapshot.controls if control.form == button.form >= 0
     )
     named = evidence.is_named(button, keywords.CHECKOUT)
     return asks and named and not evidence.is_named(button, keywords.NAMED_STEP)

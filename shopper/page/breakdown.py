@@ -51,9 +51,7 @@ def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
     known = {row.amount.nanos for row in by_structure}
     has_total = any(row.kind is AmountKind.TOTAL for row in by_structure)
     struck = {amount.nanos for row in snapshot.amounts if row.struck for amount in prices.amounts(row.amount)}
-    options = {
-        amount.nanos for row in snapshot.amounts if row.option for amount in prices.amounts(row.amount)
-    }
+    options = {amount.nanos for row in snapshot.amounts if row.option for amount in prices.amounts(row.amount)}
     shown = {row.found.amount.nanos for row in rows}
     return by_structure + [
         row
@@ -102,17 +100,12 @@ def _sum_of(rows: Sequence[LabelledAmount], goods_nanos: int) -> list[LabelledAm
             signs = [-1 if row.kind is AmountKind.DISCOUNT else 1 for row in chosen]
             added = sum(sign * row.amount.nanos for sign, row in zip(signs, chosen, strict=True))
             if goods is not None and goods_nanos + added == last.amount.nanos:
-                known = [
-                    replace(row, kind=AmountKind.PART) if row.kind is AmountKind.OTHER else row
-                    for row in chosen
-                ]
+                known = [replace(row, kind=AmountKind.PART) if row.kind is AmountKind.OTHER else row for row in chosen]
                 return [replace(goods, kind=AmountKind.GOODS), *known, replace(last, kind=AmountKind.TOTAL)]
     return []
 
 
-def order_amounts(
-    rows: Sequence[LabelledAmount], total: PageAmount, goods_nanos: int
-) -> tuple[OrderAmount, ...]:
+def order_amounts(rows: Sequence[LabelledAmount], total: PageAmount, goods_nanos: int) -> tuple[OrderAmount, ...]:
     """Return the amounts of an order.
 
     One without a known label is an item if it is the price of the goods. Where nothing has the label of a subtotal, but
@@ -140,9 +133,7 @@ def order_amounts(
     return tuple(dict.fromkeys(amounts))[:_MAX_ROWS]
 
 
-def disagreeing_totals(
-    rows: Sequence[LabelledAmount], amounts: Sequence[OrderAmount]
-) -> list[LabelledAmount]:
+def disagreeing_totals(rows: Sequence[LabelledAmount], amounts: Sequence[OrderAmount]) -> list[LabelledAmount]:
     """Return the totals of a page that shows several, unless the largest is what the parts add up to."""
     totals = {row.amount.nanos: row for row in rows if row.kind is AmountKind.TOTAL}
     return [] if len(totals) < 2 or adds_up(amounts, max(totals)) else list(totals.values())
@@ -150,9 +141,7 @@ def disagreeing_totals(
 
 def describe(rows: Iterable[LabelledAmount]) -> str:
     """Return the amounts of a page, for a message."""
-    found = dict.fromkeys(
-        f"{' '.join(row.label.split())[:60]} {money.usd_string(row.amount.nanos)}" for row in rows
-    )
+    found = dict.fromkeys(f"{' '.join(row.label.split())[:60]} {money.usd_string(row.amount.nanos)}" for row in rows)
     return f"Amounts seen: {'; '.join(list(found)[:_MAX_SEEN]) or 'none'}."
 
 
@@ -175,9 +164,7 @@ def _labelled(row: AmountRow) -> list[LabelledAmount]:
         # A row in one element, such as "Total (incl. tax $0.00) $17.00".
         return prices.labelled_amounts(row.text)
     before = prices.words_of(row.text.partition(row.amount)[0])
-    label = " ".join(
-        (before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split()
-    )
+    label = " ".join((before or prices.words_of(row.text.replace(row.amount, " ")) or _label_within(row)).split())
     # A long label begins with what the amount is: "Shipping: by post, free from $200.00".
     kind = prices.kind_of(label if len(label) <= prices.MAX_LABEL_LENGTH else label.partition(":")[0])
     if plain.strip() != row.amount.strip() and _SIGN.match(row.amount.strip()) and kind is AmountKind.OTHER:

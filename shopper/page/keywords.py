@@ -127,17 +127,13 @@ LOGIN = _pattern(
     r"^\W*(se connecter|connexion|s.identifier)\W*$", r"\b(log|sign) ?-?in\b.{0,20}$",
 )  # fmt: skip
 LOGIN_PATH = _pattern(r"/(log-?in|sign-?in)(/|$|\.|\?|#)")
-NOT_LOGIN = _pattern(
-    r"google|facebook|apple|amazon|paypal|twitter|github|microsoft|with (a )?code|passkey|magic"
-)
+NOT_LOGIN = _pattern(r"google|facebook|apple|amazon|paypal|twitter|github|microsoft|with (a )?code|passkey|magic")
 ACCOUNT = _pattern(
     r"^\W*(my |your )?(account|profile|konto|mein konto|compte|mon compte)\W*$",
     r"returning customer|already (have|registered)",
 )
 LOGOUT = _pattern(r"\b(log|sign) ?-?(out|off)\b", r"\b(abmelden|ausloggen|déconnexion|se déconnecter)\b")
-REGISTER = _pattern(
-    r"\b(register|create|sign ?up|registrieren|konto anlegen|inscri|join|new (customer|account))\b"
-)
+REGISTER = _pattern(r"\b(register|create|sign ?up|registrieren|konto anlegen|inscri|join|new (customer|account))\b")
 RETURNING_CUSTOMER = _pattern(
     r"returning customer|already (have|registered)|i have an? (existing )?(account|password)|my password is|existing customer|log ?in|sign ?in"
 )
@@ -173,9 +169,7 @@ OPTION_REQUIRED = _pattern(
 )  # fmt: skip
 COOKIES = _pattern(r"\bcookies?\b", r"\bconsent\b", r"\bprivacy (settings|choices)\b")
 REJECT_COOKIES = _pattern(r"\b(reject|decline|refuse|deny|necessary|essential|ablehnen|refuser)\b")
-ACCEPT_COOKIES = _pattern(
-    r"\b(accept|agree|allow|got it|ok(ay)?|understood|dismiss|close|akzeptieren|accepter)\b"
-)
+ACCEPT_COOKIES = _pattern(r"\b(accept|agree|allow|got it|ok(ay)?|understood|dismiss|close|akzeptieren|accepter)\b")
 TERMS = _pattern(
     r"\b(terms|conditions|agb|privacy policy|withdrawal|cgv|i (have read|agree|accept|confirm))\b",
     r"geschäftsbedingungen|datenschutz|widerruf|\bich (habe|stimme|akzeptiere|bestätige)\b|\bj.(ai lu|accepte)\b",

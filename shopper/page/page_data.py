@@ -17,13 +17,9 @@ from shopper.page import json_ld, prices
 from shopper.page.snapshot import PageSnapshot
 
 _MAX_DEPTH = 16
-_PRICES = frozenset(
-    {"price", "amount", "value", "saleprice", "finalprice", "unitprice", "currentprice", "priceamount"}
-)
+_PRICES = frozenset({"price", "amount", "value", "saleprice", "finalprice", "unitprice", "currentprice", "priceamount"})
 _CURRENCIES = ("currencycode", "pricecurrency", "currency")
-_TOTALS = frozenset(
-    {"total", "grandtotal", "totalprice", "ordertotal", "totalamount", "carttotal", "amountdue"}
-)
+_TOTALS = frozenset({"total", "grandtotal", "totalprice", "ordertotal", "totalamount", "carttotal", "amountdue"})
 _IS_AVAILABLE = frozenset({"available", "availableforsale", "instock", "isinstock", "availability"})
 
 
@@ -45,8 +41,7 @@ def offered(snapshot: PageSnapshot) -> list[DataPrice]:
         if code:
             states = [node[name] for name in _IS_AVAILABLE & node.keys()]
             is_sold_out = bool(states) and all(
-                state is False or re.search("out.?of.?stock|sold.?out", str(state), re.IGNORECASE)
-                for state in states
+                state is False or re.search("out.?of.?stock|sold.?out", str(state), re.IGNORECASE) for state in states
             )
             found += [
                 DataPrice(values, code, is_sold_out)

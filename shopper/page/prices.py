@@ -77,9 +77,7 @@ _GOODS = re.compile(
 _SHIPPING = re.compile(
     r"shipping|delivery|postage|freight|handling|versand|livraison|\bfrais de port\b|\bporto\b", re.IGNORECASE
 )
-_TAX = re.compile(
-    r"\btax|\bvat\b|\bgst\b|\bmwst|\btva\b|\bust\b|(umsatz|mehrwert|\b)steuer|\bfee", re.IGNORECASE
-)
+_TAX = re.compile(r"\btax|\bvat\b|\bgst\b|\bmwst|\btva\b|\bust\b|(umsatz|mehrwert|\b)steuer|\bfee", re.IGNORECASE)
 # "Total (including tax $0.00) $17.00": what the total contains is neither the total nor added to it.
 _CONTAINED = re.compile(r"(?<!not )\bincl|\binkl|\bof which\b|\bdavon\b|\bdont\b", re.IGNORECASE)
 _NOTE = re.compile(rf"\(\s*(?:{_CONTAINED.pattern})[^()]*\)", re.IGNORECASE)
@@ -238,9 +236,7 @@ def goods_match(rows: Sequence[LabelledAmount], expected_nanos: int) -> bool | N
 
 def _sum(rows: Iterable[LabelledAmount], kind: AmountKind) -> int:
     # The same row is often shown twice, in a summary and in a table.
-    return sum(
-        {(row.label.lower(), row.amount.nanos): row.amount.nanos for row in rows if row.kind is kind}.values()
-    )
+    return sum({(row.label.lower(), row.amount.nanos): row.amount.nanos for row in rows if row.kind is kind}.values())
 
 
 def words_of(line: str) -> str:

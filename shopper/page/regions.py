@@ -72,6 +72,4 @@ def _names_of(country: object) -> tuple[str, ...]:
 @functools.cache
 def _languages() -> tuple[gettext.NullTranslations, ...]:
     """Return the names of countries in the other languages of `keywords`. Those of all languages are ambiguous."""
-    return tuple(
-        gettext.translation("iso3166-1", pycountry.LOCALES_DIR, [language]) for language in ("de", "fr")
-    )
+    return tuple(gettext.translation("iso3166-1", pycountry.LOCALES_DIR, [language]) for language in ("de", "fr"))

@@ -17,11 +17,7 @@ _CONTAINERS = ("@graph", "offers", "mainEntity", "hasVariant")
 
 def offers(snapshot: PageSnapshot) -> list[dict[str, Any]]:
     """Return the offers of the page's products."""
-    return [
-        node
-        for node in _nodes(snapshot)
-        if _is_a(node, "Offer") or ("price" in node and "priceCurrency" in node)
-    ]
+    return [node for node in _nodes(snapshot) if _is_a(node, "Offer") or ("price" in node and "priceCurrency" in node)]
 
 
 def order_number(snapshot: PageSnapshot) -> str | None:
@@ -43,9 +39,7 @@ def order_total_nanos(snapshot: PageSnapshot) -> int | None:
 
 def _is_a(node: dict[str, Any], name: str) -> bool:
     types = node.get("@type")
-    return any(
-        str(kind).rpartition("/")[2] == name for kind in (types if isinstance(types, list) else [types])
-    )
+    return any(str(kind).rpartition("/")[2] == name for kind in (types if isinstance(types, list) else [types]))
 
 
 def _nodes(snapshot: PageSnapshot) -> Iterator[dict[str, Any]]:

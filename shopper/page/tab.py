@@ -84,9 +84,7 @@ class BrowserTab:
         except PlaywrightError:
             # A page that lacks only its last image is usable.
             if self._text_length() == 0:
-                raise PurchaseFailed(
-                    FailureCode.SHOP_UNREACHABLE, "The shop's page could not be loaded."
-                ) from None
+                raise PurchaseFailed(FailureCode.SHOP_UNREACHABLE, "The shop's page could not be loaded.") from None
             response = None
         self.settle()
         return response.status if response is not None else 200

@@ -69,9 +69,7 @@ class EgressProxy:
                 parts = _http_target(target)
                 upstream_reader, upstream_writer = await self.dial(parts.hostname or "", parts.port or 80)
                 upstream_writer.write(_request(method, parts.path, parts.query, version, head))
-            await asyncio.gather(
-                _pipe(reader, upstream_writer), _pipe(upstream_reader, writer), return_exceptions=True
-            )
+            await asyncio.gather(_pipe(reader, upstream_writer), _pipe(upstream_reader, writer), return_exceptions=True)
         except PermissionError:
             self.refused += 1
             writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -93,15 +91,11 @@ def _http_target(target: bytes) -> SplitResult:
 
 def _request(method: bytes, path: str, query: str, version: bytes, head: bytes) -> bytes:
     lines = [
-        line
-        for line in head.split(b"\r\n")[1:]
-        if line and not line.lower().startswith((b"proxy-", b"connection:"))
+        line for line in head.split(b"\r\n")[1:] if line and not line.lower().startswith((b"proxy-", b"connection:"))
     ]
     target = (path or "/") + (f"?{query}" if query else "")
     # One request per connection: the next one may name another host, which would not be checked.
-    return b"\r\n".join(
-        [b" ".join([method, target.encode(), version]), b"Connection: close", *lines, b"", b""]
-    )
+    return b"\r\n".join([b" ".join([method, target.encode(), version]), b"Connection: close", *lines, b"", b""])
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -74,9 +74,7 @@ def request_to_json(request: PurchaseRequest) -> dict[str, Any]:
 def request_from_json(values: Mapping[str, Any]) -> PurchaseRequest:
     """Return a purchase request from JSON."""
     address = ShippingAddress(**values["address"])
-    return PurchaseRequest(
-        **{**values, "address": address, "allowed_domains": tuple(values["allowed_domains"])}
-    )
+    return PurchaseRequest(**{**values, "address": address, "allowed_domains": tuple(values["allowed_domains"])})
 
 
 def review_values(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,7 @@ MAX_CHARACTERS = 1_000_000
 _REDACTED = "…"
 _MAX_TEXT = 2_000
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_HEAD = (
-    f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-)
+_HEAD = f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
 # With their contents; `script` is kept for structured data only.
 _DROPPED = frozenset({"style", "noscript", "object", "canvas", "video", "audio", "iframe", "script"})
 _DROPPED_VOID = frozenset({"base", "link", "embed", "source", "track", "frame"})
@@ -38,9 +36,7 @@ _ATTRIBUTES = frozenset(
 )  # fmt: skip
 _CHOICES = frozenset({"radio", "checkbox", "submit", "button", "reset"})
 _PATHS = frozenset({"href", "action", "formaction", "data-path"})
-_STYLE = re.compile(
-    r"(display|visibility|opacity|text-decoration|position|left|overflow|width|height):[a-z0-9-]{1,30}"
-)
+_STYLE = re.compile(r"(display|visibility|opacity|text-decoration|position|left|overflow|width|height):[a-z0-9-]{1,30}")
 _DATA = frozenset(
     (
         "@context", "@type", "@graph", "mainEntity", "offers", "hasVariant", "price", "priceCurrency", "availability",
@@ -89,9 +85,7 @@ class _Sanitizer(HTMLParser):
             if tag == "iframe":
                 self._write(f'<iframe title="{self._attribute("title", given.get("title", ""))}"></iframe>')
             return
-        if tag == "meta" and not re.search(
-            "price|availability", f"{given.get('property')} {given.get('itemprop')}"
-        ):
+        if tag == "meta" and not re.search("price|availability", f"{given.get('property')} {given.get('itemprop')}"):
             return
         if self._is_data:
             self._write('<script type="application/ld+json">')
@@ -166,6 +160,4 @@ class _Sanitizer(HTMLParser):
                 for name, inner in node.items()
                 if name in _DATA
             }
-        return (
-            self._text(node) if isinstance(node, str) and not node.startswith("https://schema.org") else node
-        )
+        return self._text(node) if isinstance(node, str) and not node.startswith("https://schema.org") else node

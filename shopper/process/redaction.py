@@ -36,9 +36,7 @@ class CredentialRedactor:
         self._forms = sorted({_plain(form) for form in spelled} - {""}, key=len, reverse=True)
         self._spellings = secret_pattern(self._forms, flags=re.IGNORECASE)
         # Of our own sentences, no word is one of these.
-        unmistakable = [
-            each for each in self._forms if len(each) >= _MIN_UNMISTAKABLE and not _PROSE.fullmatch(each)
-        ]
+        unmistakable = [each for each in self._forms if len(each) >= _MIN_UNMISTAKABLE and not _PROSE.fullmatch(each)]
         self._unmistakable = secret_pattern(unmistakable, flags=re.IGNORECASE)
 
     def redact(self, text: str) -> str:

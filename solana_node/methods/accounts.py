@@ -57,9 +57,7 @@ def get_token_supply(chain: Chain, address: str, config: Config = None) -> JsonO
     return with_context(chain, config, tokens.amount_json(mint.supply, decimals=mint.decimals))
 
 
-def get_token_accounts_by_owner(
-    chain: Chain, owner: str, wanted: JsonObject, config: Config = None
-) -> JsonObject:
+def get_token_accounts_by_owner(chain: Chain, owner: str, wanted: JsonObject, config: Config = None) -> JsonObject:
     """Return an owner's token accounts of one mint or one token program."""
     owner = str(read_address(owner))
     commitment = read_commitment(config)

@@ -101,8 +101,7 @@ def _accounts_after(
 ) -> list[JsonObject | None]:
     encoding = {"encoding": wanted.get("encoding") or "base64"}
     accounts = [
-        outcome.post_accounts.get(address) or chain.account(address, commitment)
-        for address in wanted["addresses"]
+        outcome.post_accounts.get(address) or chain.account(address, commitment) for address in wanted["addresses"]
     ]
     return [account_json(chain, account, encoding) if account else None for account in accounts]
 

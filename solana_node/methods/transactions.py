@@ -104,8 +104,7 @@ def get_block(chain: Chain, slot: int, config: Config = None) -> JsonObject:
     if slot < chain.first_available_slot:
         raise RpcError(
             BLOCK_CLEANED_UP,
-            f"Block {slot} cleaned up, does not exist on node. "
-            f"First available block: {chain.first_available_slot}",
+            f"Block {slot} cleaned up, does not exist on node. First available block: {chain.first_available_slot}",
         )
     shown = {
         "blockHeight": block_height(slot),

@@ -176,9 +176,7 @@ def test_the_hash_is_known_and_watched_before_anything_is_sent(world: World) -> 
     intent = TransferIntent(sender, recipient, TokenAmount(whole(coin) // 10, coin))
     draft, signed = _sign(world, signer, intent)
 
-    assert world.chain.outcomes([_watch(intent, signed)])["it"] == TransactionOutcome(
-        TransactionStatus.WAITING
-    )
+    assert world.chain.outcomes([_watch(intent, signed)])["it"] == TransactionOutcome(TransactionStatus.WAITING)
     assert world.chain.sign(draft, signer, sequence=draft.sequence) == signed
     world.chain.broadcast(signed.raw)
     assert _end(world, intent, signed).tx_hash == signed.tx_hash
@@ -232,9 +230,7 @@ def test_balances_list_every_supported_token_of_any_address(world: World) -> Non
 
 
 @pytest.mark.parametrize("kind", ["native", "usdc"])
-def test_a_deposit_is_found_once_with_its_payer_and_never_before_the_scan_state(
-    world: World, kind: str
-) -> None:
+def test_a_deposit_is_found_once_with_its_payer_and_never_before_the_scan_state(world: World, kind: str) -> None:
     coin = native(world.chain.name)
     is_native = kind == "native"
     token = coin if is_native else USDC
@@ -248,9 +244,7 @@ def test_a_deposit_is_found_once_with_its_payer_and_never_before_the_scan_state(
     world.settle()
 
     scan = world.chain.deposits([WatchedAddress(watched, mark)], cursor=None)
-    again = world.chain.deposits(
-        [WatchedAddress(watched, scan.scan_states.get(watched, mark))], cursor=scan.cursor
-    )
+    again = world.chain.deposits([WatchedAddress(watched, scan.scan_states.get(watched, mark))], cursor=scan.cursor)
 
     (deposit,) = scan.deposits
     assert (deposit.address, deposit.amount, deposit.payer) == (watched, intent.amount, payer)

@@ -81,9 +81,7 @@ def test_a_use_is_found_by_its_log(sale: Sale) -> None:
 
 
 @pytest.mark.parametrize(("blocks", "found"), [(MARGIN_BLOCKS, 1), (MARGIN_BLOCKS + 1, 0)])
-def test_a_use_that_a_reorg_moved_below_the_block_before_signing_is_found(
-    sale: Sale, blocks: int, found: int
-) -> None:
+def test_a_use_that_a_reorg_moved_below_the_block_before_signing_is_found(sale: Sale, blocks: int, found: int) -> None:
     tx_hash = sale.use()
     used_in = int(sale.node.rpc("eth_getTransactionReceipt", tx_hash)["blockNumber"], 16)
     sale.node.mine(blocks + 1)

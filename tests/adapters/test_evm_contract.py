@@ -71,9 +71,7 @@ def test_recipients_that_would_lose_the_tokens_are_refused(world: EvmWorld) -> N
         "0x0000000071727De22E5E9d8BAf0edAc6f37da032",
     ],
 )  # fmt: skip
-def test_an_address_that_keeps_what_it_is_sent_is_no_recipient_on_any_chain(
-    world: EvmWorld, address: str
-) -> None:
+def test_an_address_that_keeps_what_it_is_sent_is_no_recipient_on_any_chain(world: EvmWorld, address: str) -> None:
     for token in (ETH, USDC):
         for spelling in (address, address.lower()):
             assert "cannot be recovered" in (world.chain.recipient_rejection(spelling, token) or "")

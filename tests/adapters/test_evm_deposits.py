@@ -137,9 +137,7 @@ def test_a_pending_own_transaction_delays_ether_deposits_but_not_usdc(ethereum: 
     for unknown in ((), (OwnTransaction(out.tx_hash, out.sequence, None),)):
         watcher.own[watched.address] = unknown
         found = watcher.scan()
-        assert [each.amount.token for each in found] in ([USDC], []), (
-            "never ether, because its cause is unknown"
-        )
+        assert [each.amount.token for each in found] in ([USDC], []), "never ether, because its cause is unknown"
     watcher.own[watched.address] = (
         OwnTransaction("0x" + "ee" * 32, out.sequence, None),  # a replaced attempt with the same nonce
         own_transaction(chain, watched, out, value=ETHER // 10),

@@ -53,9 +53,7 @@ def ethereum() -> Iterator[EvmNode]:
 def _usdc_owner(node: EvmNode, signature: str, address: str | None = None) -> None:
     data = call_data(signature, address) if address else call_data(signature)
     owner = node.rpc("eth_accounts")[roles.OWNER]
-    await_mined(
-        node, node.rpc("eth_sendTransaction", {"from": owner, "to": node.deployment.usdc, "data": data})
-    )
+    await_mined(node, node.rpc("eth_sendTransaction", {"from": owner, "to": node.deployment.usdc, "data": data}))
 
 
 def test_a_draft_costs_one_http_request(node: EvmNode) -> None:
@@ -244,9 +242,7 @@ def test_a_revert_text_about_rate_limits_does_not_disable_the_endpoint(ethereum:
         ("eth_estimateGas", "21000"),
     ],
 )
-def test_a_node_with_malformed_draft_data_counts_as_unreachable(
-    ethereum: EvmNode, method: str, lie: object
-) -> None:
+def test_a_node_with_malformed_draft_data_counts_as_unreachable(ethereum: EvmNode, method: str, lie: object) -> None:
     person = funded(ethereum)
     with proxy(ethereum.url) as front:
         front.after = spoil(method, lie)

@@ -253,9 +253,7 @@ def test_the_l1_fee_stays_exact_when_l1_prices_rise_afterwards() -> None:
         chain, person = chain_at(base), funded(base)
         transaction = sent(chain, person, Person().address, 1000)
         accounts = tuple(base.rpc("eth_accounts"))
-        builder = Builder(
-            base._connected(), Artifacts(base._cache), deployment=base.deployment, accounts=accounts
-        )
+        builder = Builder(base._connected(), Artifacts(base._cache), deployment=base.deployment, accounts=accounts)
         set_l1_fees(builder, L1Fees(l1_base_fee_wei=80 * 10**9))
 
         found = landed(chain, person, transaction)
@@ -321,9 +319,7 @@ def test_a_thousand_movements_cost_at_most_twenty_requests(node: EvmNode, mined:
     for number in range(mined, 1000):
         other = Person()
         watches.append(
-            dataclasses.replace(
-                watch(other, first), key=str(number), tx_hashes=(f"0x{number + 1:064x}",), sequence=0
-            )
+            dataclasses.replace(watch(other, first), key=str(number), tx_hashes=(f"0x{number + 1:064x}",), sequence=0)
         )
     with proxy(node.url) as front:
         proxied = chain_at(node, front.url)

@@ -31,9 +31,7 @@ CHAIN_ID = 900001
 
 
 def rpc_at(*urls: str, read_seconds: float = 5) -> EvmRpc:
-    return EvmRpc(
-        ChainName.ETHEREUM, chain_id=CHAIN_ID, urls=urls, connect_seconds=1, read_seconds=read_seconds
-    )
+    return EvmRpc(ChainName.ETHEREUM, chain_id=CHAIN_ID, urls=urls, connect_seconds=1, read_seconds=read_seconds)
 
 
 def result_of(call: dict[str, Any]) -> dict[str, Any]:
@@ -73,9 +71,7 @@ def block_number(rpc: EvmRpc) -> int:
 def test_installed_decoders_do_not_change_accept_encoding() -> None:
     with serve(node) as server:
         block_number(rpc_at(server.url))
-        HttpClient(connect_seconds=1, total_seconds=5).post(
-            server.url, b'{"method":"echo","params":["0x1"],"id":1}'
-        )
+        HttpClient(connect_seconds=1, total_seconds=5).post(server.url, b'{"method":"echo","params":["0x1"],"id":1}')
         assert {asked.headers["Accept-Encoding"] for asked in server.asked} == {"gzip, deflate"}
 
 
@@ -331,9 +327,7 @@ def test_one_connection_serves_many_calls_and_a_fork_opens_its_own() -> None:
 def test_two_hundred_threads_share_one_pool() -> None:
     with serve(node) as server:
         # Generous, because two hundred threads of one process share a processor.
-        rpc = EvmRpc(
-            ChainName.ETHEREUM, chain_id=CHAIN_ID, urls=[server.url], connect_seconds=90, read_seconds=90
-        )
+        rpc = EvmRpc(ChainName.ETHEREUM, chain_id=CHAIN_ID, urls=[server.url], connect_seconds=90, read_seconds=90)
         answers: list[int] = []
 
         def work() -> None:

@@ -20,9 +20,7 @@ SECRET = "canary-0123456789abcdef"
 
 
 def rpc_at(*urls: str, read_seconds: float = 5) -> EvmRpc:
-    return EvmRpc(
-        ChainName.ETHEREUM, chain_id=CHAIN_ID, urls=urls, connect_seconds=1, read_seconds=read_seconds
-    )
+    return EvmRpc(ChainName.ETHEREUM, chain_id=CHAIN_ID, urls=urls, connect_seconds=1, read_seconds=read_seconds)
 
 
 def block_number(rpc: EvmRpc) -> int:

@@ -172,9 +172,7 @@ def test_a_lost_response_is_never_a_refusal(ethereum: EvmNode, spoiled: Reply) -
         with pytest.raises(OutcomeUnknown):
             chain_at(ethereum, front.url).broadcast(transaction.raw)
 
-    assert landed(chain, person, transaction).status is TransactionStatus.SUCCEEDED, (
-        "the node had accepted it"
-    )
+    assert landed(chain, person, transaction).status is TransactionStatus.SUCCEEDED, "the node had accepted it"
     chain.broadcast(transaction.raw)
     assert holdings(chain, recipient)[0] == 1000
 
@@ -255,9 +253,7 @@ def test_permanent_refusals_have_distinct_reasons(held: EvmNode) -> None:
     poor = dataclasses.replace(draft, intent=intent(pauper, Person().address, 1000))
     with pytest.raises(Rejected, match="insufficient_funds"):
         chain.broadcast(chain.sign(poor, pauper, sequence=0).raw)
-    cheap = dataclasses.replace(
-        draft, terms={**draft.terms, "max_fee_per_gas": 1, "max_priority_fee_per_gas": 1}
-    )
+    cheap = dataclasses.replace(draft, terms={**draft.terms, "max_fee_per_gas": 1, "max_priority_fee_per_gas": 1})
     with pytest.raises(Rejected, match="fee_too_low"):
         chain.broadcast(chain.sign(cheap, person, sequence=0).raw)
     held.set_automine(False)
@@ -318,9 +314,7 @@ def test_transactions_are_sent_to_the_private_endpoint_only_until_they_are_publi
         _, transaction = signed(chain, person, Person().address, 1000)
         # It returns the hash and forgets the transaction.
         swallowed = [{"jsonrpc": "2.0", "id": 0, "result": transaction.tx_hash}]
-        private.before = lambda calls: (
-            json_reply(swallowed[0]) if asks(calls, "eth_sendRawTransaction") else None
-        )
+        private.before = lambda calls: json_reply(swallowed[0]) if asks(calls, "eth_sendRawTransaction") else None
         chain.broadcast(transaction.raw)
         chain.rebroadcast([transaction.raw], publicly=False)
         assert private.methods() == ["eth_chainId", "eth_sendRawTransaction", "eth_sendRawTransaction"]

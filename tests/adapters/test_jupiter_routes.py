@@ -397,9 +397,7 @@ def test_a_program_that_takes_more_than_simulated_gets_nothing(
     greedy: Callable[[], None],
 ) -> None:
     # The program can reach the wallet's own wrapped SOL, too.
-    wrapped = associated_token_address(
-        Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT)
-    )
+    wrapped = associated_token_address(Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT))
     node.airdrop(str(wrapped), 50_000_000)
     node.advance(FINALIZED_SLOTS + 1)
     chain = chain_at(node.url)
@@ -436,9 +434,7 @@ def test_concurrent_outflows_do_not_fail_a_swap_that_included_them(
     assert chain.balances(person.address).of(USDC).units == SOME_USDC - 20_000_000
 
 
-def test_lamports_sent_to_missing_accounts_do_not_fail_a_swap(
-    node: SolanaNode, exchange: JupiterExchange
-) -> None:
+def test_lamports_sent_to_missing_accounts_do_not_fail_a_swap(node: SolanaNode, exchange: JupiterExchange) -> None:
     person = funded(node, lamports=10**9)
     owner = Pubkey.from_string(person.address)
     for mint in (WRAPPED_SOL_MINT, USDC_MINT):
@@ -485,9 +481,7 @@ def test_a_deposit_between_two_reads_does_not_fail_a_swap(
             exchange.draft(offer, minimum_units=1, signer=None)
 
 
-def test_equal_swaps_at_the_same_moment_are_two_transactions(
-    exchange: JupiterExchange, person: SolanaPerson
-) -> None:
+def test_equal_swaps_at_the_same_moment_are_two_transactions(exchange: JupiterExchange, person: SolanaPerson) -> None:
     offer = exchange.quote(swap_request(person))
     hashes = {
         exchange.sign(
@@ -504,9 +498,7 @@ def test_equal_swaps_at_the_same_moment_are_two_transactions(
 def test_wrapped_sol_received_before_is_neither_lost_nor_counted_as_output(
     node: SolanaNode, exchange: JupiterExchange, person: SolanaPerson
 ) -> None:
-    wrapped = associated_token_address(
-        Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT)
-    )
+    wrapped = associated_token_address(Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT))
     node.airdrop(str(wrapped), 5_000_000)
     node.advance(40)
     offer: SwapOffer = exchange.quote(swap_request(person))

@@ -40,9 +40,7 @@ def document(version: str = "3.1.0", **parts: Any) -> dict[str, Any]:
     return {"openapi": version, "info": INFO, "paths": {}, **parts}
 
 
-def one(
-    operation: dict[str, Any], *, path: str = "/x", version: str = "3.1.0", **parts: Any
-) -> dict[str, Any]:
+def one(operation: dict[str, Any], *, path: str = "/x", version: str = "3.1.0", **parts: Any) -> dict[str, Any]:
     return document(version, paths={path: {"get": {**ANSWER, **operation}}}, **parts)
 
 
@@ -195,9 +193,7 @@ def test_external_addresses_are_never_requested(schemas: OpenApiSchemas, listene
         jsonSchemaDialect=url,
         servers=[{"url": url}],
         components={
-            "schemas": {
-                "A": {"$id": url, "$schema": url, "type": "object", "properties": {"b": {"$ref": "#/info"}}}
-            },
+            "schemas": {"A": {"$id": url, "$schema": url, "type": "object", "properties": {"b": {"$ref": "#/info"}}}},
             "examples": {"E": {"externalValue": url}},
         },
     )
@@ -248,9 +244,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     ),
     "alternatives of which none matches": document(
         "3.0.3",
-        components={
-            "schemas": {"A": nested(5) | {"anyOf": [{"type": "x", "anyOf": [{"type": "y"}] * 50}] * 200}}
-        },
+        components={"schemas": {"A": nested(5) | {"anyOf": [{"type": "x", "anyOf": [{"type": "y"}] * 50}] * 200}}},
     ),
     "a million brackets": document(info={**INFO, "x": [[]] * 250_000}),
     "very many fields": document(info={**INFO, **{f"x-{number}": number for number in range(60_000)}}),
@@ -261,9 +255,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
             "pathItems": {
                 "I": {
                     **dict.fromkeys(("get", "put", "post", "delete", "patch"), ANSWER),
-                    "parameters": [
-                        {"name": f"q{number}", "in": "query", "schema": {}} for number in range(8_000)
-                    ],
+                    "parameters": [{"name": f"q{number}", "in": "query", "schema": {}} for number in range(8_000)],
                 }
             }
         },
@@ -376,9 +368,7 @@ def test_the_maximum_of_operations_is_read_in_time(documents: OpenApiReader) -> 
                 "responses": {
                     "200": {
                         "description": "d",
-                        "content": {
-                            "application/json": {"schema": {"type": "object", "properties": {"a": {}}}}
-                        },
+                        "content": {"application/json": {"schema": {"type": "object", "properties": {"a": {}}}}},
                     }
                 },
             }

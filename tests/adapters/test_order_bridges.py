@@ -55,9 +55,7 @@ class Names:
 
 
 def follow(chain: EvmChain, tx_hash: str, person: Person) -> BridgeProgress:
-    ask = BridgeRequest(
-        ChainName.BASE, ChainName.ETHEREUM, person.address, person.address, TokenAmount(ETHER, ETH)
-    )
+    ask = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, person.address, person.address, TokenAmount(ETHER, ETH))
     crossing = BridgeTransfer(ask, {"minimum": str(ETHER // 10), "since": 0}, "0x" + "11" * 32)
     return OrderBridge(chain, chain, Names(tx_hash)).progress(crossing)
 
@@ -123,9 +121,7 @@ def test_a_payment_in_a_block_with_own_spending_is_not_lost(own_base_node: EvmNo
 
 def deposit_of(person: Person, units: int) -> CallTarget:
     data = bytes.fromhex(call_data("depositNative(address,bytes32)", person.address, b"\3" * 32)[2:])
-    order = BridgeRequest(
-        ChainName.BASE, ChainName.ETHEREUM, person.address, person.address, TokenAmount(units, ETH)
-    )
+    order = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, person.address, person.address, TokenAmount(units, ETH))
     return calls.deposit_call(RequestedTransaction(DEPOSITORY, units, data, 8453), order, source_id=8453)
 
 
@@ -135,9 +131,7 @@ def test_a_deposit_is_not_refused_where_the_simulation_charges_its_own_reads(own
     own_base_node.rpc("anvil_setNextBlockBaseFeePerGas", hex(7))
     own_base_node.mine(6)
     target = deposit_of(person, units)
-    allowed = chain.draft_call(
-        intent(person, DEPOSITORY, units), ContractCall(target), gas=0, simulates=True
-    ).fee_units
+    allowed = chain.draft_call(intent(person, DEPOSITORY, units), ContractCall(target), gas=0, simulates=True).fee_units
     effects = simulation.simulate(chain.rpc, chain.deployment, person.address, [target])
     assert effects is not None
     charged = -effects.native_units - units

@@ -133,9 +133,7 @@ def test_weights_are_the_exchange_s(exchange: ExchangeServer) -> None:
         (200, "[" * 100_000, "unexpected_answer"),
     ],
 )
-def test_a_failing_exchange_is_an_outage(
-    exchange: ExchangeServer, status: int, body: str, reason: str
-) -> None:
+def test_a_failing_exchange_is_an_outage(exchange: ExchangeServer, status: int, body: str, reason: str) -> None:
     exchange.faults.add(Fault(status=status, body=body))
     with pytest.raises(Unreachable) as failure:
         query(exchange.url)

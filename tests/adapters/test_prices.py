@@ -64,9 +64,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _market(
-    onchain: list[PriceSource], fallback: list[PriceSource], clock: _Clock, **overrides: int
-) -> PriceFeed:
+def _market(onchain: list[PriceSource], fallback: list[PriceSource], clock: _Clock, **overrides: int) -> PriceFeed:
     tokens = {"ETH": ETH, "SOL": SOL, "USDC": USDC}
     wanted = {tokens[symbol]: nanos for symbol, nanos in overrides.items()}
     return MarketPriceFeed(onchain, fallback, overrides=wanted, clock=clock)
@@ -217,9 +215,7 @@ def test_concurrent_threads_cause_one_read(clock: _Clock) -> None:
     source = _SlowSource({ETH: 30, SOL: 15})
     market = _market([source], [], clock)
     answers: list[int | None] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(market.nanos_per_token(ETH))) for _ in range(32)
-    ]
+    threads = [threading.Thread(target=lambda: answers.append(market.nanos_per_token(ETH))) for _ in range(32)]
     for thread in threads:
         thread.start()
     wait_until(lambda: source.reads, what="one thread reads")
@@ -300,9 +296,7 @@ def _coingecko(reply: Reply | None, *, path: str = "") -> tuple[Mapping[Token, i
         return CoinGeckoPrices(f"{server.url}{path}/", api_key="canary-key").read(), server
 
 
-def _coins(
-    *, usd: str = "3123.4567", age: int = 0, made_at: str | None = None, solana: str = "null"
-) -> Reply:
+def _coins(*, usd: str = "3123.4567", age: int = 0, made_at: str | None = None, solana: str = "null") -> Reply:
     made = made_at or str(int(time.time()) - age)
     ethereum = f'{{"usd": {usd}, "last_updated_at": {made}}}'
     return Reply(f'{{"ethereum": {ethereum}, "solana": {solana}}}'.encode())
@@ -383,9 +377,7 @@ def test_jupiter_is_called_without_a_key_for_sol_and_ether() -> None:
     assert not [name for name in asked.headers if "key" in name.lower() or name == "Authorization"]
 
 
-@pytest.mark.parametrize(
-    "entry", ["null", "{}", '{"usdPrice": null}', '{"usdPrice": -1}', '{"usdPrice": "1"}']
-)
+@pytest.mark.parametrize("entry", ["null", "{}", '{"usdPrice": null}', '{"usdPrice": -1}', '{"usdPrice": "1"}'])
 def test_an_implausible_jupiter_price_is_ignored(entry: str) -> None:
     with serve(lambda _asked: Reply(f'{{"{_SOL_MINT}": {entry}}}'.encode())) as server:
         assert JupiterPrices(server.url).read() == {}

@@ -151,9 +151,7 @@ def test_nothing_but_a_plain_https_address_is_registered(production: Settings, a
         (f"https://[{PUBLIC_IPV6}]", f"https://[{PUBLIC_IPV6}]"),
     ],
 )
-def test_public_addresses_are_registered_in_canonical_form(
-    production: Settings, address: str, kept: str
-) -> None:
+def test_public_addresses_are_registered_in_canonical_form(production: Settings, address: str, kept: str) -> None:
     url = base_urls.parse(address)
     base_urls.assert_public(url, production)
     assert str(url) == kept

@@ -142,9 +142,7 @@ def test_a_job_of_a_killed_worker_does_not_block_later_jobs(server: _Server, red
     assert len(_waiting(redis)) == 1
 
 
-def test_a_job_enqueued_while_it_runs_is_executed_again(
-    server: _Server, redis: Redis, tmp_path: Path
-) -> None:
+def test_a_job_enqueued_while_it_runs_is_executed_again(server: _Server, redis: Redis, tmp_path: Path) -> None:
     package = tmp_path / "workers"
     package.mkdir()
     (package / "confirmations.py").write_text(_STAND_IN_JOB)

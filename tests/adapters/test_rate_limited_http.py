@@ -125,9 +125,7 @@ def test_processes_share_the_limit_and_their_requests_wait(redis_url: str) -> No
     def access(limiter: RateLimiter) -> ServiceAccess:
         return ServiceAccess(
             "key",
-            lambda seconds: limiter.count_when_permitted(
-                "2 per second", "service", service, within_seconds=seconds
-            ),
+            lambda seconds: limiter.count_when_permitted("2 per second", "service", service, within_seconds=seconds),
         )
 
     clients = [client(access(limiter)) for limiter in limiters]
@@ -156,9 +154,7 @@ _BRIDGE = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, _OWNER, _OWNER, Toke
 @pytest.mark.parametrize(
     ("service", "header"), [("jupiter", "x-api-key"), ("relay", "x-api-key"), ("lifi", "x-lifi-api-key")]
 )
-def test_keys_and_limits_of_the_settings_reach_each_service(
-    service: str, header: str, redis_url: str
-) -> None:
+def test_keys_and_limits_of_the_settings_reach_each_service(service: str, header: str, redis_url: str) -> None:
     with serve(lambda _asked: Reply(b"{}", 400)) as server, capture_logs():
         settings = settings_for(
             "sqlite://",
@@ -196,9 +192,7 @@ def _refusal_of_quote(ports: Ports, service: str) -> str:
 
 def test_the_documented_limits_are_the_defaults() -> None:
     keyless = settings_for("sqlite://", network="mainnet")
-    keyed = settings_for(
-        "sqlite://", network="mainnet", jupiter_api_key="k", relay_api_key="k", lifi_api_key="k"
-    )
+    keyed = settings_for("sqlite://", network="mainnet", jupiter_api_key="k", relay_api_key="k", lifi_api_key="k")
     for settings, expected in (
         (keyless, ("30 per minute", "50 per minute", "75 per 2 hours")),
         (keyed, ("60 per minute", "10 per second", "12000 per 2 hours")),

@@ -99,9 +99,7 @@ def responses(draw: st.DrawFn) -> bytes:
 
 
 @given(responses(), SIZES, st.sampled_from(["GET", "HEAD"]))
-def test_a_response_is_read_as_by_http_client_however_it_is_split(
-    raw: bytes, sizes: list[int], method: str
-) -> None:
+def test_a_response_is_read_as_by_http_client_however_it_is_split(raw: bytes, sizes: list[int], method: str) -> None:
     assert read(*split(raw, sizes), method=method)[:3] == read_by_http_client(raw, method=method)
 
 
@@ -111,9 +109,7 @@ def test_a_damaged_response_has_one_outcome_however_it_is_split(
 ) -> None:
     position = data.draw(st.integers(0, len(raw)))
     removed = data.draw(st.integers(0, 3))
-    damage = data.draw(
-        st.sampled_from([b"", b"\r", b"\n", b"\r\n", b"\0", b" ", b":", b"0", b"f", b";", b"\r\n\r\n"])
-    )
+    damage = data.draw(st.sampled_from([b"", b"\r", b"\n", b"\r\n", b"\0", b" ", b":", b"0", b"f", b";", b"\r\n\r\n"]))
     damaged = raw[:position] + damage + raw[position + removed :]
     assert outcome(*split(damaged, sizes)) == outcome(damaged)
 
@@ -162,9 +158,7 @@ def test_a_connection_is_used_again_after_a_response_with_a_certain_end(raw: byt
         (b"HTTP/1.1 204 No Content\r\n\r\nforged", b""),
     ],
 )
-def test_a_connection_is_not_used_again_after_a_response_with_an_uncertain_end(
-    raw: bytes, body: bytes
-) -> None:
+def test_a_connection_is_not_used_again_after_a_response_with_an_uncertain_end(raw: bytes, body: bytes) -> None:
     """The next request would read what is left of this response as its own."""
     assert read(raw)[2:] == (body, False)
 
@@ -199,9 +193,7 @@ def test_a_malformed_or_truncated_response_is_an_error(raw: bytes) -> None:
 
 
 def test_odd_header_lines_do_not_lose_a_response_that_was_paid_for() -> None:
-    raw = (
-        OK + b"X-Folded: a\r\n\tb\r\nX(Odd): \x01\r\nX-Empty:\r\nX-Latin: \xe9 \r\nContent-Length: 0\r\n\r\n"
-    )
+    raw = OK + b"X-Folded: a\r\n\tb\r\nX(Odd): \x01\r\nX-Empty:\r\nX-Latin: \xe9 \r\nContent-Length: 0\r\n\r\n"
     headers = [
         ("X-Folded", "a b"),
         ("X(Odd)", "\x01"),

@@ -145,9 +145,7 @@ def test_a_batch_that_is_refused_once_does_not_leave_single_calls_forever(family
     with stub_node() as node:
         rpc = family.rpc(node.url)
         run(family, rpc, [1, 2])
-        node.refusal = lambda calls: (
-            refused({"code": -32000, "message": "unexpected EOF"}) if len(calls) > 1 else None
-        )
+        node.refusal = lambda calls: refused({"code": -32000, "message": "unexpected EOF"}) if len(calls) > 1 else None
         run(family, rpc, [1, 2])
         node.refusal = lambda _calls: None
         for _ in range(25):
@@ -182,9 +180,7 @@ def test_the_refusal_of_a_single_call_leaves_the_batch_limit(family: Any) -> Non
     ],
     ids=["geth", "nethermind", "erigon", "op-node proxy"],
 )
-def test_a_batch_that_is_too_long_is_divided_whatever_the_form_of_the_refusal(
-    family: Any, refusal: object
-) -> None:
+def test_a_batch_that_is_too_long_is_divided_whatever_the_form_of_the_refusal(family: Any, refusal: object) -> None:
     with stub_node() as node:
         node.refusal = lambda calls: Reply(json.dumps(refusal).encode()) if len(calls) > 4 else None
         run(family, family.rpc(node.url), range(50))
@@ -193,9 +189,7 @@ def test_a_batch_that_is_too_long_is_divided_whatever_the_form_of_the_refusal(
 
 
 @pytest.mark.parametrize("error", [RATE_LIMIT, {"code": -32003, "message": "response too large"}])
-def test_refused_elements_of_a_batch_are_requested_again_without_the_others(
-    family: Any, error: dict[str, Any]
-) -> None:
+def test_refused_elements_of_a_batch_are_requested_again_without_the_others(family: Any, error: dict[str, Any]) -> None:
     with stub_node() as node:
         rpc = family.rpc(node.url)
         run(family, rpc, [0])
@@ -286,9 +280,7 @@ def test_a_batch_with_distorted_replies_is_never_used(
         run(family, rpc, [0])
         node.refusal = lambda calls: Reply(
             json.dumps(
-                distort(
-                    [{"jsonrpc": "2.0", "id": call["id"], "result": node.result_of(call)} for call in calls]
-                )
+                distort([{"jsonrpc": "2.0", "id": call["id"], "result": node.result_of(call)} for call in calls])
             ).encode()
         )
         with capture_logs():
@@ -397,9 +389,7 @@ def test_a_narrowed_log_range_widens_again() -> None:
 
 def only_ranges_up_to(most: int) -> Callable[[Calls], Reply | None]:
     error = {"code": -32600, "message": f"eth_getLogs requests with up to a {most} block range"}
-    return lambda calls: (
-        refused(error) if calls[-1]["method"] == "eth_getLogs" and block_count(calls) > most else None
-    )
+    return lambda calls: refused(error) if calls[-1]["method"] == "eth_getLogs" and block_count(calls) > most else None
 
 
 def test_a_long_pause_is_caught_up_in_portions_where_only_single_blocks_may_be_queried() -> None:
@@ -430,9 +420,7 @@ def test_a_settlement_by_a_third_party_is_found_where_logs_of_few_blocks_may_be_
             **place, "status": "0x1", "gasUsed": "0x1", "effectiveGasPrice": "0x1", "logs": logs,
         }  # fmt: skip
         node.results["eth_getLogs"] = lambda call: (
-            logs[:1]
-            if 9_400 in range(*(int(call["params"][0][end], 16) for end in ("fromBlock", "toBlock")))
-            else []
+            logs[:1] if 9_400 in range(*(int(call["params"][0][end], 16) for end in ("fromBlock", "toBlock"))) else []
         )
         chain = EvmChain(ChainName.BASE, deployment, rpc_urls=[node.url], deposit_confirmations=1)
         facilitator = EvmFacilitator(chain, confirmations=1)

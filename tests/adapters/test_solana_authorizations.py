@@ -215,7 +215,5 @@ def test_an_unreachable_endpoint_is_no_evidence(sale: Sale) -> None:
     payment = sale.sign()
     sale.node.advance(LATE_INDEX_SLOTS + VALID_BLOCKS)
     with proxy(sale.node.url) as broken:
-        broken.before = lambda calls: (
-            Reply(b"", status=503) if asks(calls, "getFirstAvailableBlock") else None
-        )
+        broken.before = lambda calls: Reply(b"", status=503) if asks(calls, "getFirstAvailableBlock") else None
         assert sale.status(payment, broken.url) is WAITING

@@ -73,9 +73,7 @@ class Watcher:
         scan = self.chain.deposits(watched, cursor=self.cursor)
         self.cursor = scan.cursor
         self.written += len(scan.scan_states)
-        self.marks |= {
-            address: json.loads(json.dumps(dict(mark))) for address, mark in scan.scan_states.items()
-        }
+        self.marks |= {address: json.loads(json.dumps(dict(mark))) for address, mark in scan.scan_states.items()}
         return list(scan.deposits)
 
 
@@ -87,12 +85,8 @@ def _new_address() -> str:
     return str(Keypair().pubkey())
 
 
-def _send(
-    node: SolanaNode, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()
-) -> str:
-    blockhash = Hash.from_string(
-        node.call("getLatestBlockhash", {"commitment": "processed"})["value"]["blockhash"]
-    )
+def _send(node: SolanaNode, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()) -> str:
+    blockhash = Hash.from_string(node.call("getLatestBlockhash", {"commitment": "processed"})["value"]["blockhash"])
     message = MessageV0.try_compile(payer.pubkey(), list(instructions), [], blockhash)
     transaction = VersionedTransaction(message, [payer, *signers])
     with node.chain.locked():
@@ -134,9 +128,7 @@ def test_deposits_count_only_when_finalized(node: SolanaNode, chain: SolanaChain
     assert watcher.scan() == []
 
 
-def test_a_scan_state_without_token_account_finds_later_deposits(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_a_scan_state_without_token_account_finds_later_deposits(node: SolanaNode, chain: SolanaChain) -> None:
     payer, watched = funded(node, usdc_units=10_000_000), _new_address()
     watcher = Watcher(chain).watch(watched)
 
@@ -152,9 +144,7 @@ def test_a_scan_state_without_token_account_finds_later_deposits(
     assert watcher.scan() == []
 
 
-def test_sol_and_usdc_of_one_transaction_are_two_complete_deposits(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_sol_and_usdc_of_one_transaction_are_two_complete_deposits(node: SolanaNode, chain: SolanaChain) -> None:
     payer, watched, also = funded(node, usdc_units=10_000_000), _new_address(), funded(node).address
     watcher = Watcher(chain).watch(watched, also)
 
@@ -180,9 +170,7 @@ def test_the_payer_is_the_source_and_not_the_fee_payer(node: SolanaNode, chain: 
     watcher = Watcher(chain).watch(watched)
 
     _send(node, relay.keys, _sol(giver, watched, 10), signers=(giver.keys,))
-    creating = create_idempotent_associated_token_account(
-        relay.keys.pubkey(), Pubkey.from_string(watched), _MINT
-    )
+    creating = create_idempotent_associated_token_account(relay.keys.pubkey(), Pubkey.from_string(watched), _MINT)
     _send(node, relay.keys, creating, _usdc(giver, watched, 20)[1], signers=(giver.keys,))
     _finalize(node)
 
@@ -218,9 +206,7 @@ def test_own_transactions_are_never_deposits(node: SolanaNode, chain: SolanaChai
     assert swap != sent.tx_hash
 
 
-def test_a_transfer_between_own_wallets_is_a_deposit_of_the_recipient(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_a_transfer_between_own_wallets_is_a_deposit_of_the_recipient(node: SolanaNode, chain: SolanaChain) -> None:
     first, second = funded(node), funded(node)
     watcher = Watcher(chain).watch(first.address, second.address)
     _, sent = signed(chain, first, second.address, 777)
@@ -233,9 +219,7 @@ def test_a_transfer_between_own_wallets_is_a_deposit_of_the_recipient(
 def test_a_failed_transaction_is_not_a_deposit(node: SolanaNode, chain: SolanaChain) -> None:
     payer, watched = funded(node), funded(node)
     watcher = Watcher(chain).watch(watched.address)
-    failed = _send(
-        node, payer.keys, _sol(payer, watched.address, 10), _sol(payer, watched.address, WHOLE_SOL)
-    )
+    failed = _send(node, payer.keys, _sol(payer, watched.address, 10), _sol(payer, watched.address, WHOLE_SOL))
     assert node.chain.history.get(failed).error is not None  # type: ignore[union-attr]
     _finalize(node)
     assert watcher.scan() == []
@@ -472,9 +456,7 @@ def test_an_unexplained_balance_change_is_not_a_deposit(node: SolanaNode) -> Non
         assert [d.tx_hash for d in watcher.scan()] == [real]
 
 
-def test_pruned_history_blocks_neither_the_scan_nor_later_deposits(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_pruned_history_blocks_neither_the_scan_nor_later_deposits(node: SolanaNode, chain: SolanaChain) -> None:
     watched = funded(node).address
     watcher = Watcher(chain).watch(watched)
     node.airdrop(watched, 5)

@@ -108,9 +108,7 @@ def test_the_charged_fee_equals_the_draft_to_the_lamport(node: SolanaNode, chain
         assert end.fee_units == draft.fee_units == spent - (units if token == SOL else 0)
 
 
-def test_creating_the_recipients_token_account_is_part_of_the_fee(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_creating_the_recipients_token_account_is_part_of_the_fee(node: SolanaNode, chain: SolanaChain) -> None:
     sender, holder = funded(node, usdc_units=5_000_000), funded(node, usdc_units=1)
 
     to_new = chain.draft(intent(sender, _new_address(), 1, USDC))
@@ -120,9 +118,7 @@ def test_creating_the_recipients_token_account_is_part_of_the_fee(
     assert (to_new.terms["creates_account"], to_known.terms["creates_account"]) == (1, 0)
 
 
-def test_sol_at_the_token_accounts_address_counts_towards_its_rent(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_sol_at_the_token_accounts_address_counts_towards_its_rent(node: SolanaNode, chain: SolanaChain) -> None:
     sender, to = funded(node, usdc_units=5_000_000), _new_address()
     node.set_account(tokens.account_of(Pubkey.from_string(to), _MINT), Account(2_000_000, b"", _SYSTEM))
     node.advance(2)
@@ -190,9 +186,7 @@ def test_a_payer_below_the_rent_minimum_after_the_fee_is_refused_before_signing(
         assert outcome(chain, sender, last).status is TransactionStatus.SUCCEEDED
 
 
-def test_a_payer_of_usdc_below_the_rent_minimum_after_the_fee_is_refused(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_a_payer_of_usdc_below_the_rent_minimum_after_the_fee_is_refused(node: SolanaNode, chain: SolanaChain) -> None:
     sender, to = funded(node, usdc_units=5), funded(node).address
     place = tokens.account_of(Pubkey.from_string(to), _MINT)
     fee = _fee(chain, sender, to, USDC) - TOKEN_RENT
@@ -251,9 +245,7 @@ def test_less_than_the_rent_minimum_of_a_new_account_is_refused_with_the_minimum
     chain.draft(intent(sender, sender.address, 1))
 
 
-def test_usdc_without_enough_sol_is_refused_with_the_missing_sol(
-    node: SolanaNode, chain: SolanaChain
-) -> None:
+def test_usdc_without_enough_sol_is_refused_with_the_missing_sol(node: SolanaNode, chain: SolanaChain) -> None:
     holder = funded(node, usdc_units=1)
     poor = funded(node, lamports=EMPTY_RENT + 100, usdc_units=5_000_000)
 
@@ -347,9 +339,7 @@ def test_priority_fees_follow_the_market_up_to_a_ceiling(node: SolanaNode) -> No
         chain = chain_at(between.url)
         prices = []
         for market in (0, 40_000, 10**15):
-            between.after = spoil(
-                "getRecentPrioritizationFees", [{"slot": 1, "prioritizationFee": market}] * 150
-            )
+            between.after = spoil("getRecentPrioritizationFees", [{"slot": 1, "prioritizationFee": market}] * 150)
             draft = chain.draft(intent(sender, to, WHOLE_SOL // 10))
             prices.append(draft.terms["micro_lamports_per_unit"])
             assert draft.fee_units < 20_000
@@ -403,12 +393,8 @@ def test_the_priority_price_is_the_median_and_an_estimate_is_bounded_by_it() -> 
     assert fees.compute_unit_limit(10_000_000) == fees.MAX_COMPUTE_UNITS
 
 
-@given(
-    honest=st.lists(st.integers(0, 2**63), min_size=1, max_size=150), chosen=st.lists(st.integers(0, 2**63))
-)
-def test_who_chooses_the_prices_of_a_minority_of_slots_chooses_nothing(
-    honest: list[int], chosen: list[int]
-) -> None:
+@given(honest=st.lists(st.integers(0, 2**63), min_size=1, max_size=150), chosen=st.lists(st.integers(0, 2**63)))
+def test_who_chooses_the_prices_of_a_minority_of_slots_chooses_nothing(honest: list[int], chosen: list[int]) -> None:
     price = fees.priority_price([*chosen[: len(honest) - 1], *honest])
     assert min(honest) <= price <= max(*honest, 1) or price == 5_000_000 <= max(honest)
 

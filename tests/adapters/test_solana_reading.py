@@ -84,9 +84,7 @@ def test_balances_include_confirmed_transactions_only(node: SolanaNode, wallet: 
 
 
 @pytest.mark.parametrize("what", ["plain SOL", "another mint", "another owner", "another program"])
-def test_a_foreign_account_at_the_token_address_counts_as_zero(
-    node: SolanaNode, wallet: str, what: str
-) -> None:
+def test_a_foreign_account_at_the_token_address_counts_as_zero(node: SolanaNode, wallet: str, what: str) -> None:
     _set_usdc(
         node,
         wallet,
@@ -160,9 +158,7 @@ def test_a_chain_without_endpoints_uses_the_networks_own() -> None:
         SolanaChain(replace(_SANDBOX, default_rpc_urls=()))
 
 
-_ERROR = (
-    b'{"jsonrpc":"2.0","id":0,"error":{"code":-32005,"message":"Node is behind","data":{"numSlotsBehind":9}}}'
-)
+_ERROR = b'{"jsonrpc":"2.0","id":0,"error":{"code":-32005,"message":"Node is behind","data":{"numSlotsBehind":9}}}'
 
 
 @pytest.mark.parametrize(
@@ -181,9 +177,7 @@ _ERROR = (
         Reply(_ERROR),
     ],
 )
-def test_a_failing_endpoint_is_replaced_and_used_last_for_a_while(
-    node: SolanaNode, wallet: str, reply: Reply
-) -> None:
+def test_a_failing_endpoint_is_replaced_and_used_last_for_a_while(node: SolanaNode, wallet: str, reply: Reply) -> None:
     node.airdrop(wallet, 1_000_000)
     node.advance(2)
     with serve(lambda asked: _genesis("1" * 32, asked) if b"getGenesisHash" in asked.body else reply) as bad:

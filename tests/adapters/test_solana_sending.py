@@ -144,9 +144,7 @@ def test_node_errors_are_mapped_by_the_table_only(
             chain.broadcast(transaction.raw)
 
 
-def test_a_refusal_after_another_endpoints_lost_response_is_not_certain(
-    node: SolanaNode, sender: SolanaPerson
-) -> None:
+def test_a_refusal_after_another_endpoints_lost_response_is_not_certain(node: SolanaNode, sender: SolanaPerson) -> None:
     with proxy(node.url) as loses, proxy(node.url) as refuses:
         _, transaction = _paying(chain_at(node.url), sender)
         loses.before = lambda calls: json_reply({}, 502) if asks(calls, "sendTransaction") else None
@@ -186,9 +184,7 @@ def test_preflight_and_node_retries_are_disabled(node: SolanaNode, sender: Solan
         chain.rebroadcast([transaction.raw] * 60)
         sent = [call for calls in between.requests for call in calls if call["method"] == "sendTransaction"]
     assert len(sent) == 61
-    assert {(call["params"][1]["skipPreflight"], call["params"][1]["maxRetries"]) for call in sent} == {
-        (True, 0)
-    }
+    assert {(call["params"][1]["skipPreflight"], call["params"][1]["maxRetries"]) for call in sent} == {(True, 0)}
     assert len([calls for calls in between.requests if asks(calls, "sendTransaction")]) == 3
 
 
@@ -237,9 +233,7 @@ def test_a_payment_is_void_only_after_the_finalized_height(node: SolanaNode, sen
     assert {status for height, status in statuses if height <= transaction.expires_at_height} == {
         TransactionStatus.WAITING
     }
-    assert {status for height, status in statuses if height > transaction.expires_at_height} == {
-        TransactionStatus.VOID
-    }
+    assert {status for height, status in statuses if height > transaction.expires_at_height} == {TransactionStatus.VOID}
     chain.rebroadcast([transaction.raw])
     node.advance(FINALIZED_SLOTS)
     assert outcome(chain, sender, transaction) == TransactionOutcome(TransactionStatus.VOID)
@@ -261,9 +255,7 @@ def test_a_lagging_node_never_makes_a_landed_payment_void(node: SolanaNode, send
             return replies
 
         pool.after = laggard
-        assert outcome(chain_at(pool.url), sender, transaction) == TransactionOutcome(
-            TransactionStatus.WAITING
-        )
+        assert outcome(chain_at(pool.url), sender, transaction) == TransactionOutcome(TransactionStatus.WAITING)
         pool.after = spoil("getSignatureStatuses", {"context": {"slot": 2**40}, "value": [None]})
         assert outcome(chain_at(pool.url), sender, transaction).status is TransactionStatus.VOID, (
             "one false response of a node is accepted"
@@ -366,9 +358,7 @@ def test_a_thousand_pending_movements_take_few_requests(node: SolanaNode, sender
     assert outcomes[payments[2].tx_hash].status is TransactionStatus.SUCCEEDED
     assert sum(entry.status is TransactionStatus.WAITING for entry in outcomes.values()) == 999
     assert len(between.requests) == 2
-    statuses = [
-        call for calls in between.requests for call in calls if call["method"] == "getSignatureStatuses"
-    ]
+    statuses = [call for calls in between.requests for call in calls if call["method"] == "getSignatureStatuses"]
     assert max(len(call["params"][0]) for call in statuses) == 256
 
 
@@ -437,9 +427,7 @@ def test_a_landed_transaction_is_not_orphaned(node: SolanaNode, sender: SolanaPe
     )
 
 
-def test_a_rate_limit_with_the_code_of_a_skipped_slot_reverses_nothing(
-    node: SolanaNode, sender: SolanaPerson
-) -> None:
+def test_a_rate_limit_with_the_code_of_a_skipped_slot_reverses_nothing(node: SolanaNode, sender: SolanaPerson) -> None:
     chain = chain_at(node.url)
     _, transaction = _paying(chain, sender)
     chain.broadcast(transaction.raw)
@@ -454,9 +442,7 @@ def test_a_rate_limit_with_the_code_of_a_skipped_slot_reverses_nothing(
             chain_at(between.url).orphaned_blocks([block])
 
 
-def test_a_vanished_payment_is_reversed_only_by_finalized_proof(
-    node: SolanaNode, sender: SolanaPerson
-) -> None:
+def test_a_vanished_payment_is_reversed_only_by_finalized_proof(node: SolanaNode, sender: SolanaPerson) -> None:
     chain = chain_at(node.url)
     _, transaction = _paying(chain, sender)
     slot = node.call("getSlot", {"commitment": "confirmed"}) + 5
@@ -475,9 +461,7 @@ def test_a_vanished_payment_is_reversed_only_by_finalized_proof(
         assert chain.orphaned_blocks([seen])[0] == frozenset({seen})
 
 
-def test_a_payment_that_landed_in_another_slot_is_polled_again(
-    node: SolanaNode, sender: SolanaPerson
-) -> None:
+def test_a_payment_that_landed_in_another_slot_is_polled_again(node: SolanaNode, sender: SolanaPerson) -> None:
     chain = chain_at(node.url)
     _, transaction = _paying(chain, sender)
     seen = BlockRef(node.call("getSlot", {"commitment": "processed"}), transaction.tx_hash)
@@ -504,9 +488,7 @@ def test_history_is_searched_only_for_what_may_be_older_than_recent_slots(
         _, transaction = _paying(chain, sender)
 
         def searches() -> list[bool]:
-            asked = [
-                call for calls in front.requests for call in calls if call["method"] == "getSignatureStatuses"
-            ]
+            asked = [call for calls in front.requests for call in calls if call["method"] == "getSignatureStatuses"]
             front.requests.clear()
             return ["searchTransactionHistory': True" in str(call) for call in asked]
 

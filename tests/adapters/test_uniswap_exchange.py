@@ -79,9 +79,7 @@ def _for_another(swap: UniswapSwap) -> UniswapSwap:
 
 
 def _of_more(swap: UniswapSwap) -> UniswapSwap:
-    return replace(
-        swap, request=replace(swap.request, input_amount=TokenAmount(99, swap.request.input_amount.token))
-    )
+    return replace(swap, request=replace(swap.request, input_amount=TokenAmount(99, swap.request.input_amount.token)))
 
 
 CHANGES: list[Callable[[UniswapSwap], UniswapSwap]] = [
@@ -135,9 +133,7 @@ def test_a_node_that_lies_about_the_token_gets_no_signature_for_another_chain(
     )
     assert (
         signed.raw
-        != UniswapExchange(chain)
-        .sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
-        .raw
+        != UniswapExchange(chain).sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows()).raw
     )
     chain.broadcast(signed.raw)
     await_mined(base_node, signed.tx_hash)
@@ -158,9 +154,7 @@ def _submit_permit(node: EvmNode, owner: str, swap: SignedTransaction) -> None:
     await_mined(node, node.rpc("eth_sendTransaction", sent))
 
 
-def test_a_front_run_permit_neither_fails_a_swap_nor_leaves_an_allowance(
-    base_node: EvmNode, person: Person
-) -> None:
+def test_a_front_run_permit_neither_fails_a_swap_nor_leaves_an_allowance(base_node: EvmNode, person: Person) -> None:
     chain = chain_at(base_node)
     exchange = UniswapExchange(chain)
 
@@ -220,9 +214,7 @@ def test_a_simulation_that_exceeds_the_amount_stops_the_swap(
     after: dict[str, str], base_node: EvmNode, person: Person
 ) -> None:
     with pytest.raises(Rejected, match=r"unsafe_instructions"):
-        _draft_as_simulated(
-            base_node, swap_request(person), _simulated_reads(10**18, 100_000_000), after, person
-        )
+        _draft_as_simulated(base_node, swap_request(person), _simulated_reads(10**18, 100_000_000), after, person)
 
 
 def test_ether_left_with_the_router_does_not_stop_a_swap(base_node: EvmNode, person: Person) -> None:

@@ -125,9 +125,7 @@ def test_a_refused_connection_has_sent_nothing(upstream: HttpUpstream) -> None:
         (UpstreamRequest("GET", "http://127.0.0.1", "/", (("X", "\u20ac"),)), "letters"),
     ],
 )
-def test_request_smuggling_is_refused(
-    upstream: HttpUpstream, request_: UpstreamRequest, problem: str
-) -> None:
+def test_request_smuggling_is_refused(upstream: HttpUpstream, request_: UpstreamRequest, problem: str) -> None:
     with pytest.raises(Rejected):
         upstream.send(request_)
     assert problem
@@ -205,9 +203,7 @@ def test_a_trickling_response_is_a_timeout(upstream: HttpUpstream, start: bytes,
 
 @pytest.mark.parametrize("status", [204, 304])
 @pytest.mark.parametrize("rest", [b"", b"0\r\n\r\n"])
-def test_a_response_without_body_is_not_read_as_chunks(
-    upstream: HttpUpstream, status: int, rest: bytes
-) -> None:
+def test_a_response_without_body_is_not_read_as_chunks(upstream: HttpUpstream, status: int, rest: bytes) -> None:
     def chunked(exchange: Exchange) -> None:
         exchange.head(status, ("Transfer-Encoding", "chunked"))
         exchange.send(rest)
@@ -238,9 +234,7 @@ def test_informational_responses_are_skipped(upstream: HttpUpstream) -> None:
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n", EARLY * 100], ids=["101", "no end"]
 )
-def test_an_upstream_with_only_informational_responses_has_not_answered(
-    upstream: HttpUpstream, said: bytes
-) -> None:
+def test_an_upstream_with_only_informational_responses_has_not_answered(upstream: HttpUpstream, said: bytes) -> None:
     with misbehaving_upstream(lambda exchange: exchange.send(said)) as server:
         with pytest.raises(OutcomeUnknown) as error:
             upstream.send(get(server.url))
@@ -257,8 +251,7 @@ def test_concurrency_is_not_bounded_by_the_pool(upstream: HttpUpstream) -> None:
     with misbehaving_upstream(held) as server:
         answers: list[bytes] = []
         calls = [
-            threading.Thread(target=lambda: answers.append(read(patient.send(get(server.url)))))
-            for _ in range(150)
+            threading.Thread(target=lambda: answers.append(read(patient.send(get(server.url))))) for _ in range(150)
         ]
         for call in calls:
             call.start()

@@ -152,9 +152,7 @@ def test_invalid_vault_keys_are_refused_without_showing_them(
         ),
     ],
 )
-def test_a_phrase_opens_the_addresses_that_metamask_and_phantom_show(
-    words: str, evm: str, solana: str
-) -> None:
+def test_a_phrase_opens_the_addresses_that_metamask_and_phantom_show(words: str, evm: str, solana: str) -> None:
     signer = _open_wallet(words)
     assert (signer.evm_address, signer.solana_address) == (evm, solana)
 
@@ -295,9 +293,7 @@ def test_objects_with_secrets_neither_show_nor_copy_them() -> None:
     entropy = b"\x5a" * 16
     signer = vault.signer(vault.seal(entropy, _PLACE), _PLACE)
     evm, solana = derivation.wallet_keys(entropy)
-    secrets = {
-        form for key in (entropy, _NEW[1], evm.secret, solana.private_bytes_raw()) for form in _forms(key)
-    }
+    secrets = {form for key in (entropy, _NEW[1], evm.secret, solana.private_bytes_raw()) for form in _forms(key)}
     secrets |= {derivation.phrase(entropy), str(Keypair.from_seed(solana.private_bytes_raw()))}
     for holder in (vault, signer):
         shown = f"{holder!r} {holder!s} {[getattr(holder, name) for name in type(holder).__slots__]!r}"

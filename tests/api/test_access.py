@@ -349,9 +349,7 @@ class _Scene:
             ClientKind, key=lambda kind: kind in (ClientKind.OWNER, ClientKind.GRACE, ClientKind.MASTER)
         ):
             if not path:
-                changes = rule.startswith("/v1/") and (
-                    (method != "GET" and "<" in rule) or "purchase_id" in rule
-                )
+                changes = rule.startswith("/v1/") and ((method != "GET" and "<" in rule) or "purchase_id" in rule)
                 owner = self._new_owner() if changes else self.owner
                 path = self._path(rule, owner.agent)
             client = owner.browser if kind is ClientKind.COOKIE else self.app.test_client()

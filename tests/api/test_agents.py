@@ -84,9 +84,7 @@ def test_names_and_addresses_are_normalised(
         ({"email": "a@" + "b" * 260 + ".org"}, "email"),
     ],
 )
-def test_an_invalid_field_is_named_and_creates_nothing(
-    client: FlaskClient, sent: dict[str, Any], field: str
-) -> None:
+def test_an_invalid_field_is_named_and_creates_nothing(client: FlaskClient, sent: dict[str, Any], field: str) -> None:
     answer = client.post("/v1/agents/register", json=sent)
     assert answer.status_code == 400
     assert answer.get_json()["code"] == "INVALID_INPUT"
@@ -179,9 +177,7 @@ def test_the_same_idempotency_key_returns_the_same_code(client: FlaskClient, reg
     assert _rows()["claim_codes"] == 2
 
 
-def test_a_code_under_an_older_pepper_is_still_valid(
-    app: Flask, client: FlaskClient, register: Register
-) -> None:
+def test_a_code_under_an_older_pepper_is_still_valid(app: Flask, client: FlaskClient, register: Register) -> None:
     made = register()
     settings = app.state.settings
     old = settings.code_peppers.get_secret_value()

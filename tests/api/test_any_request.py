@@ -71,9 +71,7 @@ ORDER = {
     "shippingAddress": {"name": "Ada Buyer", "zip": "94107"}, "max_total_usd": 30,
 }  # fmt: skip
 HOOK = {"url": "https://hooks.example.com/x", "types": ["*"]}
-VALID_VALUES = {
-    "POST /v1/wallets/{wallet_id}/bridge": {"source_chain": "ethereum", "destination_chain": "base"}
-}
+VALID_VALUES = {"POST /v1/wallets/{wallet_id}/bridge": {"source_chain": "ethereum", "destination_chain": "base"}}
 """Valid values that differ from those of other operations."""
 QUERIES = {"GET /v1/device/info": ("code",)}
 NEVER_SERVED = {
@@ -107,9 +105,7 @@ class Scene:
         """Return ids of existing objects for a path; new ones for a request that deletes them."""
         deletes, client = method.upper() == "DELETE", self.agent.client
         makers: dict[str, Callable[[], str]] = {
-            "wallet_id": lambda: (
-                self._made(self.agent.post("/v1/wallets", {})) if deletes else self.agent.wallet_id
-            ),
+            "wallet_id": lambda: self._made(self.agent.post("/v1/wallets", {})) if deletes else self.agent.wallet_id,
             "service_id": self._service,
             "agent_id": lambda: register(client).id,
             "key_id": self._new_master_key if "master-keys" in path else self._new_gateway_key,
@@ -281,9 +277,7 @@ def test_every_response_conforms_to_the_openapi_document(scene: Scene) -> None:
             if operation.body or operation.query:
                 _ask(scene, operation, GenerationMode.NEGATIVE)
         written = lines()
-        scene.problems += [
-            f"never answered with success: {one}" for one in asked - scene.served - NEVER_SERVED
-        ]
+        scene.problems += [f"never answered with success: {one}" for one in asked - scene.served - NEVER_SERVED]
     scene.problems += [f"logged: {line}" for line in written if line["event"] == "request_failed"]
     logged = str(written)
     for secret in (

@@ -83,9 +83,7 @@ def decide(owner: Owner, agent: Agent, approval: dict[str, Any], decision: str, 
     return owner.send(page, path, decision=decision, **fields)
 
 
-def test_the_owner_reads_facts_first_and_the_agents_words_last_and_escaped(
-    agent: Agent, owner: Owner
-) -> None:
+def test_the_owner_reads_facts_first_and_the_agents_words_last_and_escaped(agent: Agent, owner: Owner) -> None:
     approval = ask(agent, approval_note=NOTE)
     assert approval["url"].endswith(path_of(agent, approval))
     assert "1 payment waits for your approval" in owner.get(f"/owner/agents/{agent.id}").text
@@ -99,9 +97,7 @@ def test_the_owner_reads_facts_first_and_the_agents_words_last_and_escaped(
     assert "$87.50 left today" in page
 
 
-def test_an_owner_approves_with_the_owner_key_and_it_is_paid_and_in_the_audit_log(
-    agent: Agent, owner: Owner
-) -> None:
+def test_an_owner_approves_with_the_owner_key_and_it_is_paid_and_in_the_audit_log(agent: Agent, owner: Owner) -> None:
     approval = ask(agent)
     done = decide(owner, agent, approval, "once", owner_key=owner.key)
     assert done.status_code == 303, done.text
@@ -135,9 +131,7 @@ def test_a_refusal_needs_no_key_and_its_sentence_reaches_the_agent(agent: Agent,
     assert agent.spent_today() == 0
 
 
-def test_a_late_tap_shows_that_nothing_was_paid_never_that_it_was_approved(
-    agent: Agent, owner: Owner
-) -> None:
+def test_a_late_tap_shows_that_nothing_was_paid_never_that_it_was_approved(agent: Agent, owner: Owner) -> None:
     approval = ask(agent)
     path = path_of(agent, approval)
     page = owner.get(path)
@@ -213,9 +207,7 @@ def test_a_weekly_permission_ends_the_questions_up_to_its_amount_and_can_be_with
     assert "up to $30.00 a week" not in owner.get(f"/owner/agents/{agent.id}/approvals").text
 
 
-def test_the_form_of_limits_turns_approvals_on_freely_and_off_with_the_key(
-    agent: Agent, owner: Owner
-) -> None:
+def test_the_form_of_limits_turns_approvals_on_freely_and_off_with_the_key(agent: Agent, owner: Owner) -> None:
     path = f"/owner/agents/{agent.id}/wallets/{agent.wallet_id}/limits"
     typed = {
         "per_tx_limit_usd": "50", "daily_limit_usd": "100", "weekly_limit_usd": "500", "monthly_limit_usd": "1000",
@@ -352,6 +344,4 @@ def test_a_signature_after_the_expiry_or_twice_pays_nothing(
 def expire(approval: dict[str, Any]) -> None:
     """Let a request expire before the owner's session does."""
     with unit_of_work() as session:
-        change(
-            session, Approval, Approval.id == approval["id"], expires_at=clock.now() - timedelta(seconds=1)
-        )
+        change(session, Approval, Approval.id == approval["id"], expires_at=clock.now() - timedelta(seconds=1))

@@ -63,9 +63,7 @@ def ask(agent: Agent, amount: str = "12.5", **options: Any) -> dict[str, Any]:
 
 
 def read(agent: Agent, approval: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = agent.client.get(
-        f"/v1/approvals/{approval['id']}", headers=agent.headers()
-    ).get_json()
+    found: dict[str, Any] = agent.client.get(f"/v1/approvals/{approval['id']}", headers=agent.headers()).get_json()
     return found
 
 
@@ -318,9 +316,7 @@ def test_an_altered_request_in_the_database_is_not_executed(agent: Agent) -> Non
     for each in (first, second):
         decide(each)
     with unit_of_work() as session:
-        session.execute(
-            update(Approval).where(Approval.id == first["id"]).values(request_hash=second["request_hash"])
-        )
+        session.execute(update(Approval).where(Approval.id == first["id"]).values(request_hash=second["request_hash"]))
     worker.execute()
     assert "was changed outside" in read(agent, first)["error"]
     assert read(agent, second)["status"] == "executed"

@@ -87,9 +87,7 @@ def test_doctor_warns_without_a_witness(build_app: Callable[..., Flask], sqlite_
         assert (code, "no witness" in output) == (0, True)
 
 
-def test_a_disk_that_is_full_or_read_only_stops_no_act(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_a_disk_that_is_full_or_read_only_stops_no_act(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     app = build_app(sqlite_url, settings={"audit_witness_file": "/proc/nowhere/heads.log"})
     with app.app_context():
         assert run(app, "master-keys", "create")[0] == 0

@@ -74,9 +74,7 @@ def recorded(act: Callable[[], Any]) -> list[tuple[str, str, str | None]]:
 
 def frozen_event(agent: Agent) -> None:
     with unit_of_work() as session:
-        outbox.record(
-            session, EventType.WALLET_FROZEN, agent_id=agent.id, object_id=new_id(), data={"frozen": True}
-        )
+        outbox.record(session, EventType.WALLET_FROZEN, agent_id=agent.id, object_id=new_id(), data={"frozen": True})
 
 
 def test_registration_leaves_no_entry(agent: Agent) -> None:
@@ -129,9 +127,7 @@ def test_a_revoked_master_key_ends_its_webhooks(agent: Agent) -> None:
     with receiver() as target, receiver() as kept:
         made = leaked.post("/webhooks", {"url": target.url, "types": ["*"]}).get_json()
         first.post("/webhooks", {"url": kept.url, "types": ["*"]})
-        answer = agent.client.delete(
-            f"/v1/platform/master-keys/{leaked.id}", headers={"X-Master-Key": first.key}
-        )
+        answer = agent.client.delete(f"/v1/platform/master-keys/{leaked.id}", headers={"X-Master-Key": first.key})
         assert answer.get_json() == {"revoked": True, "id": leaked.id, "disabled_webhooks": [made["id"]]}
         frozen_event(agent)
         deliver()
@@ -141,9 +137,7 @@ def test_a_revoked_master_key_ends_its_webhooks(agent: Agent) -> None:
     assert (shown["status"], shown["status_reason"]) == ("disabled", "its master key was revoked")
 
 
-def test_sign_ins_and_wrong_owner_keys_are_recorded_within_bounds(
-    agent: Agent, owner: Owner, app: Flask
-) -> None:
+def test_sign_ins_and_wrong_owner_keys_are_recorded_within_bounds(agent: Agent, owner: Owner, app: Flask) -> None:
     assert recorded(lambda: person(app).sign_in(owner.key)) == [("owner", "agent.owner_sign_in", agent.id)]
     found = recorded(lambda: [person(app).sign_in(f"ok_{number:043}") for number in range(30)])
     assert found == [("anonymous", "agent.owner_key_refused", None)] * 20
@@ -179,9 +173,7 @@ def csrf(owner: Owner, page: str) -> dict[str, str]:
     return {"csrf_token": forms_of(owner.get(page))[f"{page}/email"]["csrf_token"]}
 
 
-def test_a_replaced_owner_key_ends_webhooks_and_browsers_but_not_confirmed_mail(
-    agent: Agent, owner: Owner
-) -> None:
+def test_a_replaced_owner_key_ends_webhooks_and_browsers_but_not_confirmed_mail(agent: Agent, owner: Owner) -> None:
     subscriber = owner_of(agent)
     mail = targets.add_email(subscriber, ADDRESS, types=NOTICE_TYPES)
     hook = targets.create_webhook(subscriber, url=URL, types=NOTICE_TYPES, description="")
@@ -194,9 +186,7 @@ def test_a_replaced_owner_key_ends_webhooks_and_browsers_but_not_confirmed_mail(
     assert owner.get(f"/owner/agents/{agent.id}").status_code != 200
 
 
-def test_limits_that_the_agent_loosens_are_recorded_and_its_owner_is_notified(
-    agent: Agent, mailbox: Mailbox
-) -> None:
+def test_limits_that_the_agent_loosens_are_recorded_and_its_owner_is_notified(agent: Agent, mailbox: Mailbox) -> None:
     targets.add_email(owner_of(agent), ADDRESS, types=NOTICE_TYPES)
     wallet_id = agent.post("/v1/wallets", {}).get_json()["id"]
     path = f"/v1/wallets/{wallet_id}/controls"
@@ -241,9 +231,7 @@ def test_freezing_can_block_the_api_key_as_well(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("block", ["", "on"])
-def test_an_owner_reads_what_goes_on_while_frozen_and_can_block_the_key(
-    agent: Agent, owner: Owner, block: str
-) -> None:
+def test_an_owner_reads_what_goes_on_while_frozen_and_can_block_the_key(agent: Agent, owner: Owner, block: str) -> None:
     page = owner.get(f"/owner/agents/{agent.id}")
     assert "go on spending the credits on gateway and proxy calls" in page.text
     answer = owner.send(page, f"/owner/agents/{agent.id}/freeze", **({"block_keys": block} if block else {}))

@@ -73,9 +73,7 @@ def _reset_services(services: BridgeServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def all_chains(
-    chains: dict[ChainName, EvmChain], solana_node: SolanaNode
-) -> dict[ChainName, EvmChain | SolanaChain]:
+def all_chains(chains: dict[ChainName, EvmChain], solana_node: SolanaNode) -> dict[ChainName, EvmChain | SolanaChain]:
     return {**chains, ChainName.SOLANA: solana_chain(solana_node)}
 
 
@@ -608,9 +606,7 @@ def test_a_mint_with_two_attestations_has_a_computed_budget_and_a_priority_fee(
         assert (len(bytes(bare)) <= 1232, budget_of(bare)) == (True, None)
 
 
-def test_a_mint_that_did_not_land_is_retried_with_more(
-    agent: Agent, workers: Workers, solana_node: SolanaNode
-) -> None:
+def test_a_mint_that_did_not_land_is_retried_with_more(agent: Agent, workers: Workers, solana_node: SolanaNode) -> None:
     bridge_id = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
     solana_node.faults(drop=10**6)
     try:

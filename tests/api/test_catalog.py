@@ -247,9 +247,7 @@ def test_the_example_of_a_hostile_specification_cannot_break_out_of_its_quotes(s
                             "example": "'; rm -rf / #\n",
                         }
                     ],
-                    "requestBody": {
-                        "content": {"application/json": {"example": {"a": "'; touch /tmp/pwned; '"}}}
-                    },
+                    "requestBody": {"content": {"application/json": {"example": {"a": "'; touch /tmp/pwned; '"}}}},
                     "responses": {"200": {"description": "d"}},
                 }
             }

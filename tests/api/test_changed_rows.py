@@ -296,14 +296,10 @@ def test_an_address_of_another_is_never_shown_to_be_paid(victim: Agent) -> None:
     ],
     ids=["limit", "lock", "allowlist", "threshold", "deleted"],
 )
-def test_controls_that_were_changed_or_deleted_permit_nothing(
-    victim: Agent, changes: dict[str, Any] | None
-) -> None:
+def test_controls_that_were_changed_or_deleted_permit_nothing(victim: Agent, changes: dict[str, Any] | None) -> None:
     table = SpendingControls.__table__
     is_wallet = table.c.wallet_id == victim.wallet_id
-    write(
-        delete(table).where(is_wallet) if changes is None else update(table).where(is_wallet).values(changes)
-    )
+    write(delete(table).where(is_wallet) if changes is None else update(table).where(is_wallet).values(changes))
     answer = victim.move("90", "USDC")
     assert answer.status_code == 500, answer.get_json()
     assert "spending_controls" in answer.get_json()["error"]
@@ -318,9 +314,7 @@ def test_controls_that_were_changed_or_deleted_permit_nothing(
 def test_looser_controls_of_yesterday_cannot_be_put_back(victim: Agent) -> None:
     table = SpendingControls.__table__
     with db.engine.connect() as connection:
-        old = dict(
-            connection.execute(select(table).where(table.c.wallet_id == victim.wallet_id)).mappings().one()
-        )
+        old = dict(connection.execute(select(table).where(table.c.wallet_id == victim.wallet_id)).mappings().one())
     victim.controls(per_tx_limit_usd=1)
     write(update(table).where(table.c.wallet_id == victim.wallet_id).values(old))
     answer = victim.move("40", "USDC")
@@ -407,18 +401,12 @@ def test_payments_go_to_the_treasury_only(intruder: Agent) -> None:
 
 
 @pytest.mark.chain
-def test_a_claim_cannot_be_undone_or_moved_by_sql(
-    victim: Agent, intruder: Agent, chain_client: FlaskClient
-) -> None:
+def test_a_claim_cannot_be_undone_or_moved_by_sql(victim: Agent, intruder: Agent, chain_client: FlaskClient) -> None:
     code = intruder.post("/v1/agents/claim-code").get_json()["claimCode"]
     of_intruder = ClaimCode.__table__.c.agent_id == intruder.id
     write(update(ClaimCode.__table__).where(of_intruder).values(agent_id=victim.id))
     assert chain_client.post("/v1/device/claim", json={"code": code}).status_code == 404
-    write(
-        update(AgentRow.__table__)
-        .where(AgentRow.__table__.c.id == victim.id)
-        .values(claimed_email="x@y.example")
-    )
+    write(update(AgentRow.__table__).where(AgentRow.__table__.c.id == victim.id).values(claimed_email="x@y.example"))
     assert victim.post("/v1/agents/claim-code").status_code == 500
 
 
@@ -454,23 +442,17 @@ def test_macs_follow_the_encryption_keys(build_app: Callable[..., Flask], sqlite
         agent = register(before.test_client())
     both = build_app(sqlite_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with both.app_context():
-        assert (
-            Agent(both.test_client(), agent.id, agent.key, "", "", "").get("/v1/wallets").status_code == 200
-        )
+        assert Agent(both.test_client(), agent.id, agent.key, "", "", "").get("/v1/wallets").status_code == 200
         done = both.test_cli_runner().invoke(args=["keys", "rotate"])
         assert done.exit_code == 0, done.output
         for seal in authenticated.seals():
             with read_only_unit() as session:
-                assert all(row.mac.startswith("k2.") for row in seal.page_after(session, None)), (
-                    seal.table.name
-                )
+                assert all(row.mac.startswith("k2.") for row in seal.page_after(session, None)), seal.table.name
         assert changed() == []
         assert "0 secrets" in both.test_cli_runner().invoke(args=["keys", "rotate"]).output
 
 
-def test_an_operator_accepts_what_he_wrote_by_hand_and_the_log_says_so(
-    app: Flask, client: FlaskClient
-) -> None:
+def test_an_operator_accepts_what_he_wrote_by_hand_and_the_log_says_so(app: Flask, client: FlaskClient) -> None:
     agent = register(client)
     with app.app_context():
         write(update(SpendingControls.__table__).values(daily_limit_nanos=1))
@@ -497,9 +479,7 @@ def test_a_key_that_was_moved_to_another_agent_is_not_shown(client: FlaskClient)
     assert claimed.status_code == 500
     assert victim["apiKey"] not in claimed.text
     with unit_of_work() as session:
-        session.execute(
-            update(ApiKey).where(ApiKey.created_at > clock.now()).values(agent_id=victim["agentId"])
-        )
+        session.execute(update(ApiKey).where(ApiKey.created_at > clock.now()).values(agent_id=victim["agentId"]))
 
 
 def test_a_changed_row_does_not_stop_a_freeze(client: FlaskClient) -> None:

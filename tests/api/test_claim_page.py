@@ -59,9 +59,7 @@ def test_neither_the_link_nor_the_code_form_claims_the_agent(client: FlaskClient
     assert _owners() == 0
 
 
-def test_the_pages_forbid_caching_framing_indexing_and_referrers(
-    client: FlaskClient, register: Register
-) -> None:
+def test_the_pages_forbid_caching_framing_indexing_and_referrers(client: FlaskClient, register: Register) -> None:
     code = register()["claimCode"]
     for page in (
         client.get("/device"), _look(client, code), _look(client, _WRONG), _claim(client, code), client.get("/owner"),
@@ -134,9 +132,7 @@ def test_each_refusal_shows_a_remedy_and_keeps_the_form_values(
     assert _owners() == 1
 
 
-def test_the_owner_key_is_shown_again_only_in_the_browser_that_claimed(
-    app: Flask, register: Register
-) -> None:
+def test_the_owner_key_is_shown_again_only_in_the_browser_that_claimed(app: Flask, register: Register) -> None:
     made = register()
     ada, agent = person(app), person(app)
     ada.claim(made, email="ada@example.org")

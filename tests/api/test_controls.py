@@ -323,9 +323,7 @@ def test_concurrent_first_puts_leave_one_row_with_all_changes(bare: Agent, app: 
 
 
 @pytest.mark.chain
-def test_a_frozen_agent_moves_and_deletes_nothing_until_it_is_unfrozen(
-    chain_app: Flask, base_node: EvmNode
-) -> None:
+def test_a_frozen_agent_moves_and_deletes_nothing_until_it_is_unfrozen(chain_app: Flask, base_node: EvmNode) -> None:
     with chain_app.app_context():
         agent = register(chain_app.test_client())
         fund(base_node, agent.address, eth=1, dollars=5)

@@ -66,9 +66,7 @@ def test_a_preflight_of_a_sellers_service_is_neither_forwarded_nor_charged(
         stage.assert_charged(0)
 
 
-def test_options_that_is_no_preflight_reaches_the_service_and_is_paid_for(
-    build_app: BuildApp, sqlite_url: str
-) -> None:
+def test_options_that_is_no_preflight_reaches_the_service_and_is_paid_for(build_app: BuildApp, sqlite_url: str) -> None:
     with market(build_app, sqlite_url, cors_allowed_origins="*") as stage:
         stage.behave(lambda exchange: exchange.json({"methods": ["GET"]}))
         for path in ("/things/1", ""):

@@ -19,9 +19,7 @@ from tests.support.agents import register
 from tests.support.applications import key_of
 
 
-def test_keys_of_one_network_are_never_used_on_another(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_keys_of_one_network_are_never_used_on_another(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     sandbox = build_app(sqlite_url)
     status_writes.expect_unverifiable_rows()
     with sandbox.app_context():
@@ -56,9 +54,7 @@ def test_after_a_rotation_the_old_key_opens_nothing_and_nothing_is_lost(
         assert custody.signer_of(agent.wallet_id).evm_address == agent.address
         assert not set(_sealed()) & set(sealed_before)
         client = after.test_client()
-        again = client.post(
-            "/v1/wallets", json={"name": "second"}, headers=agent.headers(Idempotency_Key="k")
-        )
+        again = client.post("/v1/wallets", json={"name": "second"}, headers=agent.headers(Idempotency_Key="k"))
         assert again.get_json() == created.get_json()
     old = build_app(sqlite_url)
     with old.app_context(), pytest.raises(RowChanged):

@@ -206,8 +206,6 @@ def test_a_new_webhook_does_not_begin_anew_with_the_time_of_its_agent(agent: Age
     queues.prune(clock.now())
     add_webhook(agent, "https://hooks.example.com/x")
     with read_only_unit() as session:
-        used_until = session.scalar(
-            select(EventQueue.used_until).where(EventQueue.name == f"agent:{agent.id}")
-        )
+        used_until = session.scalar(select(EventQueue.used_until).where(EventQueue.name == f"agent:{agent.id}"))
     assert used_until is not None
     assert used_until > clock.now() + timedelta(minutes=25)

@@ -31,18 +31,12 @@ _EMAIL = "ada@example.org"
 _WRONG = "ZZZZ-0000"
 
 
-def _claim(
-    client: FlaskClient, code: object, *, address: str = "203.0.113.1", **body: object
-) -> TestResponse:
-    return client.post(
-        "/v1/device/claim", json={"code": code, **body}, environ_overrides={"REMOTE_ADDR": address}
-    )
+def _claim(client: FlaskClient, code: object, *, address: str = "203.0.113.1", **body: object) -> TestResponse:
+    return client.post("/v1/device/claim", json={"code": code, **body}, environ_overrides={"REMOTE_ADDR": address})
 
 
 def _info(client: FlaskClient, code: str, *, address: str = "203.0.113.1") -> TestResponse:
-    return client.get(
-        "/v1/device/info", query_string={"code": code}, environ_overrides={"REMOTE_ADDR": address}
-    )
+    return client.get("/v1/device/info", query_string={"code": code}, environ_overrides={"REMOTE_ADDR": address})
 
 
 def _failure(answer: TestResponse) -> tuple[int, str]:
@@ -226,9 +220,7 @@ def test_the_receipt_returns_the_claim_s_response_again(
         assert first["claimReceipt"] not in repr(vars(stored))
 
 
-@pytest.mark.parametrize(
-    "receipt", ["", "short", "x" * 201, "é" * 40, "\ud800" * 40, "a b" * 20, 7, ["x" * 40]]
-)
+@pytest.mark.parametrize("receipt", ["", "short", "x" * 201, "é" * 40, "\ud800" * 40, "a b" * 20, 7, ["x" * 40]])
 def test_a_receipt_that_could_be_guessed_is_refused_before_anything_is_claimed(
     client: FlaskClient, register: Register, receipt: object
 ) -> None:
@@ -238,9 +230,7 @@ def test_a_receipt_that_could_be_guessed_is_refused_before_anything_is_claimed(
     assert _nothing_claimed()
 
 
-def test_a_claim_from_before_receipts_returns_no_owner_key_again(
-    client: FlaskClient, register: Register
-) -> None:
+def test_a_claim_from_before_receipts_returns_no_owner_key_again(client: FlaskClient, register: Register) -> None:
     code = register()["claimCode"]
     receipt = _claim(client, code).get_json()["claimReceipt"]
     with unit_of_work() as session:
@@ -262,24 +252,19 @@ def test_each_repetition_is_in_the_audit_trail(client: FlaskClient, register: Re
     assert receipt not in str(noted)
 
 
-def test_replays_are_limited_and_some_are_reserved_for_the_receipt(
-    client: FlaskClient, register: Register
-) -> None:
+def test_replays_are_limited_and_some_are_reserved_for_the_receipt(client: FlaskClient, register: Register) -> None:
     code = register()["claimCode"]
     first = _claim(client, code).get_json()
     answers = [_claim(client, code).status_code for _ in range(claims.MAX_REPLAYS + 5)]
     assert answers == [200] * claims.MAX_REPLAYS + [409] * 5
     with_receipt = [
-        _claim(client, code, claimReceipt=first["claimReceipt"]).status_code
-        for _ in range(claims.MAX_REPLAYS + 5)
+        _claim(client, code, claimReceipt=first["claimReceipt"]).status_code for _ in range(claims.MAX_REPLAYS + 5)
     ]
     assert with_receipt == [200] * claims.MAX_REPLAYS + [409] * 5
     assert len(entries(action="claim.repeated")) == 2 * claims.MAX_REPLAYS
 
 
-def test_a_rotated_api_key_is_not_revealed_by_a_repeated_claim(
-    client: FlaskClient, register: Register
-) -> None:
+def test_a_rotated_api_key_is_not_revealed_by_a_repeated_claim(client: FlaskClient, register: Register) -> None:
     made = register()
     receipt = _claim(client, made["claimCode"]).get_json()["claimReceipt"]
     rotated = operator(client).post(f"/agents/{made['agentId']}/rotate-key", {})
@@ -335,9 +320,7 @@ def test_five_wrong_codes_lock_the_address_even_for_a_valid_one(
 ) -> None:
     _limit_guesses(app)
     code = register()["claimCode"]
-    answers = [
-        ask(client, wrong) for ask, wrong in zip([_info, _claim] * 3, [_WRONG, "hello"] * 3, strict=True)
-    ]
+    answers = [ask(client, wrong) for ask, wrong in zip([_info, _claim] * 3, [_WRONG, "hello"] * 3, strict=True)]
     assert [answer.status_code for answer in answers] == [404] * 5 + [429]
     assert _failure(answers[-1]) == (429, "RATE_LIMITED")
     assert 3590 <= int(answers[-1].headers["Retry-After"]) <= 3600
@@ -371,9 +354,7 @@ def test_addresses_of_guessers_cannot_be_read_from_the_table(app: Flask, client:
 def _guess_out_the_service(client: FlaskClient) -> None:
     _info(client, _WRONG, address="198.51.100.1")
     with unit_of_work() as session:
-        session.execute(
-            update(GuessCounter).where(GuessCounter.scope == "all").values(misses=SERVICE_WIDE_MISSES)
-        )
+        session.execute(update(GuessCounter).where(GuessCounter.scope == "all").values(misses=SERVICE_WIDE_MISSES))
 
 
 def test_guessing_from_many_addresses_exceeds_the_service_wide_limit(
@@ -409,9 +390,7 @@ def test_the_exception_for_registered_e_mail_addresses_cannot_be_guessed(
     assert _nothing_claimed()
 
 
-def test_the_service_wide_limit_ends_after_an_hour(
-    app: Flask, client: FlaskClient, register: Register
-) -> None:
+def test_the_service_wide_limit_ends_after_an_hour(app: Flask, client: FlaskClient, register: Register) -> None:
     _limit_guesses(app)
     code = register()["claimCode"]
     _guess_out_the_service(client)
@@ -419,9 +398,7 @@ def test_the_service_wide_limit_ends_after_an_hour(
     assert {_claim(client, code).status_code for _ in range(6)} == {429}
     with unit_of_work() as session:
         an_hour_ago = clock.now() - timedelta(hours=1)
-        session.execute(
-            update(GuessCounter).where(GuessCounter.scope == "all").values(window_start=an_hour_ago)
-        )
+        session.execute(update(GuessCounter).where(GuessCounter.scope == "all").values(window_start=an_hour_ago))
     assert _info(client, _WRONG).status_code == 404
     assert _misses()["all"] == 1
     assert _claim(client, code).status_code == 200

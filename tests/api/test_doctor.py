@@ -89,9 +89,7 @@ def test_a_broken_endpoint_is_named_by_position_never_by_url(
         assert url.rpartition(":")[2] not in result.output
 
 
-def test_missing_contracts_are_found(
-    build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode
-) -> None:
+def test_missing_contracts_are_found(build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode) -> None:
     (chain,) = chain_at(base_node.url).values()
     assert chain.diagnose().missing_contracts == ()
     elsewhere = EvmChain(
@@ -139,9 +137,7 @@ class BrokenPrices:
         raise LookupError("https://user:canary-password@prices.example")
 
 
-def test_a_failing_check_is_a_finding_and_the_others_run(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_a_failing_check_is_a_finding_and_the_others_run(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     result = doctor(build_app(sqlite_url, prices=BrokenPrices()))
     assert "FAIL  prices: the check failed (LookupError, test_doctor.py:" in result.output
     assert "ok    gateway" in result.output
@@ -160,9 +156,7 @@ def test_keys_of_another_network_are_found(build_app: Callable[..., Flask], sqli
         session.execute(update(KeyStore).values(network="sandbox"))
 
 
-def test_missing_redis_workers_and_prices_are_reported(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_missing_redis_workers_and_prices_are_reported(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     queue, store = RecordingQueue(), InMemoryCounterStore()
     queue.away = store.away = True
     output = doctor(
@@ -184,14 +178,10 @@ def test_an_untrusted_proxy_is_reported(build_app: Callable[..., Flask], sqlite_
 
 
 def failures(result: Result) -> list[str]:
-    return [
-        line.removeprefix("FAIL").strip() for line in result.output.splitlines() if line.startswith("FAIL")
-    ]
+    return [line.removeprefix("FAIL").strip() for line in result.output.splitlines() if line.startswith("FAIL")]
 
 
-def test_dangerous_settings_outside_the_sandbox_are_reported(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_dangerous_settings_outside_the_sandbox_are_reported(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     settings = {
         "network": "testnet", "base_url": "http://purser.test", "allow_private_upstreams": "1",
         "secret_key": "sho,rt", "registration_rate_limit": "", "grant_budget_usd_per_day": "",
@@ -221,9 +211,7 @@ def test_a_redis_that_serves_clients_without_a_password_is_found_outside_the_san
         app = build_app(sqlite_url, queue=queue, settings=settings)
         assert (finding in doctor(app).output) is is_found
     queue.password = "set"
-    assert (
-        "FAIL  redis" not in doctor(build_app(sqlite_url, queue=queue, settings={"network": network})).output
-    )
+    assert "FAIL  redis" not in doctor(build_app(sqlite_url, queue=queue, settings={"network": network})).output
 
 
 def test_a_remote_redis_without_tls_is_reported_without_its_url(
@@ -236,9 +224,7 @@ def test_a_remote_redis_without_tls_is_reported_without_its_url(
     ):
         app = build_app(sqlite_url, settings={"network": "testnet", "redis_url": url})
         result = doctor(app)
-        assert (
-            "warn  redis: the connection to another machine is not encrypted" in result.output
-        ) is is_reported
+        assert ("warn  redis: the connection to another machine is not encrypted" in result.output) is is_reported
         assert "canary" not in result.output
 
 
@@ -295,10 +281,7 @@ def test_lagging_endpoints_low_gas_and_stuck_transactions_are_reported(
 def test_a_browser_without_working_sandbox_is_an_error_unless_allowed(
     build_app: Callable[..., Flask], sqlite_url: str, settings: dict[str, str], expected: str
 ) -> None:
-    assert (
-        expected
-        in doctor(build_app(sqlite_url, settings=settings, shopper=FakeShopper(sandboxed=False))).output
-    )
+    assert expected in doctor(build_app(sqlite_url, settings=settings, shopper=FakeShopper(sandboxed=False))).output
 
 
 def test_a_browser_with_a_sandbox_is_ok(build_app: Callable[..., Flask], sqlite_url: str) -> None:

@@ -94,9 +94,7 @@ def test_the_service_reads_every_answer_itself(build: Callable[..., Flask], worl
     world.bridges.faults = BridgeFaults(change=lambda _path, _document: {"steps": []})
     found = rows(app, "--only", "relay", "--only", "lifi", "--only", "cctp")
     assert {result for result, _ in found.values()} == {"differs"}
-    assert (
-        found["lifi", "ETH from base to ethereum"][1] == "quote_unavailable: there is no 'transactionRequest'"
-    )
+    assert found["lifi", "ETH from base to ethereum"][1] == "quote_unavailable: there is no 'transactionRequest'"
 
     world.upstream.behave = lambda exchange: exchange.json({"object": "chat.completion", "model": "m"})
     found = rows(app, "--only", "groq", "--only", "coingecko", "--only", "alchemy", "--spend-up-to", "1")
@@ -111,9 +109,7 @@ def test_the_service_reads_every_answer_itself(build: Callable[..., Flask], worl
 
 def test_a_charge_above_what_is_held_differs(build: Callable[..., Flask], world: World) -> None:
     usage = {"prompt_tokens": 8, "completion_tokens": 900, "total_tokens": 908}
-    world.upstream.behave = lambda exchange: exchange.json(
-        {"data": [], "model": "gpt-4.1-nano", "usage": usage}
-    )
+    world.upstream.behave = lambda exchange: exchange.json({"data": [], "model": "gpt-4.1-nano", "usage": usage})
     result, remark = rows(build(), "--only", "openai", "--spend-up-to", "1")["openai", "chat of one token"]
     assert result == "differs"
     assert "more than the maximum" in remark
@@ -146,9 +142,7 @@ def test_a_refusal_fails_and_shows_no_key_that_it_quotes(
     build: Callable[..., Flask], world: World, status: int
 ) -> None:
     def quote_request(exchange: Exchange) -> None:
-        exchange.json(
-            {"error": {"code": 1, "message": f"{exchange.asked.target} {exchange.asked.headers}"}}, status
-        )
+        exchange.json({"error": {"code": 1, "message": f"{exchange.asked.target} {exchange.asked.headers}"}}, status)
 
     world.upstream.behave = quote_request
     app = build(base_rpc_url=f"{world.upstream.url}/v2/{CANARY}")
@@ -161,9 +155,7 @@ def test_a_refusal_fails_and_shows_no_key_that_it_quotes(
     assert not [key for key in (*KEYS.values(), CANARY) if key in result.output]
 
 
-def test_a_probe_without_an_answer_is_abandoned_and_the_next_runs(
-    build: Callable[..., Flask], world: World
-) -> None:
+def test_a_probe_without_an_answer_is_abandoned_and_the_next_runs(build: Callable[..., Flask], world: World) -> None:
     world.upstream.behave = lambda exchange: exchange.wait_for("the end")
     found = rows(build(), "--only", "coingecko", "--only", "hyperliquid", "--timeout", "1")
     world.upstream.open_all()

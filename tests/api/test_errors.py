@@ -206,9 +206,7 @@ def test_every_response_has_a_unique_request_id_that_is_logged(agent: Agent) -> 
         assert logged[request_id]["status"] == answer.status_code
 
 
-def test_an_unexpected_error_is_logged_and_not_exposed(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_an_unexpected_error_is_logged_and_not_exposed(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     app = build_app(sqlite_url, reused=False)
 
     def crash() -> str:

@@ -70,9 +70,7 @@ def test_an_agent_reads_no_events_of_another(client: FlaskClient, agent: Agent) 
 
 def test_types_are_selected_by_name_and_by_group(agent: Agent) -> None:
     record(agent)
-    assert (
-        len(feed(agent, types="payment.*")) == len(feed(agent, types="wallet.frozen,payment.confirmed")) == 1
-    )
+    assert len(feed(agent, types="payment.*")) == len(feed(agent, types="wallet.frozen,payment.confirmed")) == 1
     assert feed(agent, types="wallet.*") == []
     assert agent.get("/v1/events", types="payment").status_code == 400
 
@@ -152,9 +150,7 @@ def test_an_event_recorded_once_is_not_recorded_again(agent: Agent) -> None:
 
 
 @pytest.mark.chain
-def test_a_transfer_and_the_threshold_that_it_reaches_are_events(
-    chain_app: Flask, base_node: EvmNode
-) -> None:
+def test_a_transfer_and_the_threshold_that_it_reaches_are_events(chain_app: Flask, base_node: EvmNode) -> None:
     agent = register(chain_app.test_client())
     fund(base_node, agent.address, eth=1, dollars=100)
     agent.controls(daily_limit_usd=20, weekly_limit_usd=0, monthly_limit_usd=0, per_tx_limit_usd=0)

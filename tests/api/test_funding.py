@@ -40,9 +40,7 @@ def agent(chain_app: Flask) -> Iterator[Agent]:
         yield register(chain_app.test_client())
 
 
-def ask(
-    agent: Agent, amount: object, currency: str, *, chain: str = "base", **headers: str
-) -> dict[str, Any]:
+def ask(agent: Agent, amount: object, currency: str, *, chain: str = "base", **headers: str) -> dict[str, Any]:
     body = {"amount": amount, "currency": currency, "chain": chain}
     answer = agent.post(f"{agent.wallet_url}/fund", body, **headers)
     assert answer.status_code == 200, answer.get_data(as_text=True)
@@ -146,9 +144,7 @@ def test_deposits_add_up_and_the_last_one_sets_the_hash(agent: Agent, base_node:
     assert (row(agent, asked)["status"], row(agent, asked)["tx_hash"]) == ("confirmed", last)
 
 
-def test_the_remainder_of_a_deposit_is_allocated_to_the_next_request(
-    agent: Agent, base_node: EvmNode
-) -> None:
+def test_the_remainder_of_a_deposit_is_allocated_to_the_next_request(agent: Agent, base_node: EvmNode) -> None:
     first, second, third = ask(agent, "5", "USDC"), ask(agent, "3", "USDC"), ask(agent, "2", "USDC")
     base_node.fund_usdc(agent.address, usdc(9))
     assert settle(base_node) == 1
@@ -180,9 +176,7 @@ def test_a_deposit_before_the_request_does_not_count_even_when_it_is_found_after
     assert status(agent, *early, late) == ["confirmed", "pending", "pending"]
 
 
-def test_the_wrong_token_or_chain_fulfils_nothing(
-    agent: Agent, base_node: EvmNode, ethereum_node: EvmNode
-) -> None:
+def test_the_wrong_token_or_chain_fulfils_nothing(agent: Agent, base_node: EvmNode, ethereum_node: EvmNode) -> None:
     ether, dollars = ask(agent, "0.25", "ETH"), ask(agent, "1", "USDC")
     fund(ethereum_node, agent.address, eth=1, dollars=50)
     settle(ethereum_node)
@@ -264,9 +258,7 @@ def test_no_request_is_created_on_an_unreadable_chain(
     verb: str, build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:
     chain, queue = FaultyChain(chains[ChainName.BASE]), RecordingQueue()
-    app = build_app(
-        sqlite_url, chains={**chains, ChainName.BASE: chain}, queue=queue, faucet=HttpFaucet("http://x")
-    )
+    app = build_app(sqlite_url, chains={**chains, ChainName.BASE: chain}, queue=queue, faucet=HttpFaucet("http://x"))
     with app.app_context():
         agent = register(app.test_client())
         chain.raising(verb, "before", Unreachable("chain_unreachable"))
@@ -362,15 +354,11 @@ def test_a_refused_request_does_not_call_the_faucet(
             ask(agent, "1", "USDC")
         asked = len(queue.put_jobs)
         assert (
-            agent.post(
-                f"{agent.wallet_url}/fund", {"amount": "1", "currency": "USDC", "chain": "base"}
-            ).status_code
+            agent.post(f"{agent.wallet_url}/fund", {"amount": "1", "currency": "USDC", "chain": "base"}).status_code
             == 409
         )
         assert (
-            agent.post(
-                f"{agent.wallet_url}/fund", {"amount": "0", "currency": "USDC", "chain": "base"}
-            ).status_code
+            agent.post(f"{agent.wallet_url}/fund", {"amount": "0", "currency": "USDC", "chain": "base"}).status_code
             == 400
         )
         assert len(queue.put_jobs) == asked == 20

@@ -146,9 +146,7 @@ def market(
 
 
 @pytest.mark.parametrize(("chain", "token"), [(BASE, "ETH"), (SOLANA, "SOL")])
-def test_a_swap_buys_what_it_lacks_and_pays_for_it_in_usdc(
-    market: Market, chain: ChainName, token: str
-) -> None:
+def test_a_swap_buys_what_it_lacks_and_pays_for_it_in_usdc(market: Market, chain: ChainName, token: str) -> None:
     market.fund(chain, dollars=100)
     treasury_before = market.held(chain, treasury.recipient(chain))[1]
     settler_before = market.held(chain, treasury.settler(chain))[0]
@@ -177,9 +175,7 @@ def answer_cost(market: Market, answer: Any) -> float:
     return cost
 
 
-@pytest.mark.parametrize(
-    ("source", "destination"), [(a, b) for a in ChainName for b in ChainName if a is not b]
-)
+@pytest.mark.parametrize(("source", "destination"), [(a, b) for a in ChainName for b in ChainName if a is not b])
 def test_a_wallet_with_usdc_on_one_chain_alone_bridges_it_to_any_other(
     market: Market, source: ChainName, destination: ChainName
 ) -> None:
@@ -270,9 +266,7 @@ def test_a_seller_keeps_what_it_needs_to_settle_payments(market: Market) -> None
     capacity.clear()
     refused = swap(market.agent, "USDC", "ETH", "30").get_json()
     assert refused["details"]["reason"] == "insufficient_gas"
-    assert swap(market.agent, "USDC", "ETH", "30", dry_run=True).get_json()["details"]["reason"] == (
-        "insufficient_gas"
-    )
+    assert swap(market.agent, "USDC", "ETH", "30", dry_run=True).get_json()["details"]["reason"] == ("insufficient_gas")
     assert market.purchases() == []
 
 

@@ -151,10 +151,7 @@ def test_anonymous_clients_are_rate_limited_before_the_body_is_read(
         for page in ("/device", "/device/claim", "/owner/sign-in"):
             assert client.post(page, environ_overrides=hostile).status_code == 429, page
         assert stage.chat().status_code == 200
-        assert (
-            client.post(CHAT, json=QUESTION, environ_overrides={"REMOTE_ADDR": "203.0.113.9"}).status_code
-            == 402
-        )
+        assert client.post(CHAT, json=QUESTION, environ_overrides={"REMOTE_ADDR": "203.0.113.9"}).status_code == 402
 
 
 def test_a_body_is_read_up_to_its_limit(stage: Stage) -> None:
@@ -162,19 +159,14 @@ def test_a_body_is_read_up_to_its_limit(stage: Stage) -> None:
     answer = stage.call("/v1/gateway/brave/web/search", "POST", data=large)
     assert (answer.status_code, answer.get_json()["code"]) == (413, "PAYLOAD_TOO_LARGE")
     assert "at most 33554432 bytes" in answer.text
-    answer = stage.call(
-        "/v1/gateway/brave/web/search", "POST", data=b"x", headers={"Content-Encoding": "gzip"}
-    )
+    answer = stage.call("/v1/gateway/brave/web/search", "POST", data=b"x", headers={"Content-Encoding": "gzip"})
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
     stage.assert_all_agree()
 
 
 def test_a_large_body_is_forwarded_byte_for_byte(stage: Stage) -> None:
     body = b' {"q": "' + b"a" * 2**21 + b'",\n "n":1.50}'
-    assert (
-        stage.call("/v1/gateway/brave/web/search", "POST", data=body, content_type="text/plain").status_code
-        == 200
-    )
+    assert stage.call("/v1/gateway/brave/web/search", "POST", data=body, content_type="text/plain").status_code == 200
     asked = stage.upstream.asked[0]
     assert (asked.body, asked.header("content-type")) == (body, "application/json")
 
@@ -188,9 +180,7 @@ def test_a_form_with_a_recording_is_forwarded_byte_for_byte(stage: Stage) -> Non
     assert stage.call(path, "POST", json={"model": "whisper-1"}).status_code == 400
 
 
-def test_insufficient_credits_state_what_is_affordable(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_insufficient_credits_state_what_is_affordable(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     with gateway_stage(build_app, sqlite_url, initial_credits_usd="0.01") as stage:
         answer = stage.chat(messages=[{"role": "user", "content": "x" * 40_000}])
         assert (answer.status_code, answer.get_json()["code"]) == (402, "INSUFFICIENT_CREDITS")
@@ -204,9 +194,7 @@ def test_insufficient_credits_state_what_is_affordable(
         assert stage.upstream.asked == []
 
 
-def test_a_free_model_requires_an_account_with_credits(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_a_free_model_requires_an_account_with_credits(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     with gateway_stage(build_app, sqlite_url, initial_credits_usd="0") as stage:
         for slug in ("openrouter", "openai", "groq"):
             body = {"model": "meta/llama-3:free", "messages": []}
@@ -382,9 +370,7 @@ def test_a_conversation_with_thousands_of_images_is_refused_immediately(stage: S
     assert stage.upstream.asked == []
 
 
-def test_the_size_of_requests_billed_by_size_is_bounded(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_the_size_of_requests_billed_by_size_is_bounded(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     with gateway_stage(build_app, sqlite_url) as stage:
         for path, body in (
             ("search", {"query": "x", "numResults": 101}),

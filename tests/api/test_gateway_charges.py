@@ -166,9 +166,7 @@ def test_a_fixed_price_is_charged_or_refunded_by_the_outcome(stage: Stage, case:
     assert len(stage.upstream.asked) == 1
 
 
-def test_an_upstream_that_never_responds_costs_nothing(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_an_upstream_that_never_responds_costs_nothing(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     with gateway_stage(build_app, sqlite_url, upstream_read_timeout_seconds="0.2") as stage:
         stage.behave(never_respond)
         for answer in (stage.chat(), stage.chat(stream=True), stage.search()):
@@ -184,9 +182,7 @@ def test_rate_limit_headers_of_the_upstream_reach_the_client(stage: Stage) -> No
     assert answer.get_json() == {"error": {"message": "no"}}
 
 
-def test_an_upstream_that_cannot_be_reached_costs_nothing(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_an_upstream_that_cannot_be_reached_costs_nothing(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     gone = unused_url()
     with gateway_stage(build_app, sqlite_url, openai_base_url=gone, brave_base_url=gone) as stage:
         for answer in (stage.chat(), stage.chat(stream=True), stage.search()):
@@ -218,9 +214,7 @@ def test_a_plain_response_is_settled_before_it_is_sent(stage: Stage) -> None:
 def test_a_call_without_a_model_is_logged_by_its_path_without_ids(stage: Stage) -> None:
     stage.behave(lambda exchange: exchange.json({}))
     assert stage.call("/v1/gateway/coingecko/coins/bitcoin/history?date=x").status_code == 200
-    assert [(entry["provider"], entry["model"]) for entry in stage.usage()] == [
-        ("coingecko", "coins/bitcoin")
-    ]
+    assert [(entry["provider"], entry["model"]) for entry in stage.usage()] == [("coingecko", "coins/bitcoin")]
 
 
 def test_a_stream_is_charged_what_it_reports_at_its_end(stage: Stage) -> None:
@@ -258,9 +252,7 @@ def test_a_stream_cut_by_the_upstream_is_charged_for_what_was_relayed(stage: Sta
     assert stage.usage()[0]["tokens_out"] >= 100
 
 
-def test_an_endless_stream_is_cut_at_the_maximum_duration(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_an_endless_stream_is_cut_at_the_maximum_duration(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     pace = threading.Event()
 
     def dripping(exchange: Exchange) -> None:
@@ -382,9 +374,7 @@ def test_a_search_is_charged_as_its_response_reports(stage: Stage) -> None:
 
 def test_a_transcript_in_text_is_charged_the_duration_of_its_file(stage: Stage) -> None:
     def transcribe(file: bytes) -> TestResponse:
-        form = form_of(
-            ("model", b"whisper-1"), ("response_format", b"text"), ('file; filename="a.wav"', file)
-        )
+        form = form_of(("model", b"whisper-1"), ("response_format", b"text"), ('file; filename="a.wav"', file))
         path = "/v1/gateway/openai/audio/transcriptions"
         return stage.call(path, "POST", data=form, content_type=FORM)
 

@@ -47,9 +47,7 @@ def worth_nanos(stage: Stage) -> int:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-@pytest.mark.parametrize(
-    "bound", [{"max_completion_tokens": 128_000, "max_tokens": None}, {"max_tokens": None}]
-)
+@pytest.mark.parametrize("bound", [{"max_completion_tokens": 128_000, "max_tokens": None}, {"max_tokens": None}])
 def test_small_top_ups_do_not_each_buy_a_large_response(
     build_app: Callable[..., Flask], sqlite_url: str, bound: dict[str, int | None], *, stream: bool
 ) -> None:

@@ -77,9 +77,7 @@ def test_a_key_is_read_from_the_header_that_the_providers_clients_use(stage: Sta
     path = PROVIDER_CALLS["openai"][1]
     for header in ("Authorization", "X-Api-Key", "X-Goog-Api-Key"):
         value = f"Bearer {stage.agent.key}" if header == "Authorization" else stage.agent.key
-        answer = stage.agent.client.post(
-            path, json={"model": "gpt-5", "messages": []}, headers={header: value}
-        )
+        answer = stage.agent.client.post(path, json={"model": "gpt-5", "messages": []}, headers={header: value})
         assert answer.status_code == 200, header
         assert stage.agent.key not in repr(stage.upstream.asked[-1])
 
@@ -130,9 +128,7 @@ def ask_at(stage: Stage, place: tuple[str, dict[str, str]], key: str, **headers:
 
 
 @pytest.mark.parametrize("place", SDK_PLACES, ids=str)
-def test_a_key_where_an_sdk_sends_it_pays_and_goes_no_further(
-    stage: Stage, place: tuple[str, dict[str, str]]
-) -> None:
+def test_a_key_where_an_sdk_sends_it_pays_and_goes_no_further(stage: Stage, place: tuple[str, dict[str, str]]) -> None:
     with written_logs() as lines:
         answer = ask_at(stage, place, stage.agent.key)
     assert answer.status_code == 200, answer.text
@@ -155,9 +151,7 @@ def test_an_unknown_key_anywhere_is_refused_and_never_offered_a_payment(
 
 
 @pytest.mark.parametrize("place", SDK_PLACES, ids=str)
-def test_two_different_keys_are_refused_wherever_they_are(
-    stage: Stage, place: tuple[str, dict[str, str]]
-) -> None:
+def test_two_different_keys_are_refused_wherever_they_are(stage: Stage, place: tuple[str, dict[str, str]]) -> None:
     other = register(stage.app.test_client()).key
     header = "X-Goog-Api-Key" if "x-api-key" in place[1] else "X-API-Key"
     answer = ask_at(stage, place, stage.agent.key, **{header: other})

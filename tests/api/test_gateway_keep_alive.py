@@ -88,9 +88,7 @@ def test_a_comment_within_an_event_is_not_moved_before_it(patient: Stage) -> Non
 
 
 @pytest.mark.parametrize("injected", [True, False], ids=["usage injected", "usage asked for"])
-def test_a_silent_stream_is_kept_alive_before_and_between_its_events(
-    impatient: Stage, *, injected: bool
-) -> None:
+def test_a_silent_stream_is_kept_alive_before_and_between_its_events(impatient: Stage, *, injected: bool) -> None:
     upstream = Slowly(event("a"), event("b"), USAGE)
     impatient.behave(upstream)
     more = {} if injected else {"stream_options": {"include_usage": True}}

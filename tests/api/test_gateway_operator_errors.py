@@ -33,12 +33,8 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("status", [401, 402, 403])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "plain"])
-def test_an_error_about_the_operators_key_is_ours_and_free(
-    stage: Stage, status: int, *, streamed: bool
-) -> None:
-    stage.behave(
-        lambda exchange: exchange.json(INCORRECT, status, ("X-Key", MASKED), ("WWW-Authenticate", MASKED))
-    )
+def test_an_error_about_the_operators_key_is_ours_and_free(stage: Stage, status: int, *, streamed: bool) -> None:
+    stage.behave(lambda exchange: exchange.json(INCORRECT, status, ("X-Key", MASKED), ("WWW-Authenticate", MASKED)))
     with written_logs() as lines:
         for answer in (stage.chat(stream=streamed), stage.search()):
             assert (answer.status_code, answer.get_json()["code"]) == (502, "UPSTREAM_ERROR")
@@ -59,9 +55,7 @@ def test_an_exhausted_quota_is_ours_and_a_rate_limit_is_relayed(stage: Stage) ->
     quota = {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}
     stage.behave(lambda exchange: exchange.json(quota, 429, ("Retry-After", 9)))
     assert stage.chat().status_code == 502
-    limited = {
-        "error": {"code": "rate_limit_exceeded", "message": "Rate limit reached in organization org-Ab12Cd34"}
-    }
+    limited = {"error": {"code": "rate_limit_exceeded", "message": "Rate limit reached in organization org-Ab12Cd34"}}
     stage.behave(lambda exchange: exchange.json(limited, 429, ("Retry-After", 9)))
     answer = stage.chat()
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "9")
@@ -156,9 +150,7 @@ def test_a_provider_that_refuses_unknown_fields_gets_none(
     with gateway_stage(build_app, sqlite_url) as stage:
         path.write_text(STRICT.format(url=stage.upstream.url))
         stage.behave(strict)
-        settings = provider_settings(
-            stage.upstream.url, gateway_providers_file=str(path), initial_credits_usd="0.05"
-        )
+        settings = provider_settings(stage.upstream.url, gateway_providers_file=str(path), initial_credits_usd="0.05")
         app = build_app(sqlite_url, settings=settings)
         with app.app_context():
             agent = register(app.test_client())
@@ -170,8 +162,4 @@ def test_a_provider_that_refuses_unknown_fields_gets_none(
             assert (streamed.status_code, b"completion_tokens" in streamed.data) == (200, True)
             plain = agent.post(url, body)
             assert plain.status_code == 200, plain.text
-            assert (
-                0
-                < stage.upstream.asked[-1].json()["max_tokens"]
-                == int(plain.headers["X-Max-Tokens-Applied"])
-            )
+            assert 0 < stage.upstream.asked[-1].json()["max_tokens"] == int(plain.headers["X-Max-Tokens-Applied"])

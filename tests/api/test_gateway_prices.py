@@ -121,9 +121,7 @@ def test_a_refused_list_leaves_the_last_good_one_in_use_and_says_why(
 
 
 @pytest.mark.parametrize(("status", "size"), [(200, 0), (404, 0), (302, 0), (200, 3_000_000)])
-def test_a_list_at_a_url_is_bounded(
-    build_app: Callable[..., Flask], sqlite_url: str, status: int, size: int
-) -> None:
+def test_a_list_at_a_url_is_bounded(build_app: Callable[..., Flask], sqlite_url: str, status: int, size: int) -> None:
     body = json.dumps(LIST) + " " * size
     with misbehaving_upstream(lambda exchange: exchange.answer(body.encode(), status)) as upstream:
         url = f"{upstream.url}/prices.json"

@@ -61,9 +61,7 @@ def record(
     if status is not MovementStatus.PENDING:
         reason = "reverted" if status is MovementStatus.FAILED else None
         with unit_of_work() as session:
-            lifecycle.TRANSACTIONS.move(
-                session, transaction_id, MovementStatus.PENDING, status, reason=reason
-            )
+            lifecycle.TRANSACTIONS.move(session, transaction_id, MovementStatus.PENDING, status, reason=reason)
     with unit_of_work() as session:
         count_as(session, transaction_id, status)
     return transaction_id
@@ -88,9 +86,7 @@ def test_a_new_wallet_has_an_empty_history(agent: Agent) -> None:
 
 
 def test_a_transaction_has_the_documented_fields_alone_and_in_the_list(agent: Agent) -> None:
-    transaction_id = record(
-        agent.wallet_id, from_address=agent.address, status=MovementStatus.CONFIRMED, tx_hash=_HASH
-    )
+    transaction_id = record(agent.wallet_id, from_address=agent.address, status=MovementStatus.CONFIRMED, tx_hash=_HASH)
     (listed,) = page(agent)["transactions"]
     single = agent.transaction(transaction_id)
     events = single.pop("events")

@@ -41,9 +41,7 @@ def test_any_header_is_accepted_or_refused(client: FlaskClient, headers: dict[st
             ("GET", "/static/purser.css"),
         ):
             answer = client.open(path, method=method, headers={**key, **headers}, data=b"{}")
-            assert answer.status_code < 500 or answer.get_json()["code"] == "PROVIDER_NOT_CONFIGURED", (
-                answer.text
-            )
+            assert answer.status_code < 500 or answer.get_json()["code"] == "PROVIDER_NOT_CONFIGURED", answer.text
             answer.close()
         assert not [line for line in lines() if line["event"] in ("request_failed", "page_failed")]
 

@@ -15,9 +15,7 @@ from tests.support.owners import forms_of
 _TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from("\x00\r\n<>\"'&%\u202e-٣"), max_size=80)
 _BYTES = st.binary(max_size=120)
 _FIELDS = st.dictionaries(
-    st.sampled_from(
-        ["code", "email", "owner_key", "csrf_token", "next", "daily_limit_usd", "allowed_addresses"]
-    ),
+    st.sampled_from(["code", "email", "owner_key", "csrf_token", "next", "daily_limit_usd", "allowed_addresses"]),
     _TEXTS | st.just("ABCD-1234"),
     max_size=4,
 )

@@ -194,9 +194,7 @@ def test_a_claim_that_was_taken_over_records_nothing(agent: Agent, app: Flask) -
 
 def test_concurrent_requests_with_one_key_create_one_wallet(agent: Agent, app: Flask) -> None:
     def send() -> tuple[int, str]:
-        answer = app.test_client().post(
-            "/v1/wallets", json={"name": "x"}, headers=agent.headers(Idempotency_Key="k")
-        )
+        answer = app.test_client().post("/v1/wallets", json={"name": "x"}, headers=agent.headers(Idempotency_Key="k"))
         return answer.status_code, answer.get_json().get("id", answer.get_json().get("code"))
 
     answers = race(app, [send] * 6)
@@ -266,9 +264,7 @@ def test_the_same_key_creates_one_funding_request_through_every_crash(funded: Fu
 def test_a_key_is_scoped_to_its_path(funded: Funded) -> None:
     agent, _ = funded
     asked = ask(agent).get_json()
-    moved = [
-        agent.move("1", "USDC", how=how, Idempotency_Key="k").get_json() for how in ("transfer", "withdraw")
-    ]
+    moved = [agent.move("1", "USDC", how=how, Idempotency_Key="k").get_json() for how in ("transfer", "withdraw")]
     other = agent.post("/v1/wallets", {}).get_json()
     elsewhere = agent.post(f"/v1/wallets/{other['id']}/fund", _WANTED, Idempotency_Key="k").get_json()
     ids = {
@@ -282,9 +278,7 @@ def test_a_key_is_scoped_to_its_path(funded: Funded) -> None:
 
 @pytest.mark.chain
 @pytest.mark.parametrize("amount", ["1", "500"])
-def test_a_transfer_that_crashed_after_its_record_is_replayed_and_not_sent_again(
-    amount: str, funded: Funded
-) -> None:
+def test_a_transfer_that_crashed_after_its_record_is_replayed_and_not_sent_again(amount: str, funded: Funded) -> None:
     agent, chain = funded
     agent.unlimited()
     first = agent.move(amount, "USDC", Idempotency_Key="k")

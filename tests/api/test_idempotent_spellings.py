@@ -47,9 +47,7 @@ def filled(text: str, agent: Agent) -> str:
 
 
 def transfers(agent: Agent) -> int:
-    found: int = agent.get(f"{agent.wallet_url}/transactions", type="transfer").get_json()["pagination"][
-        "total"
-    ]
+    found: int = agent.get(f"{agent.wallet_url}/transactions", type="transfer").get_json()["pagination"]["total"]
     return found
 
 
@@ -155,16 +153,12 @@ def test_neither_version_repeats_a_payment_that_the_other_made_without_a_key(age
     arguments = json.dumps(_ORDER, sort_keys=True).encode()
     first = call(agent.client, "transfer", agent.key, **order)["structuredContent"]
     with read_only_unit() as session:
-        rows = session.execute(
-            select(IdempotencyKey.key, IdempotencyKey.body_hmac, IdempotencyKey.subject_id)
-        ).all()
+        rows = session.execute(select(IdempotencyKey.key, IdempotencyKey.body_hmac, IdempotencyKey.subject_id)).all()
     # What the previous version looks for, and compares.
     assert (derived_key(arguments), digest_of(arguments), first["transaction_id"]) in rows
     # What it leaves: its own key only.
     with unit_of_work() as session:
-        session.execute(
-            update(IdempotencyKey).where(IdempotencyKey.key != derived_key(arguments)).values(key="none")
-        )
+        session.execute(update(IdempotencyKey).where(IdempotencyKey.key != derived_key(arguments)).values(key="none"))
         session.execute(update(IdempotencyKey).values(request_hmac=None))
     permit_until(clock.now() + timedelta(hours=1))
     again = call(agent.client, "transfer", agent.key, **order)["structuredContent"]
@@ -176,9 +170,7 @@ def test_the_conflict_of_a_running_request_says_when_it_can_be_decided(agent: Ag
     post_text(agent, "/v1/wallets", "{}")
     unanswered: dict[str, Any] = {"answer_status": None, "answer_sealed": None}
     with unit_of_work() as session:
-        session.execute(
-            update(IdempotencyKey).values(lease_until=clock.now() + timedelta(seconds=42), **unanswered)
-        )
+        session.execute(update(IdempotencyKey).values(lease_until=clock.now() + timedelta(seconds=42), **unanswered))
     answer = post_text(agent, "/v1/wallets", "{}")
     assert (answer.status_code, answer.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
     assert 40 <= int(answer.headers["Retry-After"]) <= 42

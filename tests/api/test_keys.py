@@ -102,10 +102,7 @@ def test_missing_malformed_unknown_expired_and_revoked_keys_are_indistinguishabl
     _revoke(identifiers.digest(revoked))
     _expire(identifiers.digest(expired))
     sent = [None, "", "nonsense", _UNKNOWN, _MASTER, "ak_é" + "A" * 42, revoked, expired, f" {revoked}x"]
-    answers = [
-        client.post("/v1/agents/claim-code", headers={} if key is None else {"X-API-Key": key})
-        for key in sent
-    ]
+    answers = [client.post("/v1/agents/claim-code", headers={} if key is None else {"X-API-Key": key}) for key in sent]
     assert {answer.status_code for answer in answers} == {401}
     bodies = [{**answer.get_json(), "request_id": ""} for answer in answers]
     assert all(body == bodies[0] for body in bodies)
@@ -133,9 +130,7 @@ def test_without_a_guard_there_is_no_principal(app: Flask) -> None:
             guards.current_master_key()
 
 
-def test_the_rate_limit_of_one_key_does_not_affect_others(
-    app: Flask, client: FlaskClient, register: Register
-) -> None:
+def test_the_rate_limit_of_one_key_does_not_affect_others(app: Flask, client: FlaskClient, register: Register) -> None:
     change_settings(app, rate_limit_per_key="3 per minute")
     flooding, other = register()["apiKey"], register()["apiKey"]
 

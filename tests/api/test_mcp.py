@@ -61,14 +61,10 @@ def test_an_agent_registers_without_a_key_and_then_reads_its_wallet_with_the_one
     assert [each["id"] for each in listed["wallets"]] == [made["structuredContent"]["wallet"]["id"]]
 
 
-@pytest.mark.parametrize(
-    "tool", ["get_balances", "get_transactions", "get_controls", "search_catalog", "get_usage"]
-)
+@pytest.mark.parametrize("tool", ["get_balances", "get_transactions", "get_controls", "search_catalog", "get_usage"])
 def test_results_match_the_schemas_that_are_listed(agent: Agent, tool: str) -> None:
     described = tools(agent.client)[tool]
-    arguments = (
-        {"wallet_id": agent.wallet_id} if "wallet_id" in described["inputSchema"].get("required", []) else {}
-    )
+    arguments = {"wallet_id": agent.wallet_id} if "wallet_id" in described["inputSchema"].get("required", []) else {}
     result = call(agent.client, tool, agent.key, **arguments)
     assert result["isError"] is False, result
     jsonschema.validate(result["structuredContent"], described["outputSchema"])

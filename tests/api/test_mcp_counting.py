@@ -44,9 +44,7 @@ def agent(build_app: Callable[..., Flask], sqlite_url: str) -> Any:
 
 
 @pytest.mark.parametrize("message", _MESSAGES, ids=str)
-def test_a_message_with_a_key_counts_once_and_the_limit_refuses_it_before_any_work(
-    message: Any, agent: Agent
-) -> None:
+def test_a_message_with_a_key_counts_once_and_the_limit_refuses_it_before_any_work(message: Any, agent: Agent) -> None:
     for _ in range(_LIMIT):
         assert send(agent.client, message, key=agent.key).status_code != 429
     refusal = send(agent.client, message, key=agent.key)

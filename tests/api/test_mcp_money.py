@@ -42,8 +42,7 @@ def transfer(agent: Agent, amount: str, client: FlaskClient | None = None, **mor
 def ids(agent: Agent) -> list[str]:
     """Return the ids of the transfers that were made."""
     return [
-        each["id"]
-        for each in agent.get(f"{agent.wallet_url}/transactions", type="transfer").get_json()["transactions"]
+        each["id"] for each in agent.get(f"{agent.wallet_url}/transactions", type="transfer").get_json()["transactions"]
     ]
 
 
@@ -134,9 +133,7 @@ def test_one_transaction_is_read_by_the_tool_that_lists_them(agent: Agent) -> No
     assert missing["structuredContent"]["code"] == "INVALID_INPUT"
 
 
-def test_a_model_that_retries_at_random_moves_each_amount_once(
-    agent: Agent, chains: dict[ChainName, EvmChain]
-) -> None:
+def test_a_model_that_retries_at_random_moves_each_amount_once(agent: Agent, chains: dict[ChainName, EvmChain]) -> None:
     choices = random.Random(27)
     amounts = ["0.5", "1.25", "3"]
     for number, amount in enumerate(amounts):

@@ -129,9 +129,7 @@ def test_unassigned_statuses_of_a_service_create_no_series(
     for status in (299, 298, 777, 418, 204):
         client.get(f"/forwarded/{status}")
     found = read(client)
-    by_status = {
-        dict(labels)["status"]: n for (name, labels), n in found.items() if name == "purser_requests_total"
-    }
+    by_status = {dict(labels)["status"]: n for (name, labels), n in found.items() if name == "purser_requests_total"}
     assert by_status == {"2xx": 2, "7xx": 1, "418": 1, "204": 1}
 
 
@@ -188,9 +186,7 @@ def test_a_fork_counts_from_zero_and_needs_no_lock_of_its_parent(store: InMemory
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_no_bucket_is_missing_in_a_store_that_was_emptied(
-    counted: Flask, store: InMemoryCounterStore
-) -> None:
+def test_no_bucket_is_missing_in_a_store_that_was_emptied(counted: Flask, store: InMemoryCounterStore) -> None:
     counters.RPC_SECONDS.labels("base", "1").observe(1)
     counters.flush(store)
     store.sums.clear()
@@ -218,9 +214,7 @@ def test_no_bucket_is_missing_in_a_store_that_was_emptied(
     assert [dict(labels)["le"] for labels in names] == bounds
 
 
-def test_credits_are_exact_and_unreadable_figures_are_absent(
-    counted: Flask, store: InMemoryCounterStore
-) -> None:
+def test_credits_are_exact_and_unreadable_figures_are_absent(counted: Flask, store: InMemoryCounterStore) -> None:
     client = counted.test_client()
     for _ in range(3):
         register(client)
@@ -236,9 +230,7 @@ def test_a_scrape_makes_no_call_to_a_chain(
     build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode
 ) -> None:
     chain = evm_chain(base_node)
-    app = build_app(
-        sqlite_url, chains={ChainName.BASE: chain}, facilitators={ChainName.BASE: facilitator_of(chain)}
-    )
+    app = build_app(sqlite_url, chains={ChainName.BASE: chain}, facilitators={ChainName.BASE: facilitator_of(chain)})
     with app.app_context():
         payment_jobs.check_gas_reserves()
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -324,9 +316,7 @@ def test_every_metric_is_measured_and_documented(
             exchange.json(chat_answer())
 
         upstream.behave = slowly
-        calling = threading.Thread(
-            target=replace(agent, client=app.test_client()).post, args=[CHAT, QUESTION]
-        )
+        calling = threading.Thread(target=replace(agent, client=app.test_client()).post, args=[CHAT, QUESTION])
         calling.start()
         upstream.await_asked()
         before = read(client)
@@ -337,9 +327,7 @@ def test_every_metric_is_measured_and_documented(
         labels_by_name = emitted(client)
 
     failures = {labels: n for (name, labels), n in found.items() if name == "purser_rpc_failures_total"}
-    assert (
-        sum(n for labels, n in failures.items() if {("chain", "base"), ("endpoint", "1")} <= set(labels)) >= 1
-    )
+    assert sum(n for labels, n in failures.items() if {("chain", "base"), ("endpoint", "1")} <= set(labels)) >= 1
     assert not [labels for labels in failures if {("chain", "base"), ("endpoint", "2")} <= set(labels)]
     assert value(found, "rpc_seconds_count", chain="base", endpoint="2") >= 1
     timed = {"upstream": "127.0.0.1", "outcome": "2xx"}

@@ -77,9 +77,7 @@ def later(minutes: float) -> time_machine.travel:
     return time_machine.travel(clock.now() + timedelta(minutes=minutes), tick=True)
 
 
-def test_a_hundred_requests_are_three_mails_and_all_are_in_the_next_ones(
-    agent: Agent, mailbox: Mailbox
-) -> None:
+def test_a_hundred_requests_are_three_mails_and_all_are_in_the_next_ones(agent: Agent, mailbox: Mailbox) -> None:
     targets.add_email(owner_of(agent), ADDRESS, types=["approval.*"])
     ids = []
     for _ in range(10):

@@ -115,27 +115,21 @@ def test_what_a_mail_server_does_is_one_of_three_outcomes(
     mailbox: Mailbox, server: str, expected: type[PortError]
 ) -> None:
     mailbox.refuses = True
-    mailer = SmtpMailer(
-        f"smtp://127.0.0.1:{free_port() if server == 'away' else mailbox.port}", sender=SENDER
-    )
+    mailer = SmtpMailer(f"smtp://127.0.0.1:{free_port() if server == 'away' else mailbox.port}", sender=SENDER)
     with pytest.raises(expected):
         mailer.send(OWNER, subject="x", text="x", message_id="x")
 
 
 def test_an_event_that_cannot_be_sent_at_all_is_a_failed_attempt(agent: Agent) -> None:
     with receiver() as target:
-        made = targets.add(
-            owner_of(agent), TargetKind.WEBHOOK, url=target.url, types=["*"], description="", secret="x"
-        )
+        made = targets.add(owner_of(agent), TargetKind.WEBHOOK, url=target.url, types=["*"], description="", secret="x")
         event_id = record(agent)
         deliver()
         assert notices(event_id) == [("pending", None, "internal_error")]
         assert targets.get(owner_of(agent), made.id).status == "enabled"
 
 
-def test_a_browser_decrypts_the_event_and_the_service_signs_for_the_push_service(
-    agent: Agent, push_key: str
-) -> None:
+def test_a_browser_decrypts_the_event_and_the_service_signs_for_the_push_service(agent: Agent, push_key: str) -> None:
     browser = Browser()
     with receiver(lambda _asked: Reply(b"", 201)) as push_service:
         targets.add_browser(owner_of(agent), **browser.subscription(push_service.url), types=["wallet.*"])
@@ -157,9 +151,7 @@ def test_a_browser_decrypts_the_event_and_the_service_signs_for_the_push_service
 
 def test_a_subscription_that_ended_is_disabled(agent: Agent) -> None:
     with receiver(lambda _asked: Reply(b"", 404)) as push_service:
-        made = targets.add_browser(
-            owner_of(agent), **Browser().subscription(push_service.url), types=["wallet.*"]
-        )
+        made = targets.add_browser(owner_of(agent), **Browser().subscription(push_service.url), types=["wallet.*"])
         record(agent)
         deliver()
     assert targets.get(owner_of(agent), made.id, kind=TargetKind.WEB_PUSH).status == "disabled"
@@ -179,9 +171,7 @@ def test_an_event_that_is_too_large_for_a_push_message_is_sent_without_its_data(
     assert (browser.decrypt(asked.body)["id"], browser.decrypt(asked.body)["data"]) == (event_id, {})
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"p256dh": "AAAA"}, {"auth": "AAAA"}, {"endpoint": "ftp://push.example.com"}]
-)
+@pytest.mark.parametrize("wrong", [{"p256dh": "AAAA"}, {"auth": "AAAA"}, {"endpoint": "ftp://push.example.com"}])
 def test_a_malformed_subscription_is_refused(agent: Agent, wrong: dict[str, str]) -> None:
     given = {**Browser().subscription("https://push.example.com/x"), **wrong}
     with pytest.raises(InvalidInput):

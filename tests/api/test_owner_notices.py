@@ -137,9 +137,7 @@ def test_an_address_is_not_flooded_with_links(app: Flask, home: Home) -> None:
     assert len(home.mailbox.received) == 3
 
 
-@pytest.mark.parametrize(
-    "typed", ["", "ada", "ada@home.example.org, bob@home.example.org", "a@b.org\r\nBcc: x@y.org"]
-)
+@pytest.mark.parametrize("typed", ["", "ada", "ada@home.example.org, bob@home.example.org", "a@b.org\r\nBcc: x@y.org"])
 def test_what_is_no_address_gets_no_message(home: Home, typed: str) -> None:
     refused = home.owner.send(home.owner.get(home.page), f"{home.page}/email", email=typed)
     assert refused.status_code == 400
@@ -208,9 +206,7 @@ def test_only_the_owner_sees_and_changes_the_targets(app: Flask, home: Home) -> 
     [target_id] = set(re.findall(r'name="target_id" value="([^"]+)"', home.owner.get(home.page).text))
     token = re.findall(r'csrf_token" value="([^"]+)', other.owner.get(other.page).text)[0]
     for action in ("test", "remove"):
-        answer = other.owner.client.post(
-            f"{other.page}/{action}", data={"csrf_token": token, "target_id": target_id}
-        )
+        answer = other.owner.client.post(f"{other.page}/{action}", data={"csrf_token": token, "target_id": target_id})
         assert answer.status_code == 404
     assert home.listed() == [f"mailto:{ADDRESS}"]
     assert person(app).get(home.page).status_code == 303

@@ -139,9 +139,7 @@ def test_wrong_owner_keys_lock_the_network_but_not_claims(app: Flask) -> None:
     locked = eve.sign_in(ada.key)
     assert locked.status_code == 429
     assert int(locked.headers["Retry-After"]) > 0
-    assert "Set-Cookie" not in locked.headers or "purser_owner" not in str(
-        locked.headers.getlist("Set-Cookie")
-    )
+    assert "Set-Cookie" not in locked.headers or "purser_owner" not in str(locked.headers.getlist("Set-Cookie"))
     # A signed-in owner can still freeze, but not guess the key.
     page = ada.get(page_of(made))
     assert ada.send(page, f"{page_of(made)}/freeze").status_code == 303
@@ -188,9 +186,7 @@ def test_a_form_without_its_csrf_token_changes_nothing(app: Flask) -> None:
     good = forms_of(page)[f"{page_of(made)}/freeze"]["csrf_token"]
     for path in ("freeze", "lock", "keys/rotate", f"wallets/{made['wallet']['id']}/limits"):
         for token in tokens:
-            answer = ada.client.post(
-                f"{page_of(made)}/{path}", data={"csrf_token": token, "owner_key": ada.key}
-            )
+            answer = ada.client.post(f"{page_of(made)}/{path}", data={"csrf_token": token, "owner_key": ada.key})
             assert answer.status_code == 403
         answer = ada.client.post(
             f"{page_of(made)}/{path}",
@@ -466,9 +462,7 @@ def test_a_replaced_owner_key_is_invalid_in_sessions_and_repeated_claims(app: Fl
     assert new[0] != old
     assert thief.get(page_of(made)).status_code == 303
     assert person(app).sign_in(old).status_code == 403
-    repeated = app.test_client().post(
-        "/v1/device/claim", json={"code": made["claimCode"], "email": "ada@example.org"}
-    )
+    repeated = app.test_client().post("/v1/device/claim", json={"code": made["claimCode"], "email": "ada@example.org"})
     assert repeated.status_code == 409
     # The page that responded still works, and so does the new key.
     assert ada.send(answer, f"{keys}/show", owner_key=new[0]).status_code == 200
@@ -520,9 +514,7 @@ def test_the_page_shows_repetitions_of_the_claim_until_the_owner_key_is_replaced
     assert "agent's claim was repeated" not in ada.get(page_of(made)).text
     body = {"code": made["claimCode"], "email": "ada@example.org"}
     for address in ("203.0.113.77", "2001:db8:0:1::9"):
-        answer = app.test_client().post(
-            "/v1/device/claim", json=body, environ_overrides={"REMOTE_ADDR": address}
-        )
+        answer = app.test_client().post("/v1/device/claim", json=body, environ_overrides={"REMOTE_ADDR": address})
         assert answer.status_code == 200
     page = ada.get(page_of(made))
     assert "This agent's claim was repeated." in page.text
@@ -599,9 +591,7 @@ def test_names_are_escaped_in_pages(app: Flask) -> None:
         )
     ]  # fmt: skip
     pages.append(
-        ada.send(
-            ada.get(path), f"{path}/unlock" if f"{path}/unlock" in forms_of(ada.get(path)) else f"{path}/lock"
-        )
+        ada.send(ada.get(path), f"{path}/unlock" if f"{path}/unlock" in forms_of(ada.get(path)) else f"{path}/lock")
     )
     assert [page.status_code for page in pages] == [200] * (len(pages) - 1) + [303]
     for page in pages:

@@ -119,9 +119,7 @@ def test_the_registration_command_of_the_front_page_works(client: FlaskClient) -
 
 
 def test_the_reference_is_the_openapi_document(client: FlaskClient) -> None:
-    found = re.search(
-        r'<script type="application/json" id="openapi">(.*?)</script>', client.get("/docs").text
-    )
+    found = re.search(r'<script type="application/json" id="openapi">(.*?)</script>', client.get("/docs").text)
     assert found
     assert json.loads(found[1]) == client.get("/openapi.json").get_json()
     # A service's text could otherwise end the element.
@@ -169,9 +167,7 @@ def test_llms_txt_names_only_existing_paths_and_filters(client: FlaskClient) -> 
     documented = re.findall(r"(GET|POST|PUT) http://purser\.test(/v1/[\w/{}.-]+[\w}])(?:\?(\S+))?", text)
     assert len(documented) >= 8
     for method, path_shown, query in documented:
-        path = path_shown.replace("{wallet.id}", "{wallet_id}").replace(
-            "{funding_request_id}", "{transaction_id}"
-        )
+        path = path_shown.replace("{wallet.id}", "{wallet_id}").replace("{funding_request_id}", "{transaction_id}")
         operation = operations[method, path]
         assert {pair.partition("=")[0] for pair in filter(None, query.split("&"))} <= operation.queries
 
@@ -186,9 +182,7 @@ def test_llms_txt_names_only_existing_body_fields(client: FlaskClient) -> None:
         assert json.loads(body).keys() <= operation.body_fields
 
 
-def test_automatic_funding_is_documented_in_the_sandbox_only(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_automatic_funding_is_documented_in_the_sandbox_only(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     texts = {}
     for network in ("sandbox", "mainnet"):
         application = build_app(sqlite_url, settings={"network": network, "encryption_keys": key_of(network)})

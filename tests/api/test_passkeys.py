@@ -90,9 +90,7 @@ def ada(new_owner: Callable[[], OwnerWithDevice]) -> OwnerWithDevice:
     return owner
 
 
-@pytest.mark.parametrize(
-    "app", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-)
+@pytest.mark.parametrize("app", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_a_passkey_is_added_signs_in_confirms_and_is_removed(app: Flask, ada: OwnerWithDevice) -> None:
     assert "Phone" in ada.browser.get(f"{ada.page}/passkeys").text
     elsewhere = person(app)
@@ -139,9 +137,7 @@ def test_a_passkey_that_changes_whether_it_can_be_copied_is_another_key(
     assert owner.sign_in(person(app)).status_code == 303
 
 
-def test_a_passkey_of_an_earlier_release_is_bound_to_what_it_says_first(
-    app: Flask, ada: OwnerWithDevice
-) -> None:
+def test_a_passkey_of_an_earlier_release_is_bound_to_what_it_says_first(app: Flask, ada: OwnerWithDevice) -> None:
     with unit_of_work() as session:
         session.execute(update(OwnerPasskey).values(backup_eligible=None))
     ada.device.backup_eligible = True

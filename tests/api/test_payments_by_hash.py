@@ -57,9 +57,7 @@ def paid(open_shop: Shop, node: EvmNode, units: int = PRICE, **more: Any) -> str
     chain = ChainName(node.name)
     real: EvmChain = open_shop.app.state.ports.chains[chain]
     person = more.get("person") or person_with(node)
-    done = pay(
-        real, person, more.get("to") or open_shop.recipient(chain), units, token=more.get("token", USDC)
-    )
+    done = pay(real, person, more.get("to") or open_shop.recipient(chain), units, token=more.get("token", USDC))
     node.mine(6)
     return done.tx_hash
 
@@ -126,16 +124,12 @@ def test_insufficient_payments_are_refused_and_not_consumed(open_shop: Shop, bas
     recipient = person_with(base_node)
     found = {
         "one unit short": refusal(open_shop, by_hash(paid(open_shop, base_node, PRICE - 1), BASE)),
-        "another recipient": refusal(
-            open_shop, by_hash(paid(open_shop, base_node, to=recipient.address), BASE)
-        ),
+        "another recipient": refusal(open_shop, by_hash(paid(open_shop, base_node, to=recipient.address), BASE)),
         "another token": refusal(open_shop, by_hash(paid(open_shop, base_node, 10**15, token=ETH), BASE)),
         "another chain": refusal(open_shop, by_hash(paid(open_shop, base_node), ETHEREUM)),
         "no transaction": refusal(open_shop, by_hash("0x" + "12" * 32, BASE)),
         "not a hash": refusal(open_shop, {"X-Payment": "yes"}),
-        "unknown chain": refusal(
-            open_shop, by_hash("0x" + "12" * 32, BASE) | {"X-Payment-Chain": "dogecoin"}
-        ),
+        "unknown chain": refusal(open_shop, by_hash("0x" + "12" * 32, BASE) | {"X-Payment-Chain": "dogecoin"}),
     }
     assert found == {
         "one unit short": ("PAYMENT_INVALID", "amount_too_low"),

@@ -85,9 +85,7 @@ def test_a_chain_with_a_fee_above_the_price_is_not_offered(
     expensive = base_shop.ask()
     assert networks(expensive) == []
     instructions = expensive.get_json()["payment"]["instructions"]
-    assert instructions.startswith(
-        "Signed payments are not accepted on base at the moment, since the network fee"
-    )
+    assert instructions.startswith("Signed payments are not accepted on base at the moment, since the network fee")
     assert "x402 client" not in instructions
     # The price of a more expensive call still covers it.
     body = {"model": "gpt-5", "messages": [], "max_tokens": 40_000}
@@ -95,9 +93,7 @@ def test_a_chain_with_a_fee_above_the_price_is_not_offered(
     assert networks(covered) == ["eip155:908453"]
 
 
-def test_a_fee_rise_between_terms_and_payment_consumes_nothing(
-    base_shop: Shop, own_base_node: EvmNode
-) -> None:
+def test_a_fee_rise_between_terms_and_payment_consumes_nothing(base_shop: Shop, own_base_node: EvmNode) -> None:
     terms = offered(base_shop.ask())
     headers = signed_headers(terms, EvmPayer(own_base_node).authorize(terms))
     own_base_node.rpc("anvil_setNextBlockBaseFeePerGas", hex(GWEI // 10))

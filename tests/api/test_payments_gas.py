@@ -73,9 +73,7 @@ def risks() -> list[SettlementRisk]:
         return list(session.scalars(select(SettlementRisk)))
 
 
-def test_a_contract_with_unknown_code_makes_the_service_submit_nothing(
-    scene: Scene, own_base_node: EvmNode
-) -> None:
+def test_a_contract_with_unknown_code_makes_the_service_submit_nothing(scene: Scene, own_base_node: EvmNode) -> None:
     unpaid = scene.shop.ask()
     payer, headers = EvmPayer(own_base_node), []
     for code in (ACCEPTS_AT_NO_PRICE, ACCEPTS_ALL):
@@ -163,9 +161,7 @@ def test_many_payers_together_burn_no_more_than_the_days_budget_and_keys_still_p
     assert scene.shop.ask(key).status_code == 200
 
 
-def test_several_payments_on_one_balance_are_not_submitted_together(
-    scene: Scene, own_base_node: EvmNode
-) -> None:
+def test_several_payments_on_one_balance_are_not_submitted_together(scene: Scene, own_base_node: EvmNode) -> None:
     payer = EvmPayer(own_base_node, dollars=0.015)
     assert scene.shop.ask(payer.pays(scene.shop.ask())).status_code == 503
     scene.hold()
@@ -177,9 +173,7 @@ def test_several_payments_on_one_balance_are_not_submitted_together(
     assert scene.submissions() == 2
 
 
-def test_a_payment_that_is_valid_from_now_on_is_to_be_presented_again(
-    scene: Scene, own_base_node: EvmNode
-) -> None:
+def test_a_payment_that_is_valid_from_now_on_is_to_be_presented_again(scene: Scene, own_base_node: EvmNode) -> None:
     payer = EvmPayer(own_base_node)
     latest = int(own_base_node.rpc("eth_getBlockByNumber", "latest", False)["timestamp"], 16)  # noqa: FBT003 - JSON-RPC
     with time_machine.travel(latest, tick=True):
@@ -194,9 +188,7 @@ HANDLER_SLOT = "0x6c9a6c4a39284e37ed1cf53d337577d14212a4870fb976a4366c693b939918
 
 
 @pytest.mark.parametrize("changed", ["singleton", "handler", "proxy", "owner signs as a contract"])
-def test_a_safe_that_runs_foreign_code_is_not_submitted(
-    scene: Scene, own_base_node: EvmNode, changed: str
-) -> None:
+def test_a_safe_that_runs_foreign_code_is_not_submitted(scene: Scene, own_base_node: EvmNode, changed: str) -> None:
     payer = SafePayer(own_base_node, is_deployed=True)
     evil = EvmPayer(own_base_node).address
     own_base_node.rpc("anvil_setCode", evil, ACCEPTS_ALL)

@@ -36,9 +36,7 @@ OTHER = "/v1/gateway/brave/web/search?q=another"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def scene(
-    request: pytest.FixtureRequest, build_app: Callable[..., Flask], own_base_node: EvmNode
-) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, build_app: Callable[..., Flask], own_base_node: EvmNode) -> Iterator[Scene]:
     url = request.getfixturevalue(f"{request.param}_url")
     with held_shop(build_app, url, own_base_node, evm_chain(own_base_node)) as made:
         yield made
@@ -103,9 +101,7 @@ def test_a_payment_that_is_not_settled_yet_is_not_asked_for_again_in_version_1(
         assert (scene.submissions(), scene.received()) == (1, PRICE)
 
 
-def test_an_open_payment_serves_no_other_payer_and_no_other_request(
-    scene: Scene, own_base_node: EvmNode
-) -> None:
+def test_an_open_payment_serves_no_other_payer_and_no_other_request(scene: Scene, own_base_node: EvmNode) -> None:
     payer, other = EvmPayer(own_base_node), EvmPayer(own_base_node)
     unpaid = scene.shop.ask()
     scene.hold()

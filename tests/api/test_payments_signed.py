@@ -417,8 +417,5 @@ def test_a_settlement_key_of_an_agents_wallet_disables_signed_payments_only(
     with shop(build_app, sqlite_url, chains, x402_settlement_key_evm="0x" + bytes(own.key).hex()) as made:
         answer = made.ask()
         assert (answer.status_code, answer.get_json()["code"]) == (402, "PAYMENT_REQUIRED")
-        assert (
-            "PAYMENT-REQUIRED" not in answer.headers
-            or not decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
-        )
+        assert "PAYMENT-REQUIRED" not in answer.headers or not decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
         assert "settlement_key_in_use" in made.app.test_cli_runner().invoke(args=["treasury", "show"]).output

@@ -140,9 +140,7 @@ def test_one_agent_is_shown_with_all_its_wallets(ops: Operator) -> None:
     assert [entry.subject_id for entry in entries(action="agent.shown")] == [agent.id]
 
 
-@pytest.mark.parametrize(
-    "agent_id", [UNKNOWN, "x", "%00", UNKNOWN.replace("-", ""), UNKNOWN.upper()[:-1] + "G"]
-)
+@pytest.mark.parametrize("agent_id", [UNKNOWN, "x", "%00", UNKNOWN.replace("-", ""), UNKNOWN.upper()[:-1] + "G"])
 def test_an_unknown_or_malformed_agent_is_404_everywhere(ops: Operator, agent_id: str) -> None:
     for method, path, body in (
         ("GET", "", None), ("PATCH", "", {"name": "n"}), ("DELETE", "", None), ("POST", "/rotate-key", {}),
@@ -280,9 +278,7 @@ def test_a_repeated_request_creates_nothing_again(ops: Operator) -> None:
 
 
 @pytest.mark.parametrize("is_rebuilt", [False, True])
-def test_a_replay_that_shows_a_key_is_recorded_or_refused(
-    app: Flask, ops: Operator, *, is_rebuilt: bool
-) -> None:
+def test_a_replay_that_shows_a_key_is_recorded_or_refused(app: Flask, ops: Operator, *, is_rebuilt: bool) -> None:
     agent = ops.make_agent()
     shown: list[str] = []
     for path, body in (
@@ -456,9 +452,7 @@ def test_an_open_claim_code_is_revoked_and_a_new_one_can_be_requested(ops: Opera
     assert ops.delete(path).get_json() == {"agentId": made["agentId"], "revoked": True}
     assert ops.delete(path).get_json()["revoked"] is False
     assert ops.client.get("/v1/device/info", query_string={"code": made["claimCode"]}).status_code == 404
-    code = ops.client.post("/v1/agents/claim-code", headers={"X-API-Key": made["apiKey"]}).get_json()[
-        "claimCode"
-    ]
+    code = ops.client.post("/v1/agents/claim-code", headers={"X-API-Key": made["apiKey"]}).get_json()["claimCode"]
     assert ops.client.post("/v1/device/claim", json={"code": code}).status_code == 200
     assert ops.delete(path).get_json()["revoked"] is False
 

@@ -30,9 +30,7 @@ def ops(client: FlaskClient) -> Operator:
 
 
 def controls(agent: Agent, wallet_id: str | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = agent.get(f"/v1/wallets/{wallet_id or agent.wallet_id}/controls").get_json()[
-        "controls"
-    ]
+    found: dict[str, Any] = agent.get(f"/v1/wallets/{wallet_id or agent.wallet_id}/controls").get_json()["controls"]
     return found
 
 
@@ -62,9 +60,7 @@ def test_controls_are_set_for_all_wallets_of_an_agent_and_omitted_fields_are_kep
 
 
 @pytest.mark.parametrize("fleet_of", [None, "agent_ids", "all"])
-def test_a_wallet_without_controls_is_never_locked_without_limits(
-    ops: Operator, fleet_of: str | None
-) -> None:
+def test_a_wallet_without_controls_is_never_locked_without_limits(ops: Operator, fleet_of: str | None) -> None:
     agent = register(ops.client)
     second = agent.post("/v1/wallets", {}).get_json()["id"]
     if fleet_of is None:
@@ -92,10 +88,7 @@ def test_a_lock_binds_the_agent_and_future_wallets_but_not_the_operator(ops: Ope
     agent = register(ops.client)
     path = f"/agents/{agent.id}/controls"
     ops.put(path, {"daily_limit_usd": 7, "locked": True})
-    assert (
-        agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 8}).get_json()["code"]
-        == "CONTROLS_LOCKED"
-    )
+    assert agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 8}).get_json()["code"] == "CONTROLS_LOCKED"
     assert agent.put(f"{agent.wallet_url}/controls", {"daily_limit_usd": 6}).status_code == 200
     assert agent.delete(agent.wallet_url).get_json()["code"] == "CONTROLS_LOCKED"
     made = agent.post("/v1/wallets", {}).get_json()
@@ -194,9 +187,7 @@ def test_all_agents_are_changed_over_several_calls(ops: Operator, monkeypatch: p
 
 
 @pytest.mark.parametrize("after", ["", "x", "zzz", "\x00", 5, [UNKNOWN]])
-def test_a_fleet_cursor_must_be_an_id(
-    database_url: str, build_app: Callable[..., Flask], after: object
-) -> None:
+def test_a_fleet_cursor_must_be_an_id(database_url: str, build_app: Callable[..., Flask], after: object) -> None:
     with build_app(database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agent = register(context.app.test_client())
@@ -210,14 +201,9 @@ def test_a_fleet_change_takes_few_statements_for_fifty_agents(ops: Operator) -> 
     agents = [register(ops.client) for _ in range(50)]
     ids = [agent.id for agent in agents]
     with statements() as few:
-        assert (
-            len(ops.put("/controls", {"agent_ids": ids[:2], "daily_limit_usd": 1}).get_json()["changed"]) == 2
-        )
+        assert len(ops.put("/controls", {"agent_ids": ids[:2], "daily_limit_usd": 1}).get_json()["changed"]) == 2
     with statements() as many:
-        assert (
-            len(ops.put("/controls", {"agent_ids": ids[2:], "daily_limit_usd": 1}).get_json()["changed"])
-            == 48
-        )
+        assert len(ops.put("/controls", {"agent_ids": ids[2:], "daily_limit_usd": 1}).get_json()["changed"]) == 48
     assert len(many) == len(few)
 
 

@@ -160,9 +160,7 @@ def test_a_truncated_audit_trail_with_a_forged_head_is_detected(ops: Operator) -
     assert "was not written by this service" in cut[0]
 
 
-def test_an_audit_trail_restored_to_an_earlier_state_is_detected_by_a_recorded_head(
-    app: Flask, ops: Operator
-) -> None:
+def test_an_audit_trail_restored_to_an_earlier_state_is_detected_by_a_recorded_head(app: Flask, ops: Operator) -> None:
     with read_only_unit() as session:
         earlier = dict(session.execute(select(AuditHead.__table__)).mappings().one())
     ops.make_agent()
@@ -188,9 +186,7 @@ def test_an_entry_cannot_be_forged_without_the_chain_key(ops: Operator) -> None:
     ops.make_agent()
     guessed = trail.entry_hash(b"\0" * 32, trail.GENESIS, trail.hashed_values(entries()[0]._asdict()))
     assert guessed != entries()[0].hash
-    assert "entry 1 was changed" in tampered(
-        update(AuditEntry).where(AuditEntry.number == 1).values(hash=guessed)
-    )
+    assert "entry 1 was changed" in tampered(update(AuditEntry).where(AuditEntry.number == 1).values(hash=guessed))
 
 
 def test_the_chain_key_is_sealed_and_rotates_with_the_other_secrets(app: Flask, ops: Operator) -> None:

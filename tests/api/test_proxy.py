@@ -491,9 +491,7 @@ def test_concurrent_calls_do_not_exceed_their_session(stage: Market) -> None:
 @pytest.mark.parametrize(
     ("changes", "status"), [({"domains": ["api.example.com"]}, 403), ({"domains": ["127.0.0.1"]}, 200)]
 )
-def test_a_session_permits_only_services_at_its_domains(
-    stage: Market, changes: dict[str, Any], status: int
-) -> None:
+def test_a_session_permits_only_services_at_its_domains(stage: Market, changes: dict[str, Any], status: int) -> None:
     assert stage.call(headers={"X-Session-Id": _session(stage, 1, **changes)}).status_code == status
 
 
@@ -545,9 +543,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_charged(stage: Market)
 
 def test_a_request_sent_by_the_proxy_is_refused_on_every_route(stage: Market) -> None:
     for path in (f"/v1/proxy/{stage.id}/x", "/v1/wallets", "/v1/agents/register", "/v1/health"):
-        answer = stage.buyer.client.get(
-            path, headers={**stage.buyer.headers(), "X-Gateway-Signature": "v1=00"}
-        )
+        answer = stage.buyer.client.get(path, headers={**stage.buyer.headers(), "X-Gateway-Signature": "v1=00"})
         assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT"), path
     assert stage.upstream.asked == []
 
@@ -575,9 +571,7 @@ def _begun(stage: Market) -> CreditsMeter:
     caller = find_principal(stage.buyer.key)
     assert caller is not None
     g.request_id = "the request of this call"
-    meter = CreditsMeter(
-        services.callable_service(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x"
-    )
+    meter = CreditsMeter(services.callable_service(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x")
     meter.begin(UpstreamRequest("GET", "http://service.test", "/x", [], b""))
     return meter
 
@@ -696,9 +690,7 @@ class _BrokenUpstream:
         """Do nothing: no connection is open."""
 
 
-def test_an_internal_error_releases_the_hold_immediately(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_an_internal_error_releases_the_hold_immediately(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     answer = _BrokenResponse()
     app = build_app(sqlite_url, public_upstream=_BrokenUpstream(answer))
     with app.app_context():

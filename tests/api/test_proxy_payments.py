@@ -125,9 +125,7 @@ def test_a_transaction_hash_pays_as_well(stage: Market, base_node: EvmNode) -> N
     ],
     ids=["path", "query", "method", "body"],
 )
-def test_a_payment_pays_for_no_other_request(
-    stage: Market, payer: EvmPayer, changed: Mapping[str, Any]
-) -> None:
+def test_a_payment_pays_for_no_other_request(stage: Market, payer: EvmPayer, changed: Mapping[str, Any]) -> None:
     stage.behave(lambda exchange: exchange.json({}, 500))
     headers = payer.pays(ask(stage))
     assert ask(stage, headers).status_code == 500
@@ -137,9 +135,7 @@ def test_a_payment_pays_for_no_other_request(
     assert_paid_calls(stage, 1)
 
 
-def test_a_payment_for_a_cheap_service_does_not_pay_for_an_expensive_one(
-    stage: Market, payer: EvmPayer
-) -> None:
+def test_a_payment_for_a_cheap_service_does_not_pay_for_an_expensive_one(stage: Market, payer: EvmPayer) -> None:
     cheap = sell(stage.seller, base_url=f"{stage.upstream.url}/cheap", price_per_call_usd=0.02)
     refused = stage.app.test_client().get(f"/v1/x402/services/{cheap['id']}/x")
     answer = ask(stage, payer.pays(refused))
@@ -149,9 +145,7 @@ def test_a_payment_for_a_cheap_service_does_not_pay_for_an_expensive_one(
     assert_paid_calls(stage, 0)
 
 
-def test_a_price_that_rises_after_the_terms_is_refused_and_nothing_is_taken(
-    stage: Market, payer: EvmPayer
-) -> None:
+def test_a_price_that_rises_after_the_terms_is_refused_and_nothing_is_taken(stage: Market, payer: EvmPayer) -> None:
     headers = payer.pays(ask(stage))
     stage.change(price_per_call_usd=0.26)
     assert refusal(ask(stage, headers)) == (402, "PAYMENT_INVALID")
@@ -222,9 +216,7 @@ def test_credits_pay_first_and_a_payment_when_they_do_not_suffice(stage: Market,
         assert catalog_audit.check(session) == []
 
 
-def test_a_payment_does_not_replace_credits_where_a_session_has_to_count(
-    stage: Market, payer: EvmPayer
-) -> None:
+def test_a_payment_does_not_replace_credits_where_a_session_has_to_count(stage: Market, payer: EvmPayer) -> None:
     stage.change(price_per_call_usd=50)
     body = {"max_usd": 100, "expires_at": (clock.now() + timedelta(hours=1)).isoformat()}
     session = stage.buyer.post(f"/v1/wallets/{stage.buyer.wallet_id}/sessions", body).get_json()
@@ -254,9 +246,7 @@ def test_unknown_and_paused_services_ask_for_no_payment(stage: Market) -> None:
     assert "PAYMENT-REQUIRED" not in answer.headers
 
 
-def test_a_call_that_ended_is_counted_once_however_often_its_end_is_recorded(
-    stage: Market, payer: EvmPayer
-) -> None:
+def test_a_call_that_ended_is_counted_once_however_often_its_end_is_recorded(stage: Market, payer: EvmPayer) -> None:
     assert ask(stage, payer.pays(ask(stage))).status_code == 200
     with read_only_unit() as session:
         [payment] = session.scalars(select(Payment)).all()
@@ -288,9 +278,7 @@ def test_a_wallet_buys_from_this_catalog_like_from_any_seller(reachable: Market,
     url = f"{reachable.app.state.settings.public_url}/v1/x402/services/{reachable.id}/weather/Berlin"
     path = f"{reachable.buyer.wallet_url}/x402/fetch"
     for _ in range(2):
-        answer = reachable.buyer.post(
-            path, {"url": url, "max_amount_usd": 0.3}, Idempotency_Key="once"
-        ).get_json()
+        answer = reachable.buyer.post(path, {"url": url, "max_amount_usd": 0.3}, Idempotency_Key="once").get_json()
         assert (answer["status"], answer["body"]) == (200, '{"weather": "sunny"}')
         assert (answer["payment"]["state"], answer["payment"]["amount"]) == ("paid", "0.25")
     assert len(reachable.upstream.asked) == 1
@@ -318,9 +306,7 @@ def test_the_tool_of_mcp_is_paid_for_without_a_key(stage: Market, payer: EvmPaye
 
 
 @pytest.fixture
-def held(
-    build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
-) -> Iterator[tuple[Market, Scene]]:
+def held(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[tuple[Market, Scene]]:
     """The market, of which payments arrive at the chain when a test says so."""
     chain = FaultyChain(evm_chain(own_base_node))
     settings = {"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"}

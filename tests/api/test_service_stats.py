@@ -34,9 +34,7 @@ def service_id(each_database_url: str, build_app: Callable[..., Flask]) -> Itera
                 session.connection().exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 - our own names
 
 
-def answered(
-    service_id: str, at: datetime, *, nanos: int = 5, wallet: str | None = None, ms: int = 40
-) -> None:
+def answered(service_id: str, at: datetime, *, nanos: int = 5, wallet: str | None = None, ms: int = 40) -> None:
     with unit_of_work() as session:
         statistics.record_answered_call(
             session, service_id, wallet_id=wallet, charged_nanos=nanos, microseconds=ms * 1000, at=at

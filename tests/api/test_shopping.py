@@ -161,9 +161,7 @@ def test_an_accepted_purchase_is_queued_charged_and_executed_by_its_job(app: Fla
     assert (done["cost_usd"], done["steps"], done["max_total_usd"]) == ("0.25", 1, None)
     assert agent.spent_today() == 17
     logs = agent.get("/v1/usage").get_json()["logs"]
-    assert [(line["provider"], line["model"], line["cost_usd"]) for line in logs] == [
-        ("shopping", "buy", 0.25)
-    ]
+    assert [(line["provider"], line["model"], line["cost_usd"]) for line in logs] == [("shopping", "buy", 0.25)]
 
 
 def test_a_job_that_runs_twice_buys_once(agent: Agent, shopper: FakeShopper) -> None:
@@ -173,9 +171,7 @@ def test_a_job_that_runs_twice_buys_once(agent: Agent, shopper: FakeShopper) -> 
 
 
 @ON_BOTH
-def test_two_concurrent_workers_buy_the_same_purchase_once(
-    app: Flask, agent: Agent, shopper: FakeShopper
-) -> None:
+def test_two_concurrent_workers_buy_the_same_purchase_once(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
     purchase_id = order(agent).get_json()["id"]
     race(app, [lambda: purchase_runner.run_purchase(purchase_id)] * 4)
     assert shopper.pressed == 1
@@ -190,9 +186,7 @@ def test_a_second_authorization_of_the_same_order_is_refused(agent: Agent, shopp
 
 
 @ON_BOTH
-def test_the_same_idempotency_key_returns_the_first_response_and_buys_once(
-    agent: Agent, shopper: FakeShopper
-) -> None:
+def test_the_same_idempotency_key_returns_the_first_response_and_buys_once(agent: Agent, shopper: FakeShopper) -> None:
     first, again = order(agent, key="k"), order(agent, key="k")
     assert again.get_json() == first.get_json()
     assert again.headers["Idempotent-Replayed"] == "true"
@@ -227,9 +221,7 @@ def test_concurrent_duplicate_purchases_are_accepted_once(app: Flask, agent: Age
 
 
 @ON_BOTH
-def test_a_shop_account_is_used_by_one_purchase_at_a_time(
-    app: Flask, agent: Agent, shopper: FakeShopper
-) -> None:
+def test_a_shop_account_is_used_by_one_purchase_at_a_time(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
     first, second = order(agent).get_json()["id"], order(agent, quantity=2).get_json()["id"]
     inside: list[str] = []
 
@@ -267,9 +259,7 @@ def test_a_shop_account_is_used_by_one_purchase_at_a_time(
 def test_a_failure_reports_its_step_and_advice_and_is_charged_once_a_page_was_read(
     agent: Agent, shopper: FakeShopper, kind: FailureCode, status: str
 ) -> None:
-    shopper.fails_before_order = purchase_failure(
-        kind, "This happened.", missing=("tel",), choices=("Color: White",)
-    )
+    shopper.fails_before_order = purchase_failure(kind, "This happened.", missing=("tel",), choices=("Color: White",))
     body = bought(agent)
     assert body["status"] == status
     error = body["error"]
@@ -370,9 +360,7 @@ def test_the_wallets_limits_are_held_before_the_order(
     assert (shopper.pressed, agent.spent_today()) == (0, 0)
 
 
-def test_a_purchase_counts_against_the_session_that_it_names(
-    app: Flask, agent: Agent, shopper: FakeShopper
-) -> None:
+def test_a_purchase_counts_against_the_session_that_it_names(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
     other = register(app.test_client())
     later = (clock.now() + timedelta(hours=1)).isoformat()
 
@@ -387,10 +375,7 @@ def test_a_purchase_counts_against_the_session_that_it_names(
     )
     assert bought(agent, session_id=low)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
     assert bought(agent, session_id=enough)["status"] == "completed"
-    assert (
-        bought(agent, session_id=enough, allow_duplicate=True)["error"]["limit_code"]
-        == "SESSION_LIMIT_EXCEEDED"
-    )
+    assert bought(agent, session_id=enough, allow_duplicate=True)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
     assert (shopper.pressed, agent.spent_today()) == (1, 17)
     seen = agent.get(f"{agent.wallet_url}/sessions/{enough}").get_json()
     assert (seen["spent_usd"], seen["remaining_usd"]) == (17, 3)
@@ -399,13 +384,9 @@ def test_a_purchase_counts_against_the_session_that_it_names(
 
 
 @ON_BOTH
-def test_concurrent_purchases_never_exceed_a_limit_together(
-    app: Flask, agent: Agent, shopper: FakeShopper
-) -> None:
+def test_concurrent_purchases_never_exceed_a_limit_together(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
     agent.controls(daily_limit_usd=40)
-    ids = [
-        order(agent, credentials={"username": f"u{n}", "password": "p"}).get_json()["id"] for n in range(4)
-    ]
+    ids = [order(agent, credentials={"username": f"u{n}", "password": "p"}).get_json()["id"] for n in range(4)]
     race(app, [lambda one=one: purchase_runner.run_purchase(one) for one in ids])  # type: ignore[misc]
     assert sorted(seen(agent, one)["status"] for one in ids) == ["completed", "completed", "failed", "failed"]
     assert (shopper.pressed, agent.spent_today()) == (2, 34)
@@ -525,9 +506,7 @@ def test_an_invalid_field_is_named_and_no_secret_is_echoed(agent: Agent) -> None
     assert credits_left(agent) == 10
 
 
-def test_snake_case_aliases_and_further_address_fields_are_accepted(
-    agent: Agent, shopper: FakeShopper
-) -> None:
+def test_snake_case_aliases_and_further_address_fields_are_accepted(agent: Agent, shopper: FakeShopper) -> None:
     body = {key: value for key, value in BODY.items() if key != "shippingAddress"}
     address = {
         "name": "Ada Buyer",
@@ -666,9 +645,7 @@ def test_the_page_of_a_failure_is_for_the_operator_alone_and_deleted_after_thirt
     assert (gone.exit_code, PAGE in gone.output) == (1, False)
 
 
-@pytest.mark.parametrize(
-    "ends", ["completed", "preview", "failed", "action_required", "unknown", "cancelled"]
-)
+@pytest.mark.parametrize("ends", ["completed", "preview", "failed", "action_required", "unknown", "cancelled"])
 def test_credentials_are_deleted_at_every_end(agent: Agent, shopper: FakeShopper, ends: str) -> None:
     if ends == "failed":
         shopper.fails_before_order = purchase_failure(FailureCode.STUCK)

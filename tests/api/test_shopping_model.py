@@ -73,9 +73,7 @@ def buy(agent: Agent) -> dict[str, Any]:
     accepted = agent.post(BUY, BODY)
     assert accepted.status_code == 202, accepted.text
     purchases.buy(accepted.get_json()["id"])
-    found: dict[str, Any] = agent.get(
-        f"/v1/gateway/shopping/purchases/{accepted.get_json()['id']}"
-    ).get_json()
+    found: dict[str, Any] = agent.get(f"/v1/gateway/shopping/purchases/{accepted.get_json()['id']}").get_json()
     return found
 
 

@@ -152,9 +152,7 @@ def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key
     assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25}
 
 
-def test_no_payment_is_requested_without_a_shopping_worker(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_no_payment_is_requested_without_a_shopping_worker(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     app = build_app(sqlite_url)
     answer = app.test_client().post(BUY, json=BODY)
     assert refusal(answer) == (402, "PAYMENT_REQUIRED")

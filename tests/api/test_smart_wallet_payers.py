@@ -53,9 +53,7 @@ def reason(made: Shop, headers: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("state", ["deployed", "not deployed"])
-def test_a_wallet_that_is_a_contract_pays_once_for_one_call(
-    open_shop: Shop, base_node: EvmNode, state: str
-) -> None:
+def test_a_wallet_that_is_a_contract_pays_once_for_one_call(open_shop: Shop, base_node: EvmNode, state: str) -> None:
     payer = SafePayer(base_node, is_deployed=state == "deployed")
     headers = payer.pays(open_shop.ask())
     answer = open_shop.ask(headers)
@@ -68,9 +66,7 @@ def test_a_wallet_that_is_a_contract_pays_once_for_one_call(
     assert received(open_shop) == PRICE
 
 
-def test_another_signature_of_the_same_nonce_is_no_second_payment(
-    open_shop: Shop, base_node: EvmNode
-) -> None:
+def test_another_signature_of_the_same_nonce_is_no_second_payment(open_shop: Shop, base_node: EvmNode) -> None:
     payer = SafePayer(base_node, is_deployed=True)
     unpaid = open_shop.ask()
     terms = offered(unpaid)

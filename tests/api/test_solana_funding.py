@@ -46,9 +46,7 @@ class Stage:
     def ask(self, amount: str, currency: str, agent: Agent | None = None) -> dict[str, Any]:
         """Request a deposit, and advance time so that what follows is later."""
         asker = agent or self.agent
-        answer = asker.post(
-            f"{asker.wallet_url}/fund", {"amount": amount, "currency": currency, "chain": "solana"}
-        )
+        answer = asker.post(f"{asker.wallet_url}/fund", {"amount": amount, "currency": currency, "chain": "solana"})
         assert answer.status_code == 200, answer.get_json()
         asked: dict[str, Any] = answer.get_json()
         assert asked["deposit_address"] == asker.solana_address

@@ -95,9 +95,7 @@ def stage(
 def test_sol_and_usdc_are_swapped_with_the_exact_output_of_the_chain(stage: Stage) -> None:
     sol, dollars = stage.held()
     first = stage.swap("SOL", "USDC", "0.5").get_json()
-    assert (first.get("status"), first["input_amount"], first["chain"]) == ("confirmed", "0.5", "solana"), (
-        first
-    )
+    assert (first.get("status"), first["input_amount"], first["chain"]) == ("confirmed", "0.5", "solana"), first
     brought = parse_amount(first["output_amount"], USDC).units
     assert 74_000_000 < brought < 75_000_000
     after_sol, after_dollars = stage.held()

@@ -59,9 +59,7 @@ def commitment(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def stage(
-    build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode, commitment: str
-) -> Iterator[Stage]:
+def stage(build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode, commitment: str) -> Iterator[Stage]:
     real = chain_at(node.url, commitment=commitment)
     chain = FaultyChain(real)
     app = build_app(sqlite_url, chains={ChainName.SOLANA: chain})
@@ -117,9 +115,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "field"), BAD_FIELDS)
-def test_an_invalid_field_moves_nothing_and_is_reported(
-    change: dict[str, Any], field: str, stage: Stage
-) -> None:
+def test_an_invalid_field_moves_nothing_and_is_reported(change: dict[str, Any], field: str, stage: Stage) -> None:
     body = {"amount": "1", "currency": "USDC", "chain": "solana", "to": solana_address(), **change}
     answer = stage.agent.post(f"{stage.agent.wallet_url}/transfer", body)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
@@ -229,9 +225,7 @@ def test_the_same_idempotency_key_pays_once(stage: Stage) -> None:
     assert stage.held(to) == (0, 1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("commitment", "landed"), [("confirmed", 3), ("finalized", 40)], indirect=["commitment"]
-)
+@pytest.mark.parametrize(("commitment", "landed"), [("confirmed", 3), ("finalized", 40)], indirect=["commitment"])
 def test_a_landed_but_unsettled_transfer_is_not_deducted_twice(stage: Stage, landed: int) -> None:
     to = solana_address()
     first = stage.move("15", "USDC", to, Prefer="respond-async").get_json()

@@ -75,9 +75,7 @@ def sponsored(
     build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode, settings: dict[str, Any]
 ) -> Iterator[Sponsored]:
     chain = FaultyChain(solana_chain(node))
-    app = build_app(
-        sqlite_url, settings=settings, chains={SOLANA: chain}, facilitators={SOLANA: facilitator_of(chain)}
-    )
+    app = build_app(sqlite_url, settings=settings, chains={SOLANA: chain}, facilitators={SOLANA: facilitator_of(chain)})
     with app.app_context():
         fund_solana(node, treasury.settler(SOLANA), sol=1)
         fund_solana(node, treasury.recipient(SOLANA), sol=0, dollars=1)
@@ -87,9 +85,7 @@ def sponsored(
 
 
 @pytest.mark.parametrize("dollars", [0, 1], ids=["a new recipient", "a known recipient"])
-def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(
-    sponsored: Sponsored, dollars: int
-) -> None:
+def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(sponsored: Sponsored, dollars: int) -> None:
     to = solana_address()
     if dollars:
         fund_solana(sponsored.node, to, sol=0, dollars=dollars)

@@ -154,9 +154,7 @@ def test_a_wallet_without_ether_transfers_usdc_and_pays_the_fee_in_usdc(sponsore
 
 
 def test_a_top_up_and_a_withdrawal_need_no_ether(sponsored: Sponsored) -> None:
-    withdrawn = sponsored.agent.post(
-        f"{sponsored.agent.wallet_url}/withdraw", sponsored.order("5")
-    ).get_json()
+    withdrawn = sponsored.agent.post(f"{sponsored.agent.wallet_url}/withdraw", sponsored.order("5")).get_json()
     assert (withdrawn["status"], withdrawn["type"]) == ("confirmed", "withdrawal"), withdrawn
     body = {"wallet_id": sponsored.agent.wallet_id, "chain": "base", "amount": "7"}
     topped_up = sponsored.agent.post("/v1/credits/topup", body).get_json()

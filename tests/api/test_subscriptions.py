@@ -39,9 +39,7 @@ def subscribe(agent: Agent, service: dict[str, Any], **headers: str) -> TestResp
     return agent.post(f"/v1/catalog/{service['id']}/subscribe", {"wallet_id": agent.wallet_id}, **headers)
 
 
-def test_a_subscription_is_created_once_cancelled_and_reactivated(
-    buyer: Agent, service: dict[str, Any]
-) -> None:
+def test_a_subscription_is_created_once_cancelled_and_reactivated(buyer: Agent, service: dict[str, Any]) -> None:
     first = subscribe(buyer, service)
     expected = {
         "subscription_id": first.get_json()["subscription_id"],
@@ -103,9 +101,7 @@ def test_a_paused_service_accepts_no_subscribers_and_keeps_the_present_ones(
     assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 1
 
 
-def test_unsubscribing_from_a_paused_service_works(
-    buyer: Agent, seller: Agent, service: dict[str, Any]
-) -> None:
+def test_unsubscribing_from_a_paused_service_works(buyer: Agent, seller: Agent, service: dict[str, Any]) -> None:
     subscribe(buyer, service)
     seller.put(f"/v1/services/{service['id']}", {"status": "paused"})
     path = f"/v1/catalog/{service['id']}/subscribe"
@@ -124,9 +120,7 @@ def test_a_repeated_request_returns_the_first_response(buyer: Agent, service: di
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-def test_subscribers_are_counted_while_they_are_active(
-    buyer: Agent, seller: Agent, service: dict[str, Any]
-) -> None:
+def test_subscribers_are_counted_while_they_are_active(buyer: Agent, seller: Agent, service: dict[str, Any]) -> None:
     subscribe(buyer, service)
     subscribe(seller, service)
     path = f"/v1/services/{service['id']}"
@@ -152,9 +146,7 @@ def test_deleting_a_wallet_cancels_its_subscriptions_and_no_others(
     assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 2
 
 
-def test_a_wallet_keeps_its_subscriptions_if_its_deletion_fails(
-    buyer: Agent, service: dict[str, Any]
-) -> None:
+def test_a_wallet_keeps_its_subscriptions_if_its_deletion_fails(buyer: Agent, service: dict[str, Any]) -> None:
     subscribe(buyer, service)
     assert buyer.delete(f"/v1/wallets/{service['id']}").status_code == 404
     assert buyer.get("/v1/subscriptions").get_json()["subscriptions"][0]["status"] == "active"

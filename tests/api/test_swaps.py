@@ -217,9 +217,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "field"), BAD_FIELDS)
-def test_an_invalid_field_swaps_nothing_and_is_reported(
-    change: dict[str, Any], field: str, agent: Agent
-) -> None:
+def test_an_invalid_field_swaps_nothing_and_is_reported(change: dict[str, Any], field: str, agent: Agent) -> None:
     body = {"chain": "base", "input_token": "USDC", "output_token": "ETH", "amount": "1", **change}
     answer = agent.post(f"{agent.wallet_url}/swap", body)
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
@@ -470,9 +468,7 @@ def test_the_output_of_a_swap_fulfils_no_funding_request(faulty: Faulty) -> None
 
 def test_a_swap_by_a_tool_is_made_once_however_often_it_is_retried(agent: Agent, base: EvmChain) -> None:
     order = {"wallet_id": agent.wallet_id, "chain": "base", "input_token": "USDC", "output_token": "ETH"}
-    results = [
-        call(agent.client, "swap", agent.key, **order, amount="30", request_id="swap-1") for _ in range(3)
-    ]
+    results = [call(agent.client, "swap", agent.key, **order, amount="30", request_id="swap-1") for _ in range(3)]
     assert results[0]["structuredContent"]["status"] == "confirmed", results[0]
     assert [each["structuredContent"] for each in results] == [results[0]["structuredContent"]] * 3
     assert base.balances(agent.address).of(USDC).units == usdc(70)

@@ -36,10 +36,7 @@ def called(stage: Market, *, answered: int, failed: int) -> None:
 
 
 def unhealthy(agent: Agent) -> list[tuple[int, int]]:
-    return [
-        (event["data"]["calls"], event["data"]["failures"])
-        for event in feed(agent, types="service.unhealthy")
-    ]
+    return [(event["data"]["calls"], event["data"]["failures"]) for event in feed(agent, types="service.unhealthy")]
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,7 @@ BASE = ChainName.BASE
 
 
 @pytest.fixture
-def open_shop(
-    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
-) -> Iterator[Shop]:
+def open_shop(build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]) -> Iterator[Shop]:
     with shop(build_app, sqlite_url, chains, initial_credits_usd="0") as made:
         made.upstream.behave = lambda exchange: exchange.json({"results": []})
         yield made
@@ -99,9 +97,7 @@ def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_dete
     record_grant(2 * 10**9)
 
 
-def test_a_top_up_is_subject_to_limits_but_needs_no_allowlist_entry(
-    open_shop: Shop, base_node: EvmNode
-) -> None:
+def test_a_top_up_is_subject_to_limits_but_needs_no_allowlist_entry(open_shop: Shop, base_node: EvmNode) -> None:
     agent = funded_agent(open_shop, base_node)
     agent.client.put(
         f"{agent.wallet_url}/controls",

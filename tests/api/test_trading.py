@@ -301,9 +301,7 @@ def test_a_list_that_cannot_be_stored_is_returned(agent: Agent) -> None:
             session.execute(text("ALTER TABLE hidden RENAME TO exchange_markets"))
 
 
-def test_market_numbers_of_another_network_are_not_used(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_market_numbers_of_another_network_are_not_used(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     app = build_app(sqlite_url, perpdex=adapter_for(unused_url(), network="testnet"))
     with app.app_context():
         agent = register(app.test_client())
@@ -312,10 +310,7 @@ def test_market_numbers_of_another_network_are_not_used(
 
 
 def test_each_action_returns_the_exact_payload(agent: Agent) -> None:
-    shown = {
-        action: preview(agent, action, **parameters)["payload"]["action"]
-        for action, parameters in WRITES.items()
-    }
+    shown = {action: preview(agent, action, **parameters)["payload"]["action"] for action, parameters in WRITES.items()}
     limit = {"a": 1, "b": True, "p": "3000", "s": "0.01", "r": False, "t": {"limit": {"tif": "Gtc"}}}
     assert shown["order"] == {"type": "order", "orders": [limit], "grouping": "na"}
     assert list(shown["order"]["orders"][0]) == ["a", "b", "p", "s", "r", "t"]
@@ -359,9 +354,7 @@ def test_what_an_action_does_not_know_is_named_and_never_dropped(agent: Agent, a
 def test_what_the_exchange_refuses_for_its_size_is_refused(agent: Agent) -> None:
     assert "below 10 USDC" in problem(call(agent, "order", **{**ORDER, "amount": "0.0033"}), "amount")
     preview(agent, "order", symbol="ETH", side="buy", price="2500", amount="0.004")
-    assert "at least 1" in problem(
-        call(agent, "withdraw", amount="0.999999", destination=DESTINATION), "amount"
-    )
+    assert "at least 1" in problem(call(agent, "withdraw", amount="0.999999", destination=DESTINATION), "amount")
     preview(agent, "transfer", amount="0.5", destination=DESTINATION)
 
 
@@ -372,9 +365,7 @@ def test_what_the_exchange_refuses_for_its_size_is_refused(agent: Agent) -> None
         "0x" + "0" * 39 + "1", "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913",
     ],
 )  # fmt: skip
-def test_nothing_is_paid_from_the_exchange_to_an_address_that_keeps_it(
-    agent: Agent, destination: str
-) -> None:
+def test_nothing_is_paid_from_the_exchange_to_an_address_that_keeps_it(agent: Agent, destination: str) -> None:
     for action in ("withdraw", "transfer"):
         message = problem(call(agent, action, amount="10", destination=destination), "destination")
         assert "cannot be recovered" in message

@@ -195,14 +195,8 @@ def test_a_duplicate_field_is_refused_because_a_filter_may_have_read_the_other(a
 
 def test_a_dry_run_does_not_use_up_the_idempotency_key(agent: Agent) -> None:
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": RECIPIENT}
-    assert (
-        agent.post(f"{agent.wallet_url}/transfer", {**body, "dry_run": True}, Idempotency_Key="k").status_code
-        == 200
-    )
-    assert (
-        agent.post(f"{agent.wallet_url}/transfer", body, Idempotency_Key="k").get_json()["status"]
-        == "confirmed"
-    )
+    assert agent.post(f"{agent.wallet_url}/transfer", {**body, "dry_run": True}, Idempotency_Key="k").status_code == 200
+    assert agent.post(f"{agent.wallet_url}/transfer", body, Idempotency_Key="k").get_json()["status"] == "confirmed"
 
 
 @pytest.mark.parametrize("route", ["transfer", "withdraw"])
@@ -370,9 +364,7 @@ def faulty(
 ) -> Iterator[Faulty]:
     """A funded agent on a Base chain that can fail."""
     chain = FaultyChain(chains[ChainName.BASE])
-    app = build_app(
-        sqlite_url, chains={**chains, ChainName.BASE: chain}, settings={"confirmation_wait_seconds": "0.3"}
-    )
+    app = build_app(sqlite_url, chains={**chains, ChainName.BASE: chain}, settings={"confirmation_wait_seconds": "0.3"})
     with app.app_context():
         made = register(app.test_client())
         fund(base_node, made.address, eth=1, dollars=100)
@@ -414,9 +406,7 @@ def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_p
 
 
 @pytest.mark.parametrize("verb", ["broadcast", "outcomes"])
-def test_an_error_after_signing_is_answered_as_pending_and_never_as_a_failure(
-    verb: str, faulty: Faulty
-) -> None:
+def test_an_error_after_signing_is_answered_as_pending_and_never_as_a_failure(verb: str, faulty: Faulty) -> None:
     agent, chain = faulty
     chain.raising(verb, "after", RuntimeError("boom"), times=100)
     answer = agent.move("2", "USDC", Idempotency_Key="k")

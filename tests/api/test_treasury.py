@@ -19,9 +19,7 @@ BASE = ChainName.BASE
 
 
 @pytest.fixture
-def open_shop(
-    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
-) -> Iterator[Shop]:
+def open_shop(build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]) -> Iterator[Shop]:
     with shop(build_app, sqlite_url, {BASE: chains[BASE]}) as made:
         yield made
 

@@ -41,9 +41,7 @@ def _call(account: str, provider: str, cost_nanos: int, *, tokens: int = 0) -> s
     return call_id
 
 
-def test_a_new_agent_has_initial_credits_and_has_used_nothing(
-    client: FlaskClient, register: Register
-) -> None:
+def test_a_new_agent_has_initial_credits_and_has_used_nothing(client: FlaskClient, register: Register) -> None:
     headers = _key(register())
     assert client.get("/v1/balance", headers=headers).get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
     answer = client.get("/v1/usage", headers=headers)
@@ -55,9 +53,7 @@ def test_a_new_agent_has_initial_credits_and_has_used_nothing(
     }
 
 
-def test_charges_are_in_balance_log_and_summary_to_the_last_digit(
-    client: FlaskClient, register: Register
-) -> None:
+def test_charges_are_in_balance_log_and_summary_to_the_last_digit(client: FlaskClient, register: Register) -> None:
     registered = register()
     account, headers = _account_of(registered), _key(registered)
     _call(account, "openai", 1_234_567_891, tokens=7)
@@ -84,9 +80,7 @@ def test_charges_are_in_balance_log_and_summary_to_the_last_digit(
     assert len(body["summary"]["by_provider"]) == 2
 
 
-def test_credits_held_by_an_open_call_still_count_as_the_balance(
-    client: FlaskClient, register: Register
-) -> None:
+def test_credits_held_by_an_open_call_still_count_as_the_balance(client: FlaskClient, register: Register) -> None:
     registered = register()
     with unit_of_work() as session:
         service.begin(
@@ -124,9 +118,7 @@ def test_pages_follow_each_other_and_a_limit_above_the_maximum_is_clamped(
     registered = register()
     ids = [_call(_account_of(registered), "openai", 1) for _ in range(5)]
     headers = _key(registered)
-    pages = [
-        client.get(f"/v1/usage?limit=2&offset={offset}", headers=headers).get_json() for offset in (0, 2, 4)
-    ]
+    pages = [client.get(f"/v1/usage?limit=2&offset={offset}", headers=headers).get_json() for offset in (0, 2, 4)]
     assert [entry["id"] for page in pages for entry in page["logs"]] == ids[::-1]
     assert [page["pagination"]["has_more"] for page in pages] == [True, True, False]
     assert client.get("/v1/usage?limit=501", headers=headers).get_json()["pagination"]["limit"] == 500

@@ -54,9 +54,7 @@ def created(agent: Agent, body: object = None) -> dict[str, Any]:
     return wallet
 
 
-def recorded(
-    wallet_id: str, *, status: MovementStatus, type_: TransactionType = TransactionType.TRANSFER
-) -> str:
+def recorded(wallet_id: str, *, status: MovementStatus, type_: TransactionType = TransactionType.TRANSFER) -> str:
     """Record a movement as `transfers` does, without a chain."""
     transaction_id = identifiers.new_id()
     with unit_of_work() as session:
@@ -278,10 +276,7 @@ def test_an_agent_cannot_fill_the_database_with_keys_of_deleted_wallets(agent: A
 
 
 def test_a_deleted_wallet_loses_all_its_rows_but_its_key_is_kept(agent: Agent) -> None:
-    ended = [
-        recorded(agent.wallet_id, status=status)
-        for status in (MovementStatus.CONFIRMED, MovementStatus.FAILED)
-    ]
+    ended = [recorded(agent.wallet_id, status=status) for status in (MovementStatus.CONFIRMED, MovementStatus.FAILED)]
     ended.append(recorded(agent.wallet_id, status=MovementStatus.PENDING, type_=TransactionType.FUNDING))
     before = agent.get(agent.wallet_url).get_json()
     assert before["transaction_count"] == 3
@@ -324,9 +319,7 @@ def test_a_deletion_does_not_change_other_wallets(agent: Agent) -> None:
     assert custody.signer_of(other).evm_address
 
 
-@pytest.mark.parametrize(
-    "type_", [TransactionType.TRANSFER, TransactionType.WITHDRAWAL, TransactionType.SWAP]
-)
+@pytest.mark.parametrize("type_", [TransactionType.TRANSFER, TransactionType.WITHDRAWAL, TransactionType.SWAP])
 def test_a_wallet_with_a_pending_movement_is_not_deleted(type_: TransactionType, agent: Agent) -> None:
     in_flight = recorded(agent.wallet_id, status=MovementStatus.PENDING, type_=type_)
     before = traces_of(agent.wallet_id, in_flight)
@@ -411,9 +404,7 @@ def test_a_new_wallet_inherits_from_the_first_one_and_not_from_one_that_was_lock
     assert (controls["daily_limit_usd"], controls["locked"]) == (7, True)
 
 
-def test_a_retired_key_is_kept_as_long_as_the_operator_says(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_a_retired_key_is_kept_as_long_as_the_operator_says(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     app = build_app(sqlite_url, settings={"retired_key_ttl_seconds": _DAY})
     with app.app_context(), time_machine.travel("2026-03-01T12:00:00Z", tick=False):
         agent = register(app.test_client())

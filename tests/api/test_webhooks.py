@@ -37,13 +37,9 @@ def agent(client: FlaskClient) -> Agent:
     return register(client)
 
 
-def record(
-    agent: Agent, object_id: str | None = None, event_type: EventType = EventType.PAYMENT_CONFIRMED
-) -> None:
+def record(agent: Agent, object_id: str | None = None, event_type: EventType = EventType.PAYMENT_CONFIRMED) -> None:
     with unit_of_work() as session:
-        outbox.record(
-            session, event_type, agent_id=agent.id, object_id=object_id or new_id(), data={"number": "1"}
-        )
+        outbox.record(session, event_type, agent_id=agent.id, object_id=object_id or new_id(), data={"number": "1"})
 
 
 def later(hours: float) -> Any:
@@ -137,9 +133,7 @@ def test_events_of_one_object_arrive_in_order_even_when_the_first_fails(agent: A
     one, other = new_id(), new_id()
     with receiver() as target:
         add_webhook(agent, target.url)
-        target.server.answer = lambda asked: (
-            BROKEN if json.loads(asked.body)["object_id"] == one else Reply(b"")
-        )
+        target.server.answer = lambda asked: BROKEN if json.loads(asked.body)["object_id"] == one else Reply(b"")
         record(agent, one, EventType.PAYMENT_PENDING)
         record(agent, one, EventType.PAYMENT_CONFIRMED)
         record(agent, other, EventType.PAYMENT_PENDING)
@@ -191,9 +185,7 @@ def test_a_dead_target_is_disabled_after_three_days_and_delivers_what_waited_whe
 ) -> None:
     with receiver() as target:
         webhook = add_webhook(agent, target.url, "payment.*")
-        agent.client.patch(
-            f"/v1/webhooks/{webhook['id']}", json={"url": unused_url()}, headers=agent.headers()
-        )
+        agent.client.patch(f"/v1/webhooks/{webhook['id']}", json={"url": unused_url()}, headers=agent.headers())
         record(agent)
         deliver()
         with later(71):
@@ -250,9 +242,7 @@ def test_an_event_from_before_a_webhook_can_be_replayed_to_it(agent: Agent) -> N
         assert target.events == [event]
 
 
-def test_another_agent_neither_sees_a_webhook_nor_receives_the_events(
-    client: FlaskClient, agent: Agent
-) -> None:
+def test_another_agent_neither_sees_a_webhook_nor_receives_the_events(client: FlaskClient, agent: Agent) -> None:
     other = register(client)
     with receiver() as target:
         add_webhook(other, target.url)

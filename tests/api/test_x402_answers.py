@@ -68,9 +68,7 @@ def test_a_paid_refusal_is_stored_and_its_payment_not_sent_again(
     assert (stored["status"], stored["body"]) == (status, body["body"])
 
 
-def test_a_refusal_that_was_not_paid_for_is_not_what_the_payment_bought(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_refusal_that_was_not_paid_for_is_not_what_the_payment_bought(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({"error": "later"}, 503)
     first = buyer.fetch(seller.url + "/report", key="once").get_json()
     assert (first["status"], first["payment"]["state"]) == (503, "pending")
@@ -83,9 +81,7 @@ def test_a_refusal_that_was_not_paid_for_is_not_what_the_payment_bought(
     assert (len(seller.headers), len(set(seller.headers))) == (2, 1)
 
 
-def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(buyer: Buyer, seller: ScriptedSeller) -> None:
     kept: list[Mapping[str, Any]] = []
 
     def refuse(_shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
@@ -105,9 +101,7 @@ def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(
     ["http://weather-api:8080/report", "http://10.0.3.7:3000/report", "http://localhost:4021/report",
      "http://[::1]:3000/report", "https://shop.internal/report", "http://web.shop.svc.cluster.local/report"],
 )  # fmt: skip
-def test_a_seller_that_states_its_internal_host_is_paid(
-    resource: str, buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_seller_that_states_its_internal_host_is_paid(resource: str, buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.terms["resource"] = {"url": resource}
     assert buyer.fetch(seller.url + "/report").get_json()["payment"]["state"] == "paid"
 
@@ -137,9 +131,7 @@ def test_terms_that_were_encoded_by_btoa_are_read(buyer: Buyer, seller: Scripted
     assert buyer.fetch(seller.url + "/report").get_json()["payment"]["state"] == "paid"
 
 
-def test_a_request_without_a_payment_is_charged_and_logged_with_its_host(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_request_without_a_payment_is_charged_and_logged_with_its_host(buyer: Buyer, seller: ScriptedSeller) -> None:
     before = usage(buyer)
     seller.upstream.behave = lambda exchange: exchange.json({"echo": True})
     answers = [buyer.fetch(seller.url + "/echo", key=str(n)) for n in range(2)]
@@ -175,9 +167,7 @@ def test_the_service_says_who_sends_a_request_and_passes_on_no_forged_origin(
     for asked in seller.upstream.asked:
         assert asked.header("user-agent") == f"purser/{VERSION} (+{app_state().settings.public_url})"
         assert (asked.header("x-own"), asked.header("accept")) == ("kept", "text/csv")
-        assert [asked.header(name) for name in forged if name not in ("User-Agent", "X-Own", "Accept")] == [
-            None
-        ] * 7
+        assert [asked.header(name) for name in forged if name not in ("User-Agent", "X-Own", "Accept")] == [None] * 7
     assert len(seller.upstream.asked) == 2
 
 
@@ -198,9 +188,7 @@ def test_an_agent_tries_a_bounded_number_of_hosts_a_day_without_paying_them(
     assert buyer.fetch(seller.url + "/other").status_code == 200
 
 
-def test_another_request_without_a_key_is_refused_in_words_to_act_on(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_another_request_without_a_key_is_refused_in_words_to_act_on(buyer: Buyer, seller: ScriptedSeller) -> None:
     assert buyer.fetch(seller.url + "/report").status_code == 200
     for changed in ({"max_amount_usd": 0.04}, {"headers": {"X-Own": "1"}}):
         body = refused(buyer.fetch(seller.url + "/report", **changed), "IDEMPOTENCY_CONFLICT")

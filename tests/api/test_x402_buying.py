@@ -106,9 +106,7 @@ def buyer(build_app: Callable[..., Flask], sqlite_url: str, node: EvmNode) -> It
 
 
 @contextmanager
-def buyer_on(
-    build_app: Callable[..., Flask], database_url: str, node: EvmNode, *urls: str
-) -> Iterator[Buyer]:
+def buyer_on(build_app: Callable[..., Flask], database_url: str, node: EvmNode, *urls: str) -> Iterator[Buyer]:
     """An application on a node, behind other addresses than its own when some are given."""
     chains: dict[ChainName, EvmChain] = {BASE: chain_at(node, *urls) if urls else evm_chain(node)}
     upstream = HttpUpstream(connect_seconds=5, read_seconds=30)
@@ -225,9 +223,7 @@ def test_a_seller_that_settles_and_hangs_up_is_not_paid_again(buyer: Buyer, sell
     assert (uses_of(buyer.node, buyer.agent.address), buyer.spent()) == (1, 0.01)
 
 
-def test_a_seller_that_asks_again_after_settling_gets_the_same_bytes(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_seller_that_asks_again_after_settling_gets_the_same_bytes(buyer: Buyer, seller: ScriptedSeller) -> None:
     def settle_and_deny(shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
         if uses_of(shop.node, buyer.agent.address) == 0:
             shop.settle(payment)
@@ -286,9 +282,7 @@ def test_an_authorization_settled_in_its_last_second_is_paid_and_not_released(
     assert (row["status"], buyer.spent()) == ("confirmed", 0.01)
 
 
-def test_limits_domains_and_a_freeze_apply_before_anything_is_signed(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_limits_domains_and_a_freeze_apply_before_anything_is_signed(buyer: Buyer, seller: ScriptedSeller) -> None:
     url = seller.url + "/report"
     asked = len(seller.upstream.asked)
     buyer.set_controls(allowed_domains=["shop.example.com"])
@@ -385,9 +379,7 @@ def test_an_answer_that_breaks_off_is_returned_and_requested_again_with_the_same
     assert (len(set(seller.headers)), uses_of(buyer.node, buyer.agent.address)) == (1, 1)
 
 
-def test_a_request_without_a_key_is_not_paid_twice_within_ten_minutes(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_request_without_a_key_is_not_paid_twice_within_ten_minutes(buyer: Buyer, seller: ScriptedSeller) -> None:
     first = buyer.fetch(seller.url + "/report")
     key = first.headers["Idempotency-Key"]
     assert key.startswith("derived-")
@@ -414,9 +406,7 @@ def test_a_derived_key_outlives_its_authorization(buyer: Buyer, seller: Scripted
     assert len(set(seller.headers)) == 1
 
 
-def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     payment = buyer.fetch(seller.url + "/report").get_json()["payment"]
     [movement] = open_transactions.due(BASE, clock.now() + timedelta(minutes=1))
@@ -454,9 +444,7 @@ def test_the_gateway_of_another_instance_of_this_service_is_paid_once(
 ) -> None:
     other_database = shutil.copy(sqlite_url.removeprefix("sqlite:///"), tmp_path / "other.sqlite")
     with (
-        shop(
-            build_app, f"sqlite:///{other_database}", {BASE: evm_chain(node)}, base_url="http://127.0.0.1"
-        ) as other,
+        shop(build_app, f"sqlite:///{other_database}", {BASE: evm_chain(node)}, base_url="http://127.0.0.1") as other,
         buyer_on(build_app, sqlite_url, node) as buyer,
     ):
         with other.app.app_context():
@@ -582,9 +570,7 @@ def open_session(buyer: Buyer, **body: Any) -> TestResponse:
 
 
 @_own_node
-def test_a_session_narrows_what_names_it_and_gets_back_what_was_not_paid(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_session_narrows_what_names_it_and_gets_back_what_was_not_paid(buyer: Buyer, seller: ScriptedSeller) -> None:
     session = open_session(buyer, domains=["127.0.0.1"]).get_json()
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     url, budget = seller.url + "/report", {"session_id": session["id"]}
@@ -636,13 +622,10 @@ def test_sessions_are_opened_for_a_time_in_the_future(buyer: Buyer) -> None:
     assert answer.status_code == 404
 
 
-def test_a_tool_pays_a_web_service_once_however_often_it_is_retried(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_tool_pays_a_web_service_once_however_often_it_is_retried(buyer: Buyer, seller: ScriptedSeller) -> None:
     order = {"wallet_id": buyer.agent.wallet_id, "url": seller.url + "/report", "max_amount_usd": 0.05}
     results = [
-        call(buyer.agent.client, "fetch_and_pay", buyer.agent.key, **order, request_id="report-1")
-        for _ in range(3)
+        call(buyer.agent.client, "fetch_and_pay", buyer.agent.key, **order, request_id="report-1") for _ in range(3)
     ]
     assert results[0]["structuredContent"]["payment"]["state"] == "paid", results[0]
     assert [each["structuredContent"] for each in results] == [results[0]["structuredContent"]] * 3

@@ -58,9 +58,7 @@ def test_a_published_seller_is_paid_once_and_no_allowance_is_left(buyer: Buyer) 
     assert (row["to_address"], allowance(buyer), buyer.spent()) == (PAYEE, 0, 0.01)
 
 
-def test_only_the_amount_is_signed_for_the_recipient_and_the_proxy(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_only_the_amount_is_signed_for_the_recipient_and_the_proxy(buyer: Buyer, seller: ScriptedSeller) -> None:
     kept: list[Mapping[str, Any]] = []
     seller.behave = keep(kept)
     buyer.fetch(seller.url + "/report")
@@ -90,9 +88,7 @@ def test_two_equal_payments_are_each_found_by_their_own_nonce(buyer: Buyer, sell
     assert buyer.spent() == 0.01
 
 
-def test_a_payment_used_in_its_last_second_is_paid_and_not_released(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_payment_used_in_its_last_second_is_paid_and_not_released(buyer: Buyer, seller: ScriptedSeller) -> None:
     kept: list[Mapping[str, Any]] = []
     seller.behave = keep(kept)
     buyer.fetch(seller.url + "/report")
@@ -105,9 +101,7 @@ def test_a_payment_used_in_its_last_second_is_paid_and_not_released(
     assert (row["status"], buyer.spent()) == ("confirmed", 0.01)
 
 
-def test_a_seller_that_does_not_submit_the_allowance_is_not_paid(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
+def test_a_seller_that_does_not_submit_the_allowance_is_not_paid(buyer: Buyer, seller: ScriptedSeller) -> None:
     for extensions in ({}, {"other": 5}, {"eip2612GasSponsoring": "yes"}):
         seller.terms["extensions"] = extensions
         details = refused(buyer.fetch(seller.url + "/report"), "PAYMENT_FAILED")["details"]

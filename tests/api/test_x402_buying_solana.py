@@ -165,9 +165,7 @@ def test_a_payment_that_no_one_completed_is_released_only_when_it_can_never_land
     assert len(set(seller.headers)) == 1
 
 
-def test_a_payment_completed_without_an_answer_is_found_and_counted(
-    buyer: Buyer, seller: SolanaSeller
-) -> None:
+def test_a_payment_completed_without_an_answer_is_found_and_counted(buyer: Buyer, seller: SolanaSeller) -> None:
     def settle_and_hang_up(shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
         shop.settle(payment)
         exchange.hang_up()
@@ -180,9 +178,7 @@ def test_a_payment_completed_without_an_answer_is_found_and_counted(
     assert (len(set(seller.headers)), buyer.dollars()) == (1, 10**6 - CENT)
 
 
-def test_a_payment_completed_in_its_last_slot_is_paid_and_not_released(
-    buyer: Buyer, seller: SolanaSeller
-) -> None:
+def test_a_payment_completed_in_its_last_slot_is_paid_and_not_released(buyer: Buyer, seller: SolanaSeller) -> None:
     kept: list[Mapping[str, Any]] = []
 
     def keep(_shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
@@ -221,9 +217,7 @@ def test_a_payment_that_failed_on_the_chain_is_released(buyer: Buyer, seller: So
     ("party", "reason"),
     [("solana_address", "invalid_fee_payer"), ("token_account", "invalid_fee_payer")],
 )
-def test_a_party_of_the_payment_is_no_fee_payer(
-    buyer: Buyer, seller: SolanaSeller, party: str, reason: str
-) -> None:
+def test_a_party_of_the_payment_is_no_fee_payer(buyer: Buyer, seller: SolanaSeller, party: str, reason: str) -> None:
     mine = Pubkey.from_string(buyer.agent.solana_address)
     account = str(tokens.account_of(mine, Pubkey.from_string(MAINNET.usdc_mint)))
     parties = {"solana_address": str(mine), "token_account": account}

@@ -27,19 +27,13 @@ def writers(path: str, text: str) -> list[tuple[str, str, int]]:
     """Return the statements of a module that write authenticated columns: file, model, line."""
     found = []
     for call in ast.walk(ast.parse(text)):
-        if (
-            not isinstance(call, ast.Call)
-            or not isinstance(call.func, ast.Attribute)
-            or call.func.attr != "values"
-        ):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "values":
             continue
         names = {node.id for node in ast.walk(call.func) if isinstance(node, ast.Name)}
         if not names & {"update", "insert", "insert_into"}:
             continue
         stamped = any(
-            isinstance(node, ast.Attribute) and node.attr == "stamp"
-            for each in call.args
-            for node in ast.walk(each)
+            isinstance(node, ast.Attribute) and node.attr == "stamp" for each in call.args for node in ast.walk(each)
         )
         for name in names & MODELS.keys():
             columns = {keyword.arg for keyword in call.keywords}

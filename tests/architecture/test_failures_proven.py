@@ -23,11 +23,7 @@ def _collected() -> Iterator[str]:
         module = ast.parse(path.read_text())
         yield from _tests_of(module)
         for node in module.body:
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module
-                and any(each.name == "*" for each in node.names)
-            ):
+            if isinstance(node, ast.ImportFrom) and node.module and any(each.name == "*" for each in node.names):
                 contract = ROOT / Path(*node.module.split(".")).with_suffix(".py")
                 yield from _tests_of(ast.parse(contract.read_text()))
 
@@ -36,10 +32,7 @@ def _tests_of(module: ast.Module) -> Iterator[str]:
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = {
-                each.attr
-                for mark in node.decorator_list
-                for each in ast.walk(mark)
-                if isinstance(each, ast.Attribute)
+                each.attr for mark in node.decorator_list for each in ast.walk(mark) if isinstance(each, ast.Attribute)
             }
             if not marks & _NEVER_RUN and any(not _says_nothing(each) for each in node.body):
                 yield node.name

@@ -66,11 +66,7 @@ def name_of(path: Path) -> str:
 
 def calls(path: Path, attribute: str) -> Iterator[int]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == attribute
-        ):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == attribute:
             yield node.lineno
 
 

@@ -48,9 +48,9 @@ RULES_SINCE = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
 
 def tracked_files() -> list[str]:
     """Return the names of the tracked text files of the project; of all that are there, in a tree without .git."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split("\n")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )
     if listed == [""]:
         skipped = {".venv", "var", "node_modules"}
         listed = [
@@ -87,9 +87,7 @@ def text_of(name: str) -> str:
 
 def recent_commits() -> list[tuple[str, str]]:
     """Return abbreviated hash and subject of those commits of this clone that the rules cover."""
-    log = subprocess.run(
-        ["git", "log", "--format=%ct %h %s"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    log = subprocess.run(["git", "log", "--format=%ct %h %s"], cwd=ROOT, capture_output=True, text=True, check=False)
     commits = [line.split(" ", 2) for line in log.stdout.splitlines()]
     return [(sha, subject) for time, sha, subject in commits if int(time) >= RULES_SINCE.timestamp()]
 

@@ -260,9 +260,7 @@ def test_migrations_do_not_import_the_application() -> None:
 
 def test_servers_do_not_import_what_only_commands_need() -> None:
     program = "import sys, app.factory, app.wiring, workers.__main__; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"alembic", "flask_migrate", "aiohttp", "requests"}.intersection(loaded.stdout.split())
 
 
@@ -271,7 +269,5 @@ def test_the_application_alone_registers_every_table() -> None:
     for path in (ROOT / "app").rglob("*.py"):
         declared |= set(re.findall(r'__tablename__ = "([a-z_]+)"', path.read_text()))
     program = "from app.factory import create_app; from app.extensions import db; print(*db.metadata.tables)"
-    known = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    known = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(known.stdout.split()) == declared

@@ -210,9 +210,7 @@ def test_responses_match_the_document(client: FlaskClient, document: Document, r
     check("delete", f"/v1/wallets/{unlimited}", one, headers=key)
 
 
-def test_responses_to_operators_match_the_document(
-    client: FlaskClient, document: Document, register: Register
-) -> None:
+def test_responses_to_operators_match_the_document(client: FlaskClient, document: Document, register: Register) -> None:
     registered, check = register(), partial(_check, client, document)
     client.post("/v1/keys", json={})
     master, platform = operator(client).headers(), "/v1/platform"
@@ -257,9 +255,7 @@ def _check(
     documented = responses[str(answer.status_code)]
     schema = documented["content"]["application/json"]["schema"]
     whole = {**schema, "components": document["components"]}
-    problems = [
-        f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)
-    ]
+    problems = [f"{error.json_path}: {error.message}" for error in OAS31Validator(whole).iter_errors(answer.json)]
     assert problems == [], (method, path, answer.text)
     assert _undocumented(answer.json, schema, document) == set(), (method, path)
     return answer

@@ -27,10 +27,7 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def _defaults(network: str) -> dict[str, str]:
     required: dict[str, Any] = {name: key_of("k") for name in _REQUIRED}
     settings = Settings(network=network, **required)
-    return {
-        name.upper(): "" if name in _REQUIRED else _text(getattr(settings, name))
-        for name in Settings.model_fields
-    }
+    return {name.upper(): "" if name in _REQUIRED else _text(getattr(settings, name)) for name in Settings.model_fields}
 
 
 def _text(value: object) -> str:
@@ -66,11 +63,7 @@ def test_documented_defaults_are_the_real_ones() -> None:
     sandbox, mainnet = _defaults("sandbox"), _defaults("mainnet")
     for name, (_, shown) in _documented().items():
         if name != "NETWORK":
-            expected = (
-                f"`{mainnet[name]}`"
-                if mainnet[name]
-                else ("required" if name.lower() in _REQUIRED else "none")
-            )
+            expected = f"`{mainnet[name]}`" if mainnet[name] else ("required" if name.lower() in _REQUIRED else "none")
             assert shown.startswith(expected), name
         if mainnet[name] and not sandbox[name]:
             assert "off in the sandbox" in shown, name
@@ -86,9 +79,7 @@ def test_a_copy_of_the_example_changes_nothing() -> None:
 
 
 def test_required_settings_are_refused_when_missing() -> None:
-    required = {
-        name.lower() for name, (_, default) in _documented().items() if default.startswith("required")
-    }
+    required = {name.lower() for name, (_, default) in _documented().items() if default.startswith("required")}
     assert required == set(_REQUIRED)
     for missing in required:
         given: dict[str, Any] = {name: key_of("k") for name in required - {missing}}

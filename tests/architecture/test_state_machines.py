@@ -67,9 +67,7 @@ def _keys_given(call: ast.Call, tree: ast.Module) -> Iterator[ast.expr | None]:
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg is None)]
     names = {node.id for value in given for node in ast.walk(value) if isinstance(node, ast.Name)}
     for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and function.lineno <= call.lineno <= (
-            function.end_lineno or 0
-        ):
+        if isinstance(function, ast.FunctionDef) and function.lineno <= call.lineno <= (function.end_lineno or 0):
             given += [
                 node.value
                 for node in ast.walk(function)
@@ -99,8 +97,7 @@ def writes(source: str, name: str, models: set[str]) -> Iterator[str]:
             if _is_column(node.args[1]) or (not is_literal and name not in SETS_ATTRIBUTES):
                 yield f"{place} sets an attribute by name"
         if called in STATEMENTS | models and (
-            any(keyword.arg in COLUMNS for keyword in node.keywords)
-            or any(map(_is_column, _keys_given(node, tree)))
+            any(keyword.arg in COLUMNS for keyword in node.keywords) or any(map(_is_column, _keys_given(node, tree)))
         ):
             yield f"{place} writes a status by {called}()"
 
@@ -127,9 +124,7 @@ def test_every_status_column_has_a_state_machine() -> None:
 
 def test_only_state_machines_write_a_status() -> None:
     files = [
-        path
-        for folder in ("app", "server", "workers", "shopper")
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        path for folder in ("app", "server", "workers", "shopper") for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     found = set()
     models = guarded_models()

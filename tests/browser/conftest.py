@@ -104,9 +104,7 @@ class SharedBrowserShopper:
         def start() -> Browser:
             proxy = self._stack.enter_context(egress.serve(EgressProxy(private=True)))
             return self._stack.enter_context(
-                browsers.launch_browser(
-                    executable, proxy=proxy, environment=environment, sandbox_required=False
-                )
+                browsers.launch_browser(executable, proxy=proxy, environment=environment, sandbox_required=False)
             )
 
         self._browser = self._thread.submit(start).result(60)
@@ -140,9 +138,7 @@ class PurchaseResult:
         return self.failed.code.value if self.failed else None
 
 
-def purchase(
-    shopper: Shopper, url: str, *, handler: RecordingHandler | None = None, **request: Any
-) -> PurchaseResult:
+def purchase(shopper: Shopper, url: str, *, handler: RecordingHandler | None = None, **request: Any) -> PurchaseResult:
     """Make a purchase and return its result."""
     result = PurchaseResult(handler or RecordingHandler())
     try:
@@ -173,9 +169,7 @@ def browser() -> str:
 def chromium(browser: str) -> Iterator[Browser]:
     """One browser for all tests of this process."""
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield running
         running.close()
 
@@ -222,9 +216,7 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     opened: list[Page] = []
     problems: list[str] = []
 
-    def open_page(
-        *, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
-    ) -> Page:
+    def open_page(*, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light") -> Page:
         context = chromium.new_context(
             java_script_enabled=script, viewport={"width": width, "height": 860}, color_scheme=scheme
         )

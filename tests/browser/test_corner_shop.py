@@ -51,9 +51,7 @@ def test_a_restored_cart_is_emptied_first_and_an_echoed_password_is_redacted_fro
     ]  # fmt: skip
     assert corner.logins == [("ada@example.com", PASSWORD)]
     assert {"product", "review", "confirmation"} <= result.handler.pictures.keys()
-    reported = repr(
-        [result.confirmation, result.handler.products, result.handler.reviews, result.handler.steps]
-    )
+    reported = repr([result.confirmation, result.handler.products, result.handler.reviews, result.handler.steps])
     assert PASSWORD not in reported
     assert "ada@example.com" not in reported
 
@@ -170,9 +168,7 @@ def test_a_button_that_may_be_the_order_button_is_never_offered_to_a_language_mo
     shopper: SharedBrowserShopper, corner: Corner, word: str
 ) -> None:
     corner.behaviour = Behaviour(order_word=word)
-    result = purchase(
-        shopper, corner.product, handler=RecordingHandler(chooses=lambda _question: 0), dry_run=True
-    )
+    result = purchase(shopper, corner.product, handler=RecordingHandler(chooses=lambda _question: 0), dry_run=True)
     assert (result.handler.questions, corner.orders) == ([], [])
 
 
@@ -192,9 +188,7 @@ def test_a_refused_authorization_prevents_the_order(shopper: SharedBrowserShoppe
     assert all(not session.cart for session in corner.sessions.values())
 
 
-def test_a_total_that_rises_after_authorization_is_not_ordered(
-    shopper: SharedBrowserShopper, corner: Corner
-) -> None:
+def test_a_total_that_rises_after_authorization_is_not_ordered(shopper: SharedBrowserShopper, corner: Corner) -> None:
     class Slow(RecordingHandler):
         """Authorizes slowly; meanwhile the shop recalculates its total, and shows it."""
 

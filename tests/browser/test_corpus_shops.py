@@ -46,9 +46,7 @@ def cartridge(browser: str) -> Iterator[CorpusShop]:
         yield shop
 
 
-def test_a_ticket_is_bought_without_a_postal_address(
-    shopper: SharedBrowserShopper, pretix: CorpusShop
-) -> None:
+def test_a_ticket_is_bought_without_a_postal_address(shopper: SharedBrowserShopper, pretix: CorpusShop) -> None:
     before = pretix.orders()
     result = purchase(shopper, pretix.urls["concert"], address=ADDRESS)
     assert result.confirmation is not None, result.failed
@@ -130,9 +128,7 @@ def evershop(browser: str) -> Iterator[EverShop]:
         yield shop
 
 
-def test_a_variant_is_bought_on_the_one_page_of_a_react_shop(
-    shopper: SharedBrowserShopper, evershop: EverShop
-) -> None:
+def test_a_variant_is_bought_on_the_one_page_of_a_react_shop(shopper: SharedBrowserShopper, evershop: EverShop) -> None:
     result = purchase(shopper, evershop.urls["PEN-002-WHT"], address=ADDRESS, options={"Color": "Black"})
     assert result.confirmation is not None, result.failed
     assert evershop.orders_of("guest@example.com") == [("17.00", "94107", "PEN-002-BLK", 1)]
@@ -152,9 +148,7 @@ def test_a_customer_of_a_react_shop_orders_within_the_limit_only(
     options = {"Color": "White"}
     refusing = RecordingHandler(refuses_order=TOO_DEAR)
     url = evershop.urls["PEN-002-WHT"]
-    refused = purchase(
-        shopper, url, address=ADDRESS, options=options, quantity=3, handler=refusing, **account
-    )
+    refused = purchase(shopper, url, address=ADDRESS, options=options, quantity=3, handler=refusing, **account)
     assert (refused.failure_code, evershop.orders_of("ada@example.com")) == ("limit_exceeded", [])
     assert [review.total_nanos for review in refusing.reviews] == [41 * 10**9]
     result = purchase(shopper, url, address=ADDRESS, options=options, quantity=2, **account)
@@ -162,9 +156,7 @@ def test_a_customer_of_a_react_shop_orders_within_the_limit_only(
     assert evershop.orders_of("ada@example.com") == [("29.00", "94107", "PEN-002-WHT", 2)]
 
 
-def test_a_sold_out_product_of_a_react_shop_is_not_ordered(
-    shopper: SharedBrowserShopper, evershop: EverShop
-) -> None:
+def test_a_sold_out_product_of_a_react_shop_is_not_ordered(shopper: SharedBrowserShopper, evershop: EverShop) -> None:
     assert purchase(shopper, evershop.urls["BOWL-003-WHT"], address=ADDRESS).failure_code == "out_of_stock"
 
 
@@ -195,9 +187,7 @@ def test_a_guest_of_a_german_shop_orders_on_invoice_within_the_limit_only(
     assert adds_up(amounts, 18 * 10**9)
 
 
-def test_a_customer_of_a_german_shop_orders_two_units(
-    shopper: SharedBrowserShopper, plone: PloneShop
-) -> None:
+def test_a_customer_of_a_german_shop_orders_two_units(shopper: SharedBrowserShopper, plone: PloneShop) -> None:
     before = plone.orders()
     account = {"username": "ada", "password": "a-long-password"}
     result = purchase(shopper, plone.urls["mug"], address=AUSTRIA, quantity=2, **account)
@@ -242,9 +232,7 @@ def test_a_voucher_counts_where_the_shop_lowers_the_price_of_the_goods(
     assert adds_up(amounts, 10_600_000_000)
 
 
-def test_a_voucher_that_does_not_exist_orders_nothing(
-    shopper: SharedBrowserShopper, pretix: CorpusShop
-) -> None:
+def test_a_voucher_that_does_not_exist_orders_nothing(shopper: SharedBrowserShopper, pretix: CorpusShop) -> None:
     before = pretix.orders()
     result = purchase(shopper, pretix.urls["concert"], address=ADDRESS, coupon_code="NOPE99")
     assert result.failed is not None
@@ -272,9 +260,7 @@ def test_a_coupon_and_the_requested_delivery_method_are_those_of_the_order(
     assert adds_up(result.confirmation.amounts, 21_600_000_000)
 
 
-def test_goods_are_picked_up_on_request_without_shipping(
-    shopper: SharedBrowserShopper, plone: PloneShop
-) -> None:
+def test_goods_are_picked_up_on_request_without_shipping(shopper: SharedBrowserShopper, plone: PloneShop) -> None:
     before = plone.orders()
     result = purchase(shopper, plone.urls["mug"], address=AUSTRIA, delivery_method="Selbstabholung")
     assert result.confirmation is not None, result.failed

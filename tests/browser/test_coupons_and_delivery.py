@@ -278,9 +278,7 @@ def test_a_review_without_the_discount_orders_nothing(visit: Visit, review: list
 
 
 @pytest.mark.parametrize("cents", [(1250, 0), (1250, 250)], ids=["full-price", "discounted"])
-def test_a_review_after_a_code_that_could_not_be_typed_orders_nothing(
-    visit: Visit, cents: tuple[int, int]
-) -> None:
+def test_a_review_after_a_code_that_could_not_be_typed_orders_nothing(visit: Visit, cents: tuple[int, int]) -> None:
     session = visit("", coupon_code=CODE)
     session.coupon_sent = True
     price, less = cents
@@ -293,9 +291,7 @@ def test_a_problem_of_the_field_that_was_there_before_the_code_is_not_the_answer
     late = form(more='aria-describedby="old"').replace("send(event", "setTimeout(send, 1500, event")
     html = late.replace("<input name=promo>", "<input name=promo aria-invalid=true>")
     session = visit(html.replace("onsubmit='", "onsubmit='event.preventDefault();"), coupon_code=CODE)
-    session.tab.page.evaluate(
-        "document.forms[1].addEventListener('submit', (event) => event.preventDefault())"
-    )
+    session.tab.page.evaluate("document.forms[1].addEventListener('submit', (event) => event.preventDefault())")
     assert enter(session)
     assert session.coupon_discount_nanos == 2_500_000_000
 
@@ -309,17 +305,12 @@ def test_a_review_reached_without_a_field_for_the_code_orders_nothing(visit: Vis
 
 METHODS = ("Courier $5.00", "Express courier $12.00", "Pick-up in store $0.00")
 RADIOS = "<fieldset><legend>Shipping</legend>{}</fieldset>".format(
-    "".join(
-        f"<label><input type=radio name=shipping value={n}>{name}</label>" for n, name in enumerate(METHODS)
-    )
+    "".join(f"<label><input type=radio name=shipping value={n}>{name}</label>" for n, name in enumerate(METHODS))
 )
 PAYMENTS = "<label><input type=radio name=payment>Pay at pickup</label>"
-LIST = "<select name=shipping_method>{}</select>".format(
-    "".join(f"<option>{name}</option>" for name in METHODS)
-)
+LIST = "<select name=shipping_method>{}</select>".format("".join(f"<option>{name}</option>" for name in METHODS))
 BUTTONS = "<h1>Shipping method</h1>" + "".join(
-    f"<div><p>{name}</p><form action=#{n}><button>Select option</button></form></div>"
-    for n, name in enumerate(METHODS)
+    f"<div><p>{name}</p><form action=#{n}><button>Select option</button></form></div>" for n, name in enumerate(METHODS)
 )
 CHOSEN = """(() => {
   const radio = document.querySelector("[name=shipping]:checked"), list = document.querySelector("select");
@@ -407,9 +398,7 @@ def test_a_method_that_the_page_never_keeps_is_not_ordered(visit: Visit, html: s
 
 
 @pytest.mark.parametrize(("wanted", "is_ordered"), [("courier $5", True), ("pickup", False)])
-def test_a_later_review_with_another_method_is_not_ordered(
-    visit: Visit, *, wanted: str, is_ordered: bool
-) -> None:
+def test_a_later_review_with_another_method_is_not_ordered(visit: Visit, *, wanted: str, is_ordered: bool) -> None:
     review_page = (
         "<table><tr><td>Subtotal</td><td>$12.50</td></tr><tr><td>Shipping</td><td>$0.00</td></tr>"
         f"<tr><td>Total</td><td>$12.50</td></tr></table><p>{FULL.name}, {FULL.line1}, {FULL.city} {FULL.zip}</p>"
@@ -428,6 +417,4 @@ def test_a_code_that_the_shop_writes_in_capitals_is_hidden_in_screenshots(visit:
     session = visit(f"<input value={CODE}><input value=other>")
     session.tab.mask(CODE.lower())
     assert session.tab.screenshot() is not None
-    assert session.tab.page.locator("[data-purser-hidden]").evaluate_all(
-        "all => all.map(each => each.value)"
-    ) == [CODE]
+    assert session.tab.page.locator("[data-purser-hidden]").evaluate_all("all => all.map(each => each.value)") == [CODE]

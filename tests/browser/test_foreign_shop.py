@@ -62,9 +62,7 @@ def test_the_cart_is_found_by_its_count_and_the_confirmation_by_its_path(
     assert (len(foreign.orders), result.confirmation.order_number) == (1, None)
 
 
-def test_a_required_list_and_a_required_consent_are_answered(
-    shopper: SharedBrowserShopper, foreign: Foreign
-) -> None:
+def test_a_required_list_and_a_required_consent_are_answered(shopper: SharedBrowserShopper, foreign: Foreign) -> None:
     foreign.wording = Wording(lists=True)
     result = purchase(shopper, foreign.product, address=ADDRESS)
     assert result.confirmation is not None, result.failed and result.failed.message
@@ -80,9 +78,7 @@ def test_a_box_with_a_price_of_its_own_is_unticked_and_nothing_is_ordered_if_it_
     assert "Vakuutus 2.99 $" in [step.text for step in result.handler.steps if step.action == "refuse"]
 
 
-def test_an_account_is_signed_in_by_autofill_tokens_and_paths(
-    shopper: SharedBrowserShopper, foreign: Foreign
-) -> None:
+def test_an_account_is_signed_in_by_autofill_tokens_and_paths(shopper: SharedBrowserShopper, foreign: Foreign) -> None:
     foreign.wording = Wording(offers_sign_in=True)
     result = purchase(shopper, foreign.product, address=ADDRESS, username="ada", password="tulip-harbour")
     assert result.confirmation is not None, (result.failed, result.outcome_unknown)
@@ -99,9 +95,7 @@ def test_what_an_earlier_visit_left_in_the_cart_of_an_account_is_removed_first(
     assert [order["maara"] for order in foreign.orders] == ["1"]
 
 
-def test_a_cart_that_cannot_be_emptied_is_not_ordered(
-    shopper: SharedBrowserShopper, foreign: Foreign
-) -> None:
+def test_a_cart_that_cannot_be_emptied_is_not_ordered(shopper: SharedBrowserShopper, foreign: Foreign) -> None:
     foreign.wording = Wording(offers_sign_in=True, left_in_cart=3, removes="nothing")
     result = purchase(shopper, foreign.product, address=ADDRESS, username="ada", password="tulip-harbour")
     assert (foreign.orders, result.handler.reviews) == ([], [])
@@ -200,9 +194,7 @@ def test_structure_that_contradicts_the_page_is_refused_with_the_numbers(
     assert all(word in result.failed.message for word in words), result.failed.message
 
 
-def test_hidden_fields_with_autofill_tokens_are_not_filled(
-    shopper: SharedBrowserShopper, foreign: Foreign
-) -> None:
+def test_hidden_fields_with_autofill_tokens_are_not_filled(shopper: SharedBrowserShopper, foreign: Foreign) -> None:
     foreign.wording = Wording(extra=HIDDEN_FIELDS)
     result = purchase(shopper, foreign.product, address=replace(ADDRESS, line2="Flat 9"))
     assert result.confirmation is not None, result.failed

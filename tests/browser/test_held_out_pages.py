@@ -47,9 +47,7 @@ PLAN = """<h1>Garden plan</h1><form><label>Price option <select name=price>
   <label>Quantity <input type=number name=quantity value=1></label><button>Add to cart</button></form>"""
 
 
-@pytest.mark.parametrize(
-    ("html", "cents"), [(PLAN, 2000), (PLAN.replace("<option>Pro", "<option selected>Pro"), 4500)]
-)
+@pytest.mark.parametrize(("html", "cents"), [(PLAN, 2000), (PLAN.replace("<option>Pro", "<option selected>Pro"), 4500)])
 def test_the_price_in_a_list_is_that_of_the_chosen_option(visit: Visit, html: str, cents: int) -> None:
     session = visit(plan=html)
     assert product.read(session, session.tab.take_snapshot()).price_nanos == cents * 10**7
@@ -58,9 +56,7 @@ def test_the_price_in_a_list_is_that_of_the_chosen_option(visit: Visit, html: st
 CART = """<h1>Your cart</h1><table><tr><td>Mug</td><td>$12.50</td></tr><tr><th>Total</th><td>$12.50</td></tr></table>
   <form action=/success><label>Full name <input name=name autocomplete=name required></label>
   <button>{}</button></form>"""
-RECEIVED = (
-    "<h1>Checkout received</h1><p role=alert>The payment is not confirmed yet.</p><p>Order ID: ord_7</p>"
-)
+RECEIVED = "<h1>Checkout received</h1><p role=alert>The payment is not confirmed yet.</p><p>Order ID: ord_7</p>"
 
 
 def test_the_address_of_a_confirmation_is_an_unknown_outcome_although_the_payment_is_open(

@@ -70,9 +70,7 @@ def test_a_coupon_code_is_redacted_like_the_credentials() -> None:
 
 def test_a_recorded_page_reaches_the_handler_without_scripts_the_recipient_or_the_credentials() -> None:
     handler = RecordingHandler()
-    document = (
-        "<p title='customer-7' onclick=x>Ada, hunter2!, $12.00</p><script>x</script><input value=Typed>"
-    )
+    document = "<p title='customer-7' onclick=x>Ada, hunter2!, $12.00</p><script>x</script><input value=Typed>"
     page = {"kind": "page", "document": document}
     with pytest.raises(PurchaseFailed):
         converse(page, STUCK, handler=handler, username="customer-7", password="hunter2!")

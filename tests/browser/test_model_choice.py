@@ -45,17 +45,13 @@ def test_a_language_model_continues_a_checkout_and_bad_advice_orders_nothing(
         "usage": {"prompt_tokens": 400, "completion_tokens": 100, "total_tokens": 500},
     }  # fmt: skip
     with misbehaving_upstream(lambda exchange: exchange.json(completion)) as upstream:
-        settings = provider_settings(
-            upstream.url, shopper_model="openai/gpt-5-mini", allow_private_upstreams=True
-        )
+        settings = provider_settings(upstream.url, shopper_model="openai/gpt-5-mini", allow_private_upstreams=True)
         shopper = BrowserShopper(browser, private=True, sandbox_required=False)
         app = build_app(sqlite_url, settings=settings, shopper=shopper)
         with app.app_context():
             heartbeats.record(ProcessKind.SHOPPER)
             agent = register(app.test_client())
-            accepted = agent.post(
-                BUY, {"url": corner.product, "shippingAddress": ADDRESS, "max_total_usd": 50}
-            )
+            accepted = agent.post(BUY, {"url": corner.product, "shippingAddress": ADDRESS, "max_total_usd": 50})
             assert accepted.status_code == 202, accepted.text
             purchases.buy(accepted.get_json()["id"])
             purchase = agent.get(f"/v1/gateway/shopping/purchases/{accepted.get_json()['id']}").get_json()

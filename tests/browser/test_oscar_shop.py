@@ -57,18 +57,13 @@ def test_a_dry_run_orders_nothing_and_leaves_an_empty_cart_and_a_refused_product
     assert dry.review.total_nanos == 12_500_000_000
     assert (dry.handler.reviews, "review" in dry.handler.pictures) == ([], True)
     handler = RecordingHandler(refuses_product=PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear."))
-    assert (
-        purchase(shopper, oscar.table, address=MINIMAL, handler=handler, **account).failure_code
-        == "limit_exceeded"
-    )
+    assert purchase(shopper, oscar.table, address=MINIMAL, handler=handler, **account).failure_code == "limit_exceeded"
     assert ([product.price_nanos for product in handler.products], handler.reviews) == ([740 * 10**9], [])
     assert oscar.orders_of("stored2@example.com") == []
     assert oscar.in_basket_of("stored2@example.com") == 0
 
 
-def test_a_wrong_password_and_a_sold_out_product_order_nothing(
-    shopper: SharedBrowserShopper, oscar: Oscar
-) -> None:
+def test_a_wrong_password_and_a_sold_out_product_order_nothing(shopper: SharedBrowserShopper, oscar: Oscar) -> None:
     wrong = purchase(shopper, oscar.mug, username="plain2@example.com", password="not-it")
     assert wrong.failure_code == "login_failed"
     assert oscar.orders_of("plain2@example.com") == []

@@ -60,9 +60,7 @@ def site(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Site]:
         server.server_close()
 
 
-def test_a_browser_subscribes_and_shows_what_is_pushed(
-    site: Site, open_page: Callable[..., Page], axe: str
-) -> None:
+def test_a_browser_subscribes_and_shows_what_is_pushed(site: Site, open_page: Callable[..., Page], axe: str) -> None:
     page = open_page(width=PHONE)
     page.context.grant_permissions(["notifications"], origin=site.url)
     # There is no push service here: only the subscription itself is replaced.

@@ -56,9 +56,7 @@ def claim(page: Page, world: World, made: dict[str, Any], email: str = "") -> st
     return key
 
 
-def test_claiming_from_the_link_to_the_agents_page(
-    world: World, open_page: Callable[..., Page], axe: str
-) -> None:
+def test_claiming_from_the_link_to_the_agents_page(world: World, open_page: Callable[..., Page], axe: str) -> None:
     made = world.register_long_ago(name="Research assistant", email="ada@example.org")
     world.add_month_of_history(made)
     page = open_page()
@@ -92,10 +90,7 @@ def test_claiming_from_the_link_to_the_agents_page(
     with navigation(page):
         page.get_by_role("button", name="Lock limits").click()
     assert page.get_by_text("The limits are locked.").is_visible()
-    assert (
-        world.call(made, "PUT", f"/v1/wallets/{made['wallet']['id']}/controls", {"daily_limit_usd": 9000})[0]
-        == 403
-    )
+    assert world.call(made, "PUT", f"/v1/wallets/{made['wallet']['id']}/controls", {"daily_limit_usd": 9000})[0] == 403
 
 
 def test_codes_are_accepted_typed_and_pasted_in_any_form(
@@ -143,9 +138,7 @@ def test_claiming_and_freezing_without_scripts(world: World, open_page: Callable
     assert page.get_by_role("heading", name="Sign in").is_visible()
 
 
-def test_an_agent_claimed_by_another_person_is_refused(
-    world: World, open_page: Callable[..., Page], axe: str
-) -> None:
+def test_an_agent_claimed_by_another_person_is_refused(world: World, open_page: Callable[..., Page], axe: str) -> None:
     made = world.register(name="Taken")
     world.call(made, "POST", "/v1/wallets", {"name": "Travel"})
     zero = world.call(made, "POST", "/v1/wallets", {"name": "Trading"})[1]["id"]
@@ -284,9 +277,7 @@ def test_a_session_ended_in_another_browser_gives_no_access(
     assert elsewhere.get_by_role("heading", name="Sign in").is_visible()
 
 
-def test_several_agents_and_an_unreachable_chain(
-    world: World, open_page: Callable[..., Page], axe: str
-) -> None:
+def test_several_agents_and_an_unreachable_chain(world: World, open_page: Callable[..., Page], axe: str) -> None:
     first, second, page = (
         world.register(name="Research assistant"),
         world.register(name="Shopper"),

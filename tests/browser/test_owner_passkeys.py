@@ -159,9 +159,7 @@ def test_a_passkey_is_created_signs_in_confirms_and_is_removed(
     page.get_by_text("This passkey was not accepted.").wait_for()
 
 
-def test_a_limit_is_raised_with_a_passkey_and_lowered_without(
-    site: Site, open_page: Callable[..., Page]
-) -> None:
+def test_a_limit_is_raised_with_a_passkey_and_lowered_without(site: Site, open_page: Callable[..., Page]) -> None:
     page = open_page()
     Device(page)
     site.sign_in(page)
@@ -249,9 +247,7 @@ def test_a_tap_after_the_expiry_shows_that_nothing_was_paid(
     assert site.agent.history() == []
 
 
-def test_a_failed_verification_of_the_person_decides_nothing(
-    site: Site, open_page: Callable[..., Page]
-) -> None:
+def test_a_failed_verification_of_the_person_decides_nothing(site: Site, open_page: Callable[..., Page]) -> None:
     page = open_page(width=PHONE)
     device = Device(page)
     site.sign_in(page)

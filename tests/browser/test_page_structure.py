@@ -246,9 +246,7 @@ def test_the_shops_own_data_are_those_that_are_strict_json(
     "price",
     ["<data itemprop=price value=12.00>\u0661\u0662</data>", "<meter itemprop=price value=12.00>12</meter>"],
 )
-def test_the_value_for_machines_is_the_price_of_an_offer(
-    read: Callable[[str], PageSnapshot], price: str
-) -> None:
+def test_the_value_for_machines_is_the_price_of_an_offer(read: Callable[[str], PageSnapshot], price: str) -> None:
     snapshot = read(f"<div itemscope>{price}<meta itemprop=priceCurrency content=USD></div>")
     assert snapshot.declared["price"] == "12.00"
     assert snapshot.machine_values == ("12.00",)

@@ -23,9 +23,7 @@ def url(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_person_reads_an_operation_and_its_scripts_reach_nothing(
-    chromium: Browser, url: str, scheme: str
-) -> None:
+def test_a_person_reads_an_operation_and_its_scripts_reach_nothing(chromium: Browser, url: str, scheme: str) -> None:
     page = chromium.new_context(color_scheme=scheme).new_page()  # type: ignore[arg-type]
     page.set_default_timeout(60_000)
     problems: list[str] = []
@@ -41,10 +39,7 @@ def test_a_person_reads_an_operation_and_its_scripts_reach_nothing(
     expect(page.get_by_text("Try it out")).to_have_count(0)
     assert sorted(asked) == sorted(
         ["/docs"]
-        + [
-            f"/static/{name}"
-            for name in ("purser.css", "reference.js", "swagger-ui-bundle.js", "swagger-ui.css")
-        ]
+        + [f"/static/{name}" for name in ("purser.css", "reference.js", "swagger-ui-bundle.js", "swagger-ui.css")]
     )
     assert problems == []
     # Another's script on this page would neither have the origin of the owners' pages nor reach them.

@@ -59,9 +59,7 @@ def test_a_failed_page_is_recorded_without_secrets_and_is_read_as_it_was(
     assert result.failure_code == "price_unknown"
     [document] = result.handler.documents
     assert [secret for secret in secrets() if secret in document] == []
-    assert (
-        re.findall(r"<script(?! type=.application/ld)|<iframe (?!title)|\bon\w+=|https?://", document) == []
-    )
+    assert re.findall(r"<script(?! type=.application/ld)|<iframe (?!title)|\bon\w+=|https?://", document) == []
     reading = replayed(chromium, document)
     for line in (
         "page /checkout/yhteenveto: Yhteenveto (language fi)", "steps after this one: 1", "adds up: True",
@@ -97,9 +95,7 @@ def test_the_service_sanitizes_what_the_browser_process_recorded(browser: str, c
     [document] = result.handler.documents
     assert "Goods" in document
     assert "$12.00" in document
-    assert [
-        secret for secret in (PASSWORD, "ada@example.com", "Buyer", "94107", "Main") if secret in document
-    ] == []
+    assert [secret for secret in (PASSWORD, "ada@example.com", "Buyer", "94107", "Main") if secret in document] == []
 
 
 @pytest.mark.parametrize(

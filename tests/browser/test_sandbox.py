@@ -58,9 +58,7 @@ def test_no_page_is_opened_when_a_required_sandbox_does_not_start(tmp_path: Path
     assert result.failed is not None
     assert "does not start with its sandbox" in result.failed.message
     assert result.handler.pages == 0
-    assert [(line["event"], line["log_level"]) for line in lines] == [
-        ("browser_sandbox_unavailable", "error")
-    ]
+    assert [(line["event"], line["log_level"]) for line in lines] == [("browser_sandbox_unavailable", "error")]
     assert not shopper.is_sandboxed()
 
 

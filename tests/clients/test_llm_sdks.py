@@ -60,8 +60,7 @@ def test_every_row_of_the_table_names_a_package_that_is_locked_for_these_tests()
     locked = {
         "PyPI": python,
         "npm": {
-            (each.get("name", path.removeprefix("node_modules/")), each.get("version"))
-            for path, each in tree.items()
+            (each.get("name", path.removeprefix("node_modules/")), each.get("version")) for path, each in tree.items()
         },
     }
     rows = compatibility.packages()

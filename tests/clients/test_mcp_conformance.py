@@ -29,9 +29,7 @@ def test_only_what_is_not_offered_fails(
 ) -> None:
     url = f"{scene.service.url}/mcp"
     expected = str(PROGRAMS / f"conformance-{revision}.yml")
-    code, printed = run_conformance(
-        package, "--url", url, "--suite", "all", "--expected-failures", expected, *options
-    )
+    code, printed = run_conformance(package, "--url", url, "--suite", "all", "--expected-failures", expected, *options)
     assert code == 0, printed
     assert "✓ tools-list" in printed
     scenarios = f"all scenarios except those in conformance-{revision}.yml"

@@ -143,9 +143,7 @@ class SafeSigner:
         self.address = payer.address
         self._payer = payer
 
-    def sign_typed_data(
-        self, domain: Any, types: dict[str, Any], primary_type: str, message: dict[str, Any]
-    ) -> bytes:
+    def sign_typed_data(self, domain: Any, types: dict[str, Any], primary_type: str, message: dict[str, Any]) -> bytes:
         fields = {name: [{"name": each.name, "type": each.type} for each in types[name]] for name in types}
         names = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
         encoded = encode_typed_data(
@@ -225,9 +223,7 @@ def test_fetch_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:
         )
         assert paid["status"] == 200, paid
         assert (paid["settled"]["success"], paid["settled"]["payer"]) == (True, payer.address)
-    compatibility.check(
-        "npm", "@x402/fetch with a Safe", paid["version"], ["pay on Base", "pay before it is deployed"]
-    )
+    compatibility.check("npm", "@x402/fetch with a Safe", paid["version"], ["pay on Base", "pay before it is deployed"])
 
 
 def test_the_python_client_pays_on_solana_and_is_served(mainnet: Scene) -> None:
@@ -265,9 +261,7 @@ def test_a_client_without_a_library_pays_by_hash(mainnet: Scene) -> None:
     assert (again.status_code, again.json()["code"]) == (402, "PAYMENT_ALREADY_USED")
 
 
-@pytest.mark.parametrize(
-    ("chain", "network"), [("base", "eip155:8453"), ("solana", f"solana:{_MAINNET_GENESIS[:32]}")]
-)
+@pytest.mark.parametrize(("chain", "network"), [("base", "eip155:8453"), ("solana", f"solana:{_MAINNET_GENESIS[:32]}")])
 def test_another_instance_of_this_service_pays_and_is_served(
     mainnet: Scene, build_app: Callable[..., Flask], sqlite_url: str, chain: str, network: str
 ) -> None:

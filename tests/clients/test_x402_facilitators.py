@@ -41,9 +41,7 @@ def test_the_python_facilitator_settles_a_payment_on_solana(
         exchange.json({"report": "sunny"})
 
     with (
-        SolanaNode(
-            slot_ms=_SLOT_MS, genesis_hash=MAINNET.genesis_hash, now=CappedClock(_MOST_SECONDS)
-        ) as node,
+        SolanaNode(slot_ms=_SLOT_MS, genesis_hash=MAINNET.genesis_hash, now=CappedClock(_MOST_SECONDS)) as node,
         solana_seller(node, network=f"solana:{(MAINNET.genesis_hash or '')[:32]}") as seller,
     ):
         node.advance(100)
@@ -73,6 +71,4 @@ def test_the_python_facilitator_settles_a_payment_on_solana(
         result["transaction"],
         f"{CENT / 10**6}",
     )
-    compatibility.check(
-        "PyPI", "x402[svm]", result["version"], ["settle on Solana", "settle on Solana (version 1)"]
-    )
+    compatibility.check("PyPI", "x402[svm]", result["version"], ["settle on Solana", "settle on Solana (version 1)"])

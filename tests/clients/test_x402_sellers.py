@@ -61,9 +61,7 @@ def buys_once(agent: Agent, base: EvmNode, serving: AbstractContextManager[Any],
     assert (first.status_code, found["status"]) == (200, 200), found
     assert '"report"' in found["body"]
     payment = found["payment"]
-    assert (payment["state"], payment["protocol"], payment["pay_to"]) == ("paid", f"x402/{version}", PAYEE), (
-        payment
-    )
+    assert (payment["state"], payment["protocol"], payment["pay_to"]) == ("paid", f"x402/{version}", PAYEE), payment
     assert again.get_json()["payment"] == payment
     assert uses_of(base, agent.address) == 1
     return str(seller["version"])
@@ -82,9 +80,7 @@ def test_express_s_middleware_sells_to_a_wallet(agent: Agent, base: EvmNode, fac
     compatibility.check("npm", "@x402/express", version, ["sell to a wallet"])
 
 
-def test_the_legacy_middleware_of_express_sells_to_a_wallet(
-    agent: Agent, base: EvmNode, facilitator: str
-) -> None:
+def test_the_legacy_middleware_of_express_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
     serving = serve_node("express_seller.mjs", "x402-express", facilitator, "base", PAYEE)
     version = buys_once(agent, base, serving, version=1)
     compatibility.check("npm", "x402-express", version, ["sell to a wallet (version 1)"])

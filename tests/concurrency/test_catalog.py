@@ -51,9 +51,7 @@ def test_concurrent_calls_are_each_charged_and_counted_once(stage: Market) -> No
     answers: list[Any] = race(stage.app, [partial(call, stage, key) for key in keys])
     assert answers == [200] * CALLS
     with read_only_unit() as session:
-        spent = [
-            credit_accounts.balance(session, agent.id).spent_nanos for agent in (stage.buyer, stage.seller)
-        ]
+        spent = [credit_accounts.balance(session, agent.id).spent_nanos for agent in (stage.buyer, stage.seller)]
     assert spent == [CALLS // 2 * 250_000_000] * 2
     stats = stage.stats()
     assert (stats["total_calls"], stats["total_revenue_usd"]) == (CALLS, CALLS * 0.25)
@@ -107,9 +105,7 @@ class ConcurrencyRecorder:
         return self._real.read(document)
 
 
-def test_specifications_are_read_one_at_a_time_per_agent(
-    postgres_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_specifications_are_read_one_at_a_time_per_agent(postgres_url: str, build_app: Callable[..., Flask]) -> None:
     reader = ConcurrencyRecorder()
     app = build_app(postgres_url, specifications=reader)
     many, one = register(app.test_client()), register(app.test_client())
@@ -117,9 +113,7 @@ def test_specifications_are_read_one_at_a_time_per_agent(
     def offered(key: str, title: str) -> int:
         spec = {**SPEC, "info": {"title": title, "version": "1"}}
         with app.test_client() as client:
-            return client.post(
-                "/v1/services", json=offer(openapi_spec=spec), headers={"X-API-Key": key}
-            ).status_code
+            return client.post("/v1/services", json=offer(openapi_spec=spec), headers={"X-API-Key": key}).status_code
 
     calls = [partial(offered, *who) for who in ((many.key, "many"), (many.key, "many"), (one.key, "one"))]
     answers: list[Any] = race(app, calls)
@@ -128,9 +122,7 @@ def test_specifications_are_read_one_at_a_time_per_agent(
 
 
 def test_of_concurrent_subscriptions_one_succeeds(stage: Market) -> None:
-    subscribe = partial(
-        subscriptions.subscribe, stage.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id
-    )
+    subscribe = partial(subscriptions.subscribe, stage.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id)
     answers = race(stage.app, [subscribe for _ in range(8)])
     refused = [each for each in answers if isinstance(each, ServiceError)]
     assert (len(refused), {each.code for each in refused}) == (7, {"ALREADY_SUBSCRIBED"})
@@ -147,9 +139,7 @@ def test_retiring_a_service_concurrently_leaves_no_subscription(stage: Market) -
             },
             document=None,
         ).service  # fmt: skip
-        subscribe = partial(
-            subscriptions.subscribe, made.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id
-        )
+        subscribe = partial(subscriptions.subscribe, made.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id)
         retire = partial(services.retire, made.id, agent_id=stage.seller.id)
         race(stage.app, [subscribe, retire])
         with read_only_unit() as session:

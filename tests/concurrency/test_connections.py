@@ -58,9 +58,7 @@ def count_heartbeats(outsider: psycopg.Connection[Any]) -> int:
 
 @pytest.mark.usefixtures("on_postgres")
 @pytest.mark.parametrize("unit", [unit_of_work, read_only_unit])
-def test_a_connection_just_closed_by_the_server_fails_no_unit(
-    unit: Any, outsider: psycopg.Connection[Any]
-) -> None:
+def test_a_connection_just_closed_by_the_server_fails_no_unit(unit: Any, outsider: psycopg.Connection[Any]) -> None:
     with unit() as session:
         session.execute(text("SELECT 1"))
     assert terminate_all_but(outsider) == 1
@@ -98,9 +96,7 @@ def test_a_server_that_disappears_without_closing_its_connections_is_given_up_af
 
 
 def idle_connection(url: str) -> tuple[psycopg.Connection[Any], Any]:
-    connection = psycopg.connect(
-        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    )
+    connection = psycopg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
     return connection, SimpleNamespace(info={"resting_since": time.monotonic() - 3600})
 
 
@@ -112,9 +108,7 @@ def test_a_long_idle_connection_is_checked_and_left_unchanged(postgres_url: str)
         assert connection.autocommit is False
 
 
-def test_a_connection_that_died_while_idle_is_discarded(
-    postgres_url: str, outsider: psycopg.Connection[Any]
-) -> None:
+def test_a_connection_that_died_while_idle_is_discarded(postgres_url: str, outsider: psycopg.Connection[Any]) -> None:
     connection, entry = idle_connection(postgres_url)
     assert terminate_all_but(outsider) == 1
     with pytest.raises(DisconnectionError):

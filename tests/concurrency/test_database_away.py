@@ -39,9 +39,7 @@ def chain(chains: dict[ChainName, EvmChain]) -> FaultyChain:
 
 
 @pytest.fixture
-def app(
-    way: DatabaseProxy, postgres_url: str, build_app: Callable[..., Flask], chain: FaultyChain
-) -> Iterator[Flask]:
+def app(way: DatabaseProxy, postgres_url: str, build_app: Callable[..., Flask], chain: FaultyChain) -> Iterator[Flask]:
     build_app(postgres_url)  # audited at the end, over a direct connection
     queue = RecordingQueue()
     queue.away = True

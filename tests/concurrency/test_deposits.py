@@ -125,9 +125,7 @@ def test_requests_made_while_deposits_are_stored_do_not_deadlock(stage: Stage) -
     agents = [register(stage.agent.client) for _ in range(WALLETS)]
     _paying(stage, agents)
     begin = _together(stage, WALLETS + 1)
-    answers = race(
-        stage.app, [partial(_find, stage), *(partial(_ask, stage, agent, begin) for agent in agents)]
-    )
+    answers = race(stage.app, [partial(_find, stage), *(partial(_ask, stage, agent, begin) for agent in agents)])
     assert answers == [200] * len(answers)
     stage.find()
     assert stage.credited() == usdc(1) * WALLETS
@@ -145,9 +143,7 @@ def test_concurrent_scans_reversals_requests_expiries_and_deletions_stay_consist
     assert stage.find() == WALLETS
     with unit_of_work() as session:
         session.execute(
-            update(Transaction)
-            .where(Transaction.id == over)
-            .values(expires_at=clock.now() - timedelta(seconds=1))
+            update(Transaction).where(Transaction.id == over).values(expires_at=clock.now() - timedelta(seconds=1))
         )
     stage.reorganise(WALLETS + DEPTH + 1)
     for agent in agents:

@@ -183,8 +183,7 @@ def test_an_event_that_is_added_while_a_turn_ends_is_not_overlooked(app: Flask, 
     def is_over_or_waits() -> bool:
         with read_only_unit() as session:
             waiting = text(
-                "SELECT count(*) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
             return not delivering.is_alive() or bool(session.scalar(waiting))
 

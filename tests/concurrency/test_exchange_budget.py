@@ -43,11 +43,7 @@ def test_two_processes_never_exceed_the_budget(database_url: str, build_app: Cal
     with ThreadPoolExecutor(16) as threads:
         taken = sum(threads.map(take, range(60)))
     refilled = (time.monotonic() - began) * 1000 / rate_budget.GLOBAL_ALLOWANCE.ms_per_weight
-    assert (
-        rate_budget.GLOBAL_ALLOWANCE.burst // 20
-        <= taken
-        <= (rate_budget.GLOBAL_ALLOWANCE.burst + refilled) // 20
-    )
+    assert rate_budget.GLOBAL_ALLOWANCE.burst // 20 <= taken <= (rate_budget.GLOBAL_ALLOWANCE.burst + refilled) // 20
 
 
 @pytest.mark.postgres
@@ -69,9 +65,7 @@ def test_a_refused_wallet_share_is_not_charged_to_the_budget(
 
 
 @pytest.mark.postgres
-def test_a_large_response_is_charged_even_beyond_the_budget(
-    database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_a_large_response_is_charged_even_beyond_the_budget(database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(database_url).app_context():
         rate_budget.acquire(190, wallet_id="a", now=NOW)
         rate_budget.charge_surplus(100, wallet_id="a", now=NOW)
@@ -111,9 +105,7 @@ def test_budgets_of_inactive_wallets_are_deleted(database_url: str, build_app: C
         for name in ("a", "b", "c"):
             rate_budget.acquire(20, wallet_id=name)
         with unit_of_work() as session:
-            session.execute(
-                update(ExchangeBudget).where(ExchangeBudget.name != "c").values(whole_at_ms=1_000)
-            )
+            session.execute(update(ExchangeBudget).where(ExchangeBudget.name != "c").values(whole_at_ms=1_000))
         rate_budget.acquire(20, wallet_id="d")
         with read_only_unit() as session:
             assert set(session.scalars(select(ExchangeBudget.name))) == {"all", "c", "d"}

@@ -87,9 +87,7 @@ def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadloc
         wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE, chain=BASE, recipient=buyer.address,
         payee=None, amount=TokenAmount(usdc(50), USDC), value_nanos=0,
     )  # fmt: skip
-    shortage = Rejected(
-        "insufficient_gas", details={"missing": "0.0001", "required": "0.0001", "chain": "ethereum"}
-    )
+    shortage = Rejected("insufficient_gas", details={"missing": "0.0001", "required": "0.0001", "chain": "ethereum"})
 
     def transfer() -> str:
         answer = sender.move("5", "USDC", chain="ethereum", to=wallet.address_on(ETHEREUM))
@@ -105,9 +103,7 @@ def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadloc
         transferred = threads.submit(transfer)
         assert has_nonce.wait(PATIENCE_SECONDS)
         bought = threads.submit(buy)
-        waiting = (
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         wait_until(lambda: outsider.execute(waiting).fetchall(), what="the purchase waits")
         may_sign.set()
         assert transferred.result(PATIENCE_SECONDS) in ("confirmed", "pending")

@@ -35,9 +35,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["a fixed price", "a cost known afterwards"])
-def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(
-    database_url: str, *, fixed: bool
-) -> None:
+def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(database_url: str, *, fixed: bool) -> None:
     price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
     credits_usd = f"{price_nanos * AFFORDABLE // 1000 / 10**6:.6f}"
     settings = {"initial_credits_usd": credits_usd, "database_pool_size": 5, "web_threads": 450}
@@ -104,9 +102,7 @@ def test_one_busy_account_does_not_exhaust_the_connection_pool(postgres_url: str
                 )
                 calls = [threads.submit(call, one) for _ in range(40)]
                 wait_until(
-                    lambda: (
-                        watching.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() > (0,)
-                    ),
+                    lambda: watching.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() > (0,),
                     what="a call that waits for the row",
                 )
                 # With forty of them waiting for the row or the pool, this one would be refused.
@@ -215,9 +211,7 @@ class _streaming:  # noqa: N801 - reads as the deed that it is
 
     def __enter__(self) -> http.client.HTTPResponse:
         body = json.dumps({**QUESTION, "stream": True})
-        self._connection.request(
-            "POST", CHAT, body, {"X-API-Key": self._key, "Content-Type": "application/json"}
-        )
+        self._connection.request("POST", CHAT, body, {"X-API-Key": self._key, "Content-Type": "application/json"})
         self._answer = self._connection.getresponse()
         assert self._answer.status == 200
         return self._answer

@@ -40,9 +40,7 @@ from tests.support.waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.postgres
 
 CONCURRENT = 20
-WAITING = text(
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-)
+WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,7 @@ class Stage:
     app: Flask
     ops: Operator
 
-    def ask(
-        self, method: str, path: str, body: object = None, *, by: Operator | None = None
-    ) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: object = None, *, by: Operator | None = None) -> tuple[int, Any]:
         answer = (by or self.ops).with_client(self.app).ask(method, path, body)
         return answer.status_code, answer.get_json()
 
@@ -136,9 +132,7 @@ def test_a_rotation_interrupts_clients_only_without_a_grace_period(
         agent = register(stage.app.test_client())
         started, rotated = Event(), Event()
 
-        def use(
-            agent: Agent = agent, started: Event = started, rotated: Event = rotated
-        ) -> list[tuple[bool, int]]:
+        def use(agent: Agent = agent, started: Event = started, rotated: Event = rotated) -> list[tuple[bool, int]]:
             seen = []
             while len([late for late, _ in seen if late]) < 3:
                 late = rotated.is_set()
@@ -167,9 +161,7 @@ def test_concurrent_rotations_leave_one_permanent_key(stage: Stage) -> None:
     rotate = partial(stage.ask, "POST", f"/agents/{agent.id}/rotate-key", {"grace_seconds": 60})
     answers = race(stage.app, [rotate] * 8)
     assert statuses(answers) == {200: 8}
-    lasting = stage.count(
-        ApiKey.agent_id == agent.id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
-    )
+    lasting = stage.count(ApiKey.agent_id == agent.id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None))
     assert lasting == 1
     keys = {answer[1]["apiKey"] for answer in answers if isinstance(answer, tuple)}
     assert len(keys) == 8
@@ -181,9 +173,7 @@ def test_concurrent_writers_keep_one_audit_chain(stage: Stage) -> None:
     with unit_of_work() as session:
         session.execute(text("DELETE FROM audit_entries"))
         session.execute(text("DELETE FROM audit_heads"))
-    answers = race(
-        stage.app, [partial(stage.ask, "POST", "/agents", {"name": f"n{n}"}) for n in range(CONCURRENT)]
-    )
+    answers = race(stage.app, [partial(stage.ask, "POST", "/agents", {"name": f"n{n}"}) for n in range(CONCURRENT)])
     assert statuses(answers) == {201: CONCURRENT}
     found = entries()
     assert [entry.number for entry in found] == list(range(1, CONCURRENT + 1))
@@ -198,9 +188,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def test_writers_in_several_processes_keep_one_audit_chain(
-    database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_writers_in_several_processes_keep_one_audit_chain(database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agent = ops.make_agent()
@@ -210,9 +198,7 @@ def test_writers_in_several_processes_keep_one_audit_chain(
         assert ops.get(f"/agents/{agent.id}").get_json()["credits_usd"] == 25.0
         assert sorted(body["credits_usd"] for _, body in answers) == [float(n) for n in range(11, 26)]
         given = entries(action="agent.credits_granted")
-        assert [entry.after["credits_usd"] for entry in given if entry.after] == [
-            str(n) for n in range(11, 26)
-        ]
+        assert [entry.after["credits_usd"] for entry in given if entry.after] == [str(n) for n in range(11, 26)]
         db.engine.dispose()
 
 
@@ -225,16 +211,12 @@ def test_concurrent_fleet_changes_are_atomic_per_agent(stage: Stage) -> None:
 
     def fleet(limit: int) -> tuple[int, Any]:
         order = ids if limit % 2 else list(reversed(ids))
-        return stage.ask(
-            "PUT", "/controls", {"agent_ids": order, "daily_limit_usd": limit, "per_tx_limit_usd": limit}
-        )
+        return stage.ask("PUT", "/controls", {"agent_ids": order, "daily_limit_usd": limit, "per_tx_limit_usd": limit})
 
     def make(agent: Agent) -> tuple[int, Any]:
         return stage.as_agent(agent, "POST", "/v1/wallets", {})
 
-    answers = race(
-        stage.app, [*[partial(fleet, n) for n in range(1, 7)], *[partial(make, agent) for agent in agents]]
-    )
+    answers = race(stage.app, [*[partial(fleet, n) for n in range(1, 7)], *[partial(make, agent) for agent in agents]])
     assert set(statuses(answers)) == {200, 201}
     assert not [body for status, body in answers if status == 200 and body["failed"]]  # type: ignore[misc]
     for agent in agents:
@@ -249,9 +231,7 @@ def test_concurrent_fleet_changes_are_atomic_per_agent(stage: Stage) -> None:
         assert len(set(limits.pop())) == 1
 
 
-def test_one_busy_wallet_fails_its_agent_and_not_the_fleet(
-    postgres_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_one_busy_wallet_fails_its_agent_and_not_the_fleet(postgres_url: str, build_app: Callable[..., Flask]) -> None:
     # A short lock timeout: 300 ms.
     app = build_app(f"{postgres_url}?options=-c%20lock_timeout%3D300ms", settings={})
     with app.app_context():
@@ -263,9 +243,7 @@ def test_one_busy_wallet_fails_its_agent_and_not_the_fleet(
                 text("UPDATE spending_accounts SET lock_version = 1 WHERE wallet_id = :id"),
                 {"id": agents[2].wallet_id},
             )
-            body = ops.put(
-                "/controls", {"agent_ids": [agent.id for agent in agents], "locked": True}
-            ).get_json()
+            body = ops.put("/controls", {"agent_ids": [agent.id for agent in agents], "locked": True}).get_json()
         assert sorted(body["changed"]) == sorted(agent.id for agent in agents if agent is not agents[2])
         assert [(each["agentId"], each["code"]) for each in body["failed"]] == [(agents[2].id, "OVERLOADED")]
         again = ops.put("/controls", {"agent_ids": [agent.id for agent in agents], "locked": True}).get_json()
@@ -403,9 +381,7 @@ def test_deleting_an_agent_during_transfers_and_deposits_loses_no_payment(ring: 
         seen = []
         for _ in range(4):
             seen.append(ring.move()[0])
-            seen.append(
-                ring.stage.as_agent(ring.agent, "POST", f"{ring.agent.wallet_url}/fund", fund_body)[0]
-            )
+            seen.append(ring.stage.as_agent(ring.agent, "POST", f"{ring.agent.wallet_url}/fund", fund_body)[0])
         return seen
 
     answers = race(ring.stage.app, [delete, *[act] * 4])

@@ -53,9 +53,7 @@ def test_concurrent_passes_replace_a_movement_once(
         with db.engine.connect() as outside, unit_of_work() as session:
             # The first pass has locked the row and signed, but not committed.
             session.execute(
-                update(Transaction)
-                .where(Transaction.id == movement.id)
-                .values(fee_cap_units=Transaction.fee_cap_units)
+                update(Transaction).where(Transaction.id == movement.id).values(fee_cap_units=Transaction.fee_cap_units)
             )
             other = SignedTransaction("0x" + "22" * 32, b"\x02", movement.nonce, None, movement.latest.terms)
             lifecycle.add_attempt(session, movement.id, ChainName.BASE, other)

@@ -37,9 +37,7 @@ def test_many_threads_post_an_event_once_to_each_webhook(app: Flask) -> None:
             add_webhook(agent, f"{target.url}/{number}", "payment.*")
         for _ in range(EVENTS):
             with unit_of_work() as session:
-                outbox.record(
-                    session, EventType.PAYMENT_CONFIRMED, agent_id=agent.id, object_id=new_id(), data={}
-                )
+                outbox.record(session, EventType.PAYMENT_CONFIRMED, agent_id=agent.id, object_id=new_id(), data={})
 
         def work(_number: int) -> None:
             with app.app_context():
@@ -67,9 +65,7 @@ def test_a_row_that_is_read_under_a_lock_is_changed_by_no_other_unit_until_the_u
                 row = (
                     session.get_one(EventSequence, 7, with_for_update=True)
                     if reads_by_key
-                    else session.scalars(
-                        select(EventSequence).where(EventSequence.id == 7).with_for_update()
-                    ).one()
+                    else session.scalars(select(EventSequence).where(EventSequence.id == 7).with_for_update()).one()
                 )
                 # Without a lock, the others have read the same value by now.
                 time.sleep(0.02)

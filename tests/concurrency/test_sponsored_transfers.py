@@ -34,9 +34,7 @@ def test_concurrent_transfers_never_exceed_the_number_per_day(
     fund(base_node, agent.address, eth=0, dollars=50)
     recipient = "0x" + new_id().replace("-", "") + "c0ffee00"
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": recipient}
-    asked = [
-        Asked("POST", f"{agent.wallet_url}/transfer", body, agent.headers()) for _ in range(2 * PER_PROCESS)
-    ]
+    asked = [Asked("POST", f"{agent.wallet_url}/transfer", body, agent.headers()) for _ in range(2 * PER_PROCESS)]
     answers = crowds(service, asked[:PER_PROCESS], asked[PER_PROCESS:])
     outcomes = Counter(answer.get("status") or answer["details"]["reason"] for _, answer in answers)
     assert outcomes.keys() <= {"confirmed", "pending", "sponsored_limit"}

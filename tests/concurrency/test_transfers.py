@@ -122,9 +122,7 @@ def _assert_accepted_are_paid(crowd: Crowd, answers: Answers) -> int:
     return accepted
 
 
-@pytest.mark.parametrize(
-    "database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-)
+@pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_dollars(
     crowd: Crowd,
 ) -> None:

@@ -92,9 +92,7 @@ USDC = "0xA0b86991c6218b36c1d19D4a2e9Eb0cE3606eB48"
         (-32600, "Unsupported method: eth_simulateV1", CALL),
     ],
 )
-def test_errors_are_about_the_endpoint_the_batch_or_the_call(
-    code: int, message: str, kind: RpcErrorKind
-) -> None:
+def test_errors_are_about_the_endpoint_the_batch_or_the_call(code: int, message: str, kind: RpcErrorKind) -> None:
     assert RpcError(code, message).kind is kind
 
 
@@ -169,9 +167,7 @@ def test_a_refusal_has_the_same_reason_from_every_client(message: str, reason: s
         (429, "Your app has exceeded its compute units per second capacity.", False),
     ],
 )
-def test_a_failed_estimate_is_distinguished_from_a_failing_node(
-    code: int, message: str, *, reverted: bool
-) -> None:
+def test_a_failed_estimate_is_distinguished_from_a_failing_node(code: int, message: str, *, reverted: bool) -> None:
     assert is_revert(RpcError(code, message)) is reverted
 
 
@@ -238,9 +234,7 @@ def test_a_refusing_provider_fails_over_and_certainly_sent_nothing(
         (1_000, 200, -32005, "query returned more than 10000 results. Try with this block range [0x1, 0x2]."),
     ],
 )
-def test_log_queries_shrink_to_the_documented_ranges(
-    allowed: int, status: int, code: int, message: str
-) -> None:
+def test_log_queries_shrink_to_the_documented_ranges(allowed: int, status: int, code: int, message: str) -> None:
     widths = []
 
     def answer(asked: Asked) -> Reply:

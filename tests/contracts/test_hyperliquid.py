@@ -119,9 +119,7 @@ def test_markets_are_numbered_by_their_place() -> None:
         (502, b"<html>", Unreachable, "exchange_failed"),
     ],
 )
-def test_errors_are_refusals_or_outages(
-    status: int, body: bytes, failure: type[Exception], reason: str
-) -> None:
+def test_errors_are_refusals_or_outages(status: int, body: bytes, failure: type[Exception], reason: str) -> None:
     with serve(lambda _asked: Reply(body, status)) as server, pytest.raises(failure, match=reason):
         adapter_for(server.url).fetch(PerpdexQuery(PerpdexTopic.MIDS))
 

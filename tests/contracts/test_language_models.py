@@ -263,9 +263,7 @@ USAGES: list[tuple[str, Dialect, Surface, list[Any], Usage]] = [
 @pytest.mark.parametrize(
     ("dialect", "surface", "bodies", "usage"), [row[1:] for row in USAGES], ids=[row[0] for row in USAGES]
 )
-def test_every_billed_token_is_counted(
-    dialect: Dialect, surface: Surface, bodies: list[Any], usage: Usage
-) -> None:
+def test_every_billed_token_is_counted(dialect: Dialect, surface: Surface, bodies: list[Any], usage: Usage) -> None:
     reading = _read(dialect, surface, *bodies)
     assert (reading.usage, reading.is_complete) == (usage, True)
 
@@ -307,9 +305,7 @@ def test_compaction_and_advice_are_billed_apart_from_the_message() -> None:
 def test_an_image_written_by_another_model_is_refused(output_format: object) -> None:
     """`svg_usage` reports tokens of a model that the price of an image does not include."""
     for accepted in ({}, *({"output_format": each} for each in ("png", "webp", "jpeg", "gif"))):
-        media_bounds.media_bound(
-            Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", {"prompt": "A cat", **accepted}, ()
-        )
+        media_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", {"prompt": "A cat", **accepted}, ())
     request = {"prompt": "A cat", "output_format": output_format}
     with pytest.raises(InvalidInput, match="output_format"):
         media_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", request, ())

@@ -30,9 +30,7 @@ DEPOSIT_HASH, PAYMENT_HASH = "0x" + "58" * 32, "0x" + "28" * 32
 
 
 def _refusal(status: int, body: object) -> str:
-    with serve(
-        lambda _asked: Reply(json.dumps(body).encode(), status, {"ratelimit-reset": "7200"})
-    ) as server:
+    with serve(lambda _asked: Reply(json.dumps(body).encode(), status, {"ratelimit-reset": "7200"})) as server:
         with capture_logs(), pytest.raises(Rejected) as refused:
             LifiOrderService(server.url).quote(REQUEST, CHAINS)
         return refused.value.reason
@@ -69,9 +67,7 @@ def test_a_tools_error_names_what_the_client_can_change(code: str, reason: str) 
     assert _refusal(404, body) == reason
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(400, 1011), (401, 1010), (424, 1008), (500, 1006), (504, 1009)]
-)
+@pytest.mark.parametrize(("status", "code"), [(400, 1011), (401, 1010), (424, 1008), (500, 1006), (504, 1009)])
 def test_other_errors_are_no_quote(status: int, code: int) -> None:
     assert _refusal(status, {"message": "An error", "code": code}) == "quote_unavailable"
 
@@ -125,9 +121,7 @@ def test_only_a_complete_transfer_and_a_refund_end_an_order(
 
 
 def test_a_pending_transfer_has_no_payment() -> None:
-    found = _state(
-        200, {"status": "PENDING", "sending": {"txHash": DEPOSIT_HASH}, "receiving": {"chainId": 1}}
-    )
+    found = _state(200, {"status": "PENDING", "sending": {"txHash": DEPOSIT_HASH}, "receiving": {"chainId": 1}})
     assert (found.status, found.tx_hash) == (OrderStatus.OPEN, None)
     assert _state(404, {"message": "Not an EVM Transaction", "code": 1003}).status is OrderStatus.OPEN
 

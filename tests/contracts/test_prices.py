@@ -126,9 +126,7 @@ def test_jupiter_prices_have_their_own_members_and_omit_unreliable_tokens() -> N
     prices, asked = _read(JupiterPrices, {SOL_MINT: entry})
     assert prices == {SOL: 147_478_946_591}
     assert parse_qs(urlsplit(asked.target).query) == {"ids": [f"{SOL_MINT},{ETH_MINT}"]}
-    assert _read(JupiterPrices, {SOL_MINT: None, ETH_MINT: entry | {"usdPrice": 3000}})[0] == {
-        ETH: 3 * 10**12
-    }
+    assert _read(JupiterPrices, {SOL_MINT: None, ETH_MINT: entry | {"usdPrice": 3000}})[0] == {ETH: 3 * 10**12}
 
 
 def test_a_limit_of_jupiter_is_an_outage() -> None:

@@ -53,8 +53,7 @@ def replay(run: dict[str, Any], build: Callable[[dict[str, Any]], Flask]) -> lis
 
 def _settings(network: str, url: str, endpoints: Counter[str]) -> dict[str, Any]:
     chains = {
-        f"{chain}_rpc_url": ",".join([url] * max(1, endpoints[chain]))
-        for chain in ("ethereum", "base", "solana")
+        f"{chain}_rpc_url": ",".join([url] * max(1, endpoints[chain])) for chain in ("ethereum", "base", "solana")
     }
     services = (
         "jupiter_base_url",
@@ -116,9 +115,7 @@ def test_the_answers_of_a_run_are_recorded_without_secrets_and_replayed(
 
 
 @pytest.mark.chain
-def test_only_the_doctor_records(
-    world: World, build: Callable[[dict[str, Any]], Flask], tmp_path: Path
-) -> None:
+def test_only_the_doctor_records(world: World, build: Callable[[dict[str, Any]], Flask], tmp_path: Path) -> None:
     app = build({**world.settings, "record_upstreams": str(tmp_path / "new")})
     assert RESPONSE_WRAPPER.get() is None
     assert app.state.ports.perpdex is not None  # type: ignore[attr-defined]

@@ -40,9 +40,7 @@ def _refusal(status: int, body: object, headers: dict[str, str] | None = None) -
 
 def _state(status: int, body: object) -> OrderState:
     with serve(lambda _asked: Reply(json.dumps(body).encode(), status)) as server:
-        return RelayOrderService(server.url).order_state(
-            {"request_id": "0x" + "ab" * 32}, DEPOSIT_HASH, CHAINS
-        )
+        return RelayOrderService(server.url).order_state({"request_id": "0x" + "ab" * 32}, DEPOSIT_HASH, CHAINS)
 
 
 def test_a_quote_requests_refunds_to_the_sender() -> None:

@@ -22,9 +22,7 @@ from app.gateway.dialects.response.usage import Usage
 
 
 def _usage(dialect: Dialect, surface: Surface, body: Any) -> Usage | None:
-    reader = ResponseReader(
-        CostParams(surface, dialect, model="m"), status=200, content_type="application/json"
-    )
+    reader = ResponseReader(CostParams(surface, dialect, model="m"), status=200, content_type="application/json")
     reader.feed(json.dumps(body).encode())
     reader.flush()
     return reader.finish(is_broken=False).usage
@@ -77,8 +75,6 @@ def test_the_list_price_bounds_a_call(dialect: Dialect, surface: Surface, reques
     assert search_costs.max_nanos(dialect, surface, request_) == int(Decimal(usd) * 10**9)
 
 
-@pytest.mark.parametrize(
-    "name", ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"]
-)
+@pytest.mark.parametrize("name", ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"])
 def test_limits_of_a_provider_reach_the_client(name: str) -> None:
     assert (name, "1, 1419704") in list(headers.for_client([(name, "1, 1419704")]))

@@ -53,9 +53,7 @@ ROUNDS = 6
 
 def counted_usd(app: Flask) -> float:
     """Return what the holds of all days count: a scene may pass midnight, which ends the sum of the day."""
-    counted = select(func.sum(SpendingHold.amount_nanos)).where(
-        SpendingHold.state != SpendingHoldState.RELEASED
-    )
+    counted = select(func.sum(SpendingHold.amount_nanos)).where(SpendingHold.state != SpendingHoldState.RELEASED)
     with app.app_context(), read_only_unit() as session:
         return float(usd_from_nanos(int(session.scalar(counted) or 0)))
 

@@ -71,8 +71,7 @@ def _deaths(passed: list[Point], *, first: int = 0) -> list[Point]:
 
 
 EVERYWHERE = [("sqlite", point) for point in _deaths(REQUEST)] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
-    for point in ON_POSTGRES
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
 ]
 
 
@@ -108,9 +107,7 @@ class Scene:
             "source_chain": self.source, "destination_chain": self.destination, "token": "USDC", "amount": "20",
         }  # fmt: skip
         path = f"{self.agent.wallet_url}/bridge"
-        return partial(
-            ask, method="POST", path=path, body=body, headers=self.agent.headers(Idempotency_Key="once")
-        )
+        return partial(ask, method="POST", path=path, body=body, headers=self.agent.headers(Idempotency_Key="once"))
 
     def history(self) -> list[dict[str, Any]]:
         path = f"{self.agent.wallet_url}/transactions"
@@ -221,9 +218,7 @@ def solana_scene(
 
 @pytest.mark.parametrize("solana_scene", [ChainName.SOLANA], indirect=True)
 @pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
-def test_a_solana_burn_of_a_killed_process_is_executed_at_most_once(
-    solana_scene: Scene, point: Point
-) -> None:
+def test_a_solana_burn_of_a_killed_process_is_executed_at_most_once(solana_scene: Scene, point: Point) -> None:
     assert solana_scene.in_child(solana_scene.request(), point).killed
     solana_scene.restart()
     solana_scene.assert_ends_in_one_bridge()

@@ -24,8 +24,7 @@ AMOUNT = usdc(7)
 REQUEST = points(COMMIT, "head", "scan_state", COMMIT, "enqueue", COMMIT)
 ON_POSTGRES = [Point(COMMIT, "after"), Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)]
 EVERYWHERE = [("sqlite", point) for point in REQUEST] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
-    for point in ON_POSTGRES
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
 ]
 # The lease; the scan; deposit, allocation and scan state in one unit; release of the lease.
 FIND = points(COMMIT, "deposits", COMMIT, COMMIT)

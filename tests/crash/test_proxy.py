@@ -42,9 +42,7 @@ def _call(stage: Market) -> Scenario:
 
 
 @pytest.mark.parametrize("point", CALL, ids=str)
-def test_a_call_of_a_killed_process_is_charged_at_most_once(
-    stage: Market, database_url: str, point: Point
-) -> None:
+def test_a_call_of_a_killed_process_is_charged_at_most_once(stage: Market, database_url: str, point: Point) -> None:
     assert run(_WithServices(database_url, ()), _call(stage), point).killed
     asked = 1 if point.nth == 2 else 0
     charged = 1 if point == CALL[-1] else 0

@@ -21,8 +21,7 @@ AMOUNT, UNITS = "2", 2_000_000
 TRANSFER = points(COMMIT, "draft", "sign", COMMIT, "broadcast", "outcomes", COMMIT, COMMIT)
 ON_POSTGRES = [Point("sign", "after"), Point(COMMIT, "after", 2), Point("broadcast", "after")]
 EVERYWHERE = [("sqlite", point) for point in TRANSFER] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
-    for point in ON_POSTGRES
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
 ]
 # Steps of a worker's pass for a signed transfer that was never sent, and for one that landed.
 SEND_AGAIN = points(COMMIT, "outcomes", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT)
@@ -117,9 +116,7 @@ def test_a_transfer_never_sent_before_expiry_is_paid_once_for_its_idempotency_ke
 
 
 @pytest.mark.parametrize("point", RETRY, ids=str)
-def test_a_worker_killed_while_it_signs_again_leads_to_one_payment(
-    solana_scene: SolanaScene, point: Point
-) -> None:
+def test_a_worker_killed_while_it_signs_again_leads_to_one_payment(solana_scene: SolanaScene, point: Point) -> None:
     scene = solana_scene
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.node.advance(250)
@@ -132,9 +129,7 @@ def test_a_worker_killed_while_it_signs_again_leads_to_one_payment(
 
 
 @pytest.mark.parametrize("point", SEND_AGAIN, ids=str)
-def test_a_worker_killed_while_resending_leads_to_one_payment(
-    solana_scene: SolanaScene, point: Point
-) -> None:
+def test_a_worker_killed_while_resending_leads_to_one_payment(solana_scene: SolanaScene, point: Point) -> None:
     scene = solana_scene
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.now += scene.patience
@@ -146,9 +141,7 @@ def test_a_worker_killed_while_resending_leads_to_one_payment(
 
 
 @pytest.mark.parametrize("point", SETTLE, ids=str)
-def test_a_worker_killed_while_it_settles_spends_the_hold_once(
-    solana_scene: SolanaScene, point: Point
-) -> None:
+def test_a_worker_killed_while_it_settles_spends_the_hold_once(solana_scene: SolanaScene, point: Point) -> None:
     scene = solana_scene
     assert scene.in_child(_transfer(scene), Point("broadcast", "after")).killed
     scene.node.advance(CONFIRMED)
@@ -193,9 +186,7 @@ def _asked_and_paid(scene: SolanaScene) -> None:
 
 
 @pytest.mark.parametrize("point", FIND, ids=str)
-def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(
-    solana_scene: SolanaScene, point: Point
-) -> None:
+def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(solana_scene: SolanaScene, point: Point) -> None:
     scene = solana_scene
     _asked_and_paid(scene)
     assert scene.in_child(_job(deposits.find), point).killed

@@ -24,8 +24,7 @@ ON_POSTGRES = [
     Point(COMMIT, "after", 3),
 ]
 EVERYWHERE = [("sqlite", point) for point in SWAP] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
-    for point in ON_POSTGRES
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
 ]
 
 
@@ -94,9 +93,7 @@ def test_every_step_of_a_swap_is_a_kill_point(scene: EvmScene) -> None:
 
 
 @pytest.mark.parametrize("point", SWAP, ids=str)
-def test_a_solana_swap_of_a_killed_process_is_executed_at_most_once(
-    solana_scene: SolanaScene, point: Point
-) -> None:
+def test_a_solana_swap_of_a_killed_process_is_executed_at_most_once(solana_scene: SolanaScene, point: Point) -> None:
     scene = solana_scene
     with passing(scene.node):
         assert scene.in_child(_swap(scene), point).killed

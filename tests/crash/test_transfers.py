@@ -30,8 +30,7 @@ ON_POSTGRES = [
     Point(COMMIT, "after", 3),
 ]
 EVERYWHERE = [("sqlite", point) for point in TRANSFER] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}")
-    for point in ON_POSTGRES
+    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
 ]
 
 

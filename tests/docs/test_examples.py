@@ -106,9 +106,7 @@ def test_commands_in_readme_and_tutorial_print_the_shown_output(service: Service
     wait_until(lambda: f"{datetime.now(UTC):%H:%M}" < "23:57", 200, what="midnight")
     for document in DOCUMENTS:
         examples = [
-            match
-            for match in _EXAMPLE.finditer(document.read_text())
-            if match["commands"] not in _ENTRY_POINTS
+            match for match in _EXAMPLE.finditer(document.read_text()) if match["commands"] not in _ENTRY_POINTS
         ]
         assert len(examples) > 1, document
         outputs = service.execute([match["commands"] for match in examples])
@@ -116,9 +114,7 @@ def test_commands_in_readme_and_tutorial_print_the_shown_output(service: Service
         if _comparable(outputs) != _comparable(shown) and os.environ.get("UPDATE_DOCS"):
             _rewrite(document, outputs)
         else:
-            assert _comparable(outputs) == _comparable(shown), (
-                f"{document.name}: UPDATE_DOCS=1 ./test tests/docs"
-            )
+            assert _comparable(outputs) == _comparable(shown), f"{document.name}: UPDATE_DOCS=1 ./test tests/docs"
 
 
 def test_readme_names_both_entry_points() -> None:

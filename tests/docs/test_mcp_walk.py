@@ -126,9 +126,7 @@ class McpAgent:
         if arguments.get("status") == "pending":
             wait_until(
                 lambda: (
-                    not self.send("tools/call", name=name, arguments=arguments)["structuredContent"][
-                        "transactions"
-                    ]
+                    not self.send("tools/call", name=name, arguments=arguments)["structuredContent"]["transactions"]
                 ),
                 60,
                 interval=0.3,
@@ -188,9 +186,7 @@ def work_with_anthropic(model: MisbehavingUpstream, agent: McpAgent) -> None:
 
 
 def usdc_of(balances: dict[str, Any]) -> Decimal:
-    return sum(
-        (Decimal(each["balance"]) for each in balances["balances"] if each["token"] == "USDC"), Decimal(0)
-    )
+    return sum((Decimal(each["balance"]) for each in balances["balances"] if each["token"] == "USDC"), Decimal(0))
 
 
 def test_a_model_that_repeats_calls_at_random_moves_each_amount_once(started: StartedService) -> None:

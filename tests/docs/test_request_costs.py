@@ -69,9 +69,7 @@ def test_each_request_costs_what_the_document_says(
         with _service(build_app, url, base_node) as (app, counts):
             for name, request in _requests(app, base_node).items():
                 measured[name] = measured.get(name, Counter()) | _typical(counts, request)
-    rows = [
-        f"| {name} | {' | '.join(str(found[key]) for key in _COLUMNS)} |" for name, found in measured.items()
-    ]
+    rows = [f"| {name} | {' | '.join(str(found[key]) for key in _COLUMNS)} |" for name, found in measured.items()]
     text = DOCUMENT.read_text()
     introduction, heading, _ = text.partition("| Request |")
     table = [f"{heading} {' | '.join(_COLUMNS.values())} |", f"|---{'|---:' * len(_COLUMNS)}|", *rows]

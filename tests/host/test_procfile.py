@@ -66,9 +66,7 @@ def host(
         yield Host(environment, tmp_path, stack)
 
 
-def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(
-    host: Host, empty_database: str
-) -> None:
+def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(host: Host, empty_database: str) -> None:
     host.environment["DATABASE_URL"] = as_hosts_write_it(empty_database)
     host.release()
     web = host.web()
@@ -96,9 +94,7 @@ def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(
     assert doctor.returncode == 1
 
 
-def test_a_stream_that_is_open_at_sigterm_is_completed_and_charged(
-    host: Host, upstream: MisbehavingUpstream
-) -> None:
+def test_a_stream_that_is_open_at_sigterm_is_completed_and_charged(host: Host, upstream: MisbehavingUpstream) -> None:
     web = host.web()
     key = web.ask("POST", "/v1/agents/register", {})[1]["apiKey"]
 
@@ -124,9 +120,7 @@ def test_a_stream_that_is_open_at_sigterm_is_completed_and_charged(
     assert [log["provider"] for log in logs] == ["openai"]
 
 
-def test_a_transfer_in_progress_at_sigterm_is_answered_and_pays_once(
-    host: Host, own_base_node: EvmNode
-) -> None:
+def test_a_transfer_in_progress_at_sigterm_is_answered_and_pays_once(host: Host, own_base_node: EvmNode) -> None:
     host.environment["BASE_RPC_URL"] = own_base_node.url
     web = host.web()
     made = web.ask("POST", "/v1/agents/register", {})[1]
@@ -157,9 +151,7 @@ def test_a_transfer_in_progress_at_sigterm_is_answered_and_pays_once(
     wait_until(lambda: rows(after) == ["confirmed"], 60, what="the transfer to be confirmed")
 
 
-def test_log_lines_of_a_worker_name_the_request_that_started_the_transfer(
-    host: Host, base_node: EvmNode
-) -> None:
+def test_log_lines_of_a_worker_name_the_request_that_started_the_transfer(host: Host, base_node: EvmNode) -> None:
     web = host.web()
     made = web.ask("POST", "/v1/agents/register", {})[1]
     key, wallet = made["apiKey"], made["wallet"]
@@ -327,10 +319,7 @@ def test_a_new_release_under_load_fails_no_request(
         assert new.process.poll() is None, host.logs()[-3000:]
     assert load.failed == []
     calls = load.done["upstream calls"] + load.done["more upstream calls"]
-    assert (
-        router.ask("GET", "/v1/usage?limit=1", key=key)[1]["summary"]["by_provider"]["brave"]["calls"]
-        == calls
-    )
+    assert router.ask("GET", "/v1/usage?limit=1", key=key)[1]["summary"]["by_provider"]["brave"]["calls"] == calls
     paid = router.ask("GET", history, key=key)[1]["pagination"]["total"]
     assert paid == load.done["one who pays"]
     assert int(own_base_node.rpc("eth_getBalance", RECIPIENT, "latest"), 16) == paid * 10**14

@@ -70,9 +70,7 @@ class Load:
         assert self.ask("POST", "/v1/wallets", {"name": "w"}, old, **again)["id"] == first["id"]
         seen = self.ask("GET", f"/v1/platform/agents/{made['agentId']}", **master)
         assert old in str(seen)
-        new = self.ask(
-            "POST", f"/v1/platform/agents/{made['agentId']}/rotate-key", {"grace_seconds": 600}, **master
-        )
+        new = self.ask("POST", f"/v1/platform/agents/{made['agentId']}/rotate-key", {"grace_seconds": 600}, **master)
         for key in (old, new["apiKey"]):
             self.ask("GET", "/v1/balance", key=key)
         self.ask("GET", SEARCH, key=old)
@@ -143,9 +141,7 @@ def test_no_request_fails_while_keys_are_rotated_under_load_on_two_hosts(
             assert not _rotated(shell).startswith("0 ")
             assert _rotated(shell).startswith("0 ")
 
-            made = load.ask(
-                "POST", "/v1/platform/master-keys", {"name": "second"}, **{"X-Master-Key": load.master_key}
-            )
+            made = load.ask("POST", "/v1/platform/master-keys", {"name": "second"}, **{"X-Master-Key": load.master_key})
             load.master_key = made["key"]
             load.all_continue()
             revoked = f"/v1/platform/master-keys/{first_master.id}"

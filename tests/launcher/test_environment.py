@@ -37,9 +37,7 @@ def test_the_development_lock_holds_every_pin_of_the_production_lock() -> None:
 @pytest.fixture
 def work_tree(tmp_path: Path) -> Path:
     """Yield a work tree with empty lock files, so that installation is real and fast."""
-    shutil.copytree(
-        REPOSITORY / "launcher", tmp_path / "launcher", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(REPOSITORY / "launcher", tmp_path / "launcher", ignore=shutil.ignore_patterns("__pycache__"))
     for name in (environment.RUNTIME_LOCK, environment.DEVELOPMENT_LOCK):
         (tmp_path / name).write_text("# nothing\n")
     return tmp_path

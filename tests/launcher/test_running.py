@@ -53,9 +53,7 @@ def test_a_crash_loop_is_restarted_with_growing_delays_and_spares_the_others(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_stopping_terminates_processes_that_left_their_group(
-    launcher: Launcher, number: signal.Signals
-) -> None:
+def test_stopping_terminates_processes_that_left_their_group(launcher: Launcher, number: signal.Signals) -> None:
     launcher.start_and_wait()
     # First the worker, which has started its job by then.
     ours = {launcher.pid_of("worker")} | processes.pids_with_marker(launcher.mark())
@@ -122,9 +120,7 @@ def test_the_next_start_terminates_exactly_the_processes_of_a_killed_launcher(la
         assert processes.start_time(left)
         # An id that the system has reused since; the start time differs.
         record = launcher.root / "var" / "launcher.json"
-        record.write_text(
-            record.read_text().replace('"children": [', f'"children": [[{bystander.pid}, "1"], ')
-        )
+        record.write_text(record.read_text().replace('"children": [', f'"children": [[{bystander.pid}, "1"], '))
         launcher.start_and_wait()
         assert _all_ended({left})
         assert bystander.poll() is None
@@ -165,9 +161,7 @@ def test_a_taken_port_is_reported_before_anything_starts(launcher: Launcher) -> 
 
 def test_a_database_that_cannot_be_prepared_ends_the_start(launcher: Launcher) -> None:
     procfile = launcher.root / "Procfile"
-    procfile.write_text(
-        procfile.read_text().replace("print('released')", "raise SystemExit('no such table')")
-    )
+    procfile.write_text(procfile.read_text().replace("print('released')", "raise SystemExit('no such table')"))
     launcher.start()
     assert launcher.wait() == 1
     assert "no such table" in launcher.output()
@@ -229,15 +223,11 @@ def test_the_embedded_redis_requires_a_password_that_no_other_user_can_read(
         pytest.raises(redis.AuthenticationError),
     ):
         client.ping()
-    holders = [
-        path for path in var.rglob("*") if path.is_file() and password in path.read_text(errors="replace")
-    ]
+    holders = [path for path in var.rglob("*") if path.is_file() and password in path.read_text(errors="replace")]
     assert {path.name: path.stat().st_mode & 0o777 for path in holders} == {
         "launcher.json": 0o600, "password.conf": 0o600,
     }  # fmt: skip
-    commands = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "args="], check=True, capture_output=True, text=True
-    ).stdout
+    commands = subprocess.run(["ps", "-A", "-ww", "-o", "args="], check=True, capture_output=True, text=True).stdout
     assert password not in commands
     assert password not in launcher.output()
 

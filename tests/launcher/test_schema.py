@@ -22,9 +22,7 @@ def _database(folder: Path, *revisions: str) -> Path:
     path = folder / "test.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
-        connection.executemany(
-            "INSERT INTO alembic_version VALUES (?)", [(revision,) for revision in revisions]
-        )
+        connection.executemany("INSERT INTO alembic_version VALUES (?)", [(revision,) for revision in revisions])
     return path
 
 

@@ -74,12 +74,9 @@ def test_other_networks_get_no_sandbox_and_no_master_key(tmp_path: Path) -> None
 
 def test_the_environment_overrides_dotenv_and_both_override_generated_settings(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
-        "# mine\nexport PORT=9001\nSECRET_KEY='from # file'\n\nREDIS_URL=redis://file  # elsewhere\n"
-        "LOG_LEVEL=\n"
+        "# mine\nexport PORT=9001\nSECRET_KEY='from # file'\n\nREDIS_URL=redis://file  # elsewhere\nLOG_LEVEL=\n"
     )
-    plan = read_settings(
-        tmp_path, {"SECRET_KEY": "from environment", "PORT": ""}, read_dotenv(tmp_path / ".env")
-    )
+    plan = read_settings(tmp_path, {"SECRET_KEY": "from environment", "PORT": ""}, read_dotenv(tmp_path / ".env"))
     complete(plan)
     assert plan.port == 9001
     assert plan.environment["SECRET_KEY"] == "from environment"

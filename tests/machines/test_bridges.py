@@ -149,11 +149,7 @@ class Bridges(Machine):
         return (
             sum(c.counts_nanos for c in counting if c.made_on == today),
             sum(c.counts_nanos for c in counting if c.made_on.isocalendar()[:2] == today.isocalendar()[:2]),
-            sum(
-                c.counts_nanos
-                for c in counting
-                if (c.made_on.year, c.made_on.month) == (today.year, today.month)
-            ),
+            sum(c.counts_nanos for c in counting if (c.made_on.year, c.made_on.month) == (today.year, today.month)),
         )
 
     def limit_broken(self, nanos: int) -> type[ServiceError] | None:
@@ -181,9 +177,7 @@ class Bridges(Machine):
         name=st.sampled_from(("orders", "orders", "portal", "inward", "outward")),
         dollars=st.integers(5, 18),
         fee=st.sampled_from((0, 0, 1, 1, 2, 3)),
-        mishap=st.sampled_from(
-            ("none", "none", "none", "loses_answers", "swallows", "away", "closed", "second")
-        ),
+        mishap=st.sampled_from(("none", "none", "none", "loses_answers", "swallows", "away", "closed", "second")),
     )
     def an_agent_bridges(self, name: str, dollars: int, fee: int, mishap: str) -> None:
         self.send(name, dollars, fee, mishap)
@@ -260,9 +254,7 @@ class Bridges(Machine):
         rounds=st.sampled_from((0, 1, _ROUNDS)),
     )  # fmt: skip
     def a_reorganisation_comes(self, which: int, depth: int, keep: bool, rounds: int) -> None:
-        before = {
-            each: (rows.bridge.arrival_hash, rows.bridge.refund_hash) for each, rows in self.rows().items()
-        }
+        before = {each: (rows.bridge.arrival_hash, rows.bridge.refund_hash) for each, rows in self.rows().items()}
         self.chains[which].reorganise(depth, keep=keep)
         for each, (arrival, refund) in before.items():
             way = self.crossings[each].way
@@ -305,11 +297,7 @@ class Bridges(Machine):
     def some(self, which: int, *ways: Any) -> tuple[str, Crossing, Rows] | None:
         """Return a bridge of these providers with a confirmed source, or None."""
         rows = self.rows()
-        found = [
-            each
-            for each, c in self.crossings.items()
-            if c.way in ways and self.left(c, rows[each]) is not None
-        ]
+        found = [each for each, c in self.crossings.items() if c.way in ways and self.left(c, rows[each]) is not None]
         if not found:
             return None
         chosen = found[which % len(found)]
@@ -364,9 +352,7 @@ class Bridges(Machine):
         if chosen is None or chosen[2].source.tx_hash not in chosen[1].way.attested:
             return
         _, crossing, rows = chosen
-        crossing.way.mint_externally(
-            rows.source.tx_hash or "", self.address, crossing.units - crossing.fee_units
-        )
+        crossing.way.mint_externally(rows.source.tx_hash or "", self.address, crossing.units - crossing.fee_units)
 
     @rule()
     def base_executes_deposits(self) -> None:
@@ -506,9 +492,7 @@ class Bridges(Machine):
         """Return the index by which `some` selects a bridge."""
         crossing, rows = self.crossings[bridge_id], self.rows()
         g = self.ground
-        ways = next(
-            w for w in ((g.orders, g.second), (g.inward, g.outward), (g.portal,)) if crossing.way in w
-        )
+        ways = next(w for w in ((g.orders, g.second), (g.inward, g.outward), (g.portal,)) if crossing.way in w)
         left = [e for e, c in self.crossings.items() if c.way in ways and self.left(c, rows[e]) is not None]
         return left.index(bridge_id) if bridge_id in left else None
 
@@ -517,9 +501,7 @@ class Bridges(Machine):
     def rows(self) -> dict[str, Rows]:
         with read_only_unit() as session:
             found = {row.id: row for row in session.scalars(select(Transaction))}
-            signed = session.scalars(
-                select(SignedAttempt).where(SignedAttempt.purpose == AttemptPurpose.PAYMENT.value)
-            )
+            signed = session.scalars(select(SignedAttempt).where(SignedAttempt.purpose == AttemptPurpose.PAYMENT.value))
             payments: dict[str, set[str]] = {}
             for attempt in signed:
                 payments.setdefault(attempt.transaction_id, set()).add(attempt.tx_hash)
@@ -606,10 +588,7 @@ class Bridges(Machine):
         if isinstance(way, Orders):
             report = way.reports.get(source_hash)
             if report is not None and report.status is not OrderStatus.OPEN and report.tx_hash not in taken:
-                assert (
-                    self.pays(crossing, mine, report.tx_hash, back=report.status is OrderStatus.REFUNDED)
-                    is None
-                )
+                assert self.pays(crossing, mine, report.tx_hash, back=report.status is OrderStatus.REFUNDED) is None
             elif report is not None and report.tx_hash in taken:
                 self.note("a payment reported for two bridges")
             return
@@ -634,18 +613,14 @@ class Bridges(Machine):
         assert rows.keys() == self.crossings.keys()
         with read_only_unit() as session:
             holds = dict(session.execute(select(SpendingHold.reference, SpendingHold.state)).all())
-            parents = session.scalars(
-                select(Transaction.id).where(Transaction.kind == MovementKind.BRIDGE.value)
-            ).all()
+            parents = session.scalars(select(Transaction.id).where(Transaction.kind == MovementKind.BRIDGE.value)).all()
         assert len(parents) == len(rows) + self.refused
         assert holds.keys() == rows.keys()
         shown = []
         for bridge_id, mine in rows.items():
             row, bridge = mine.row, mine.bridge
             assert (bridge.arrival_hash is not None) == (row.status == MovementStatus.CONFIRMED)
-            assert (bridge.refund_hash is not None) == (
-                row.error == _REFUNDED and row.status == MovementStatus.FAILED
-            )
+            assert (bridge.refund_hash is not None) == (row.error == _REFUNDED and row.status == MovementStatus.FAILED)
             shown += [each for each in (bridge.arrival_hash, bridge.refund_hash) if each is not None]
             lost = row.status == MovementStatus.FAILED and row.error == _WRITTEN_OFF
             ends = {
@@ -669,9 +644,7 @@ class Bridges(Machine):
         """Run honest services, blocks and workers until nothing is pending; then check all balances."""
         self.workers_run(_ROUNDS)
         for _ in range(_ROUNDS_TO_REST):
-            pending = [
-                each for each, rows in self.rows().items() if rows.row.status == MovementStatus.PENDING
-            ]
+            pending = [each for each, rows in self.rows().items() if rows.row.status == MovementStatus.PENDING]
             if not pending and not self.legs_pending():
                 break
             for bridge_id in pending:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from flask import current_app
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, rule
 
@@ -87,9 +88,7 @@ class Claims(Machine):
         self.agents.append(agent)
         return agent
 
-    @rule(
-        agent=registered, which=st.integers(0, 3), email=st.sampled_from(_EMAILS), with_receipt=st.booleans()
-    )
+    @rule(agent=registered, which=st.integers(0, 3), email=st.sampled_from(_EMAILS), with_receipt=st.booleans())
     def claim(self, agent: Registered, which: int, email: str | None, *, with_receipt: bool = True) -> None:
         code, now = agent.codes[which % len(agent.codes)], clock.now().timestamp()
         expected = self.refusal(agent, code, email, with_receipt=with_receipt)
@@ -174,7 +173,8 @@ class Claims(Machine):
     def sign_in(self, agent: Registered) -> None:
         if agent.deleted or agent.owner_key is None:
             return
-        sessions.sign_in(agent.owner_key, network="192.0.2.1", previous_token=None)
+        with current_app.test_request_context():
+            sessions.sign_in(agent.owner_key, network="192.0.2.1", previous_token=None)
         for code in agent.codes:
             code.replay = None
 
@@ -219,9 +219,7 @@ class Claims(Machine):
     def a_code_names_its_agent_until_it_is_revoked_or_expires(self) -> None:
         for agent in self.agents:
             for code in agent.codes:
-                is_invalid = (
-                    code.revoked or agent.deleted or clock.now().timestamp() >= code.issued + _TEN_YEARS
-                )
+                is_invalid = code.revoked or agent.deleted or clock.now().timestamp() >= code.issued + _TEN_YEARS
                 if is_invalid:
                     with pytest.raises(NotFound):
                         device.describe(code.text, network="192.0.2.1")

@@ -157,9 +157,9 @@ class Funding(Machine):
             rows = {row.id: row for row in session.scalars(select(Transaction))}
             given: dict[str, dict[str, int]] = {request_id: {} for request_id in self.asked}
             for request_id, tx_hash, units in session.execute(
-                select(
-                    FundingAllocation.transaction_id, FundingDeposit.tx_hash, FundingAllocation.units
-                ).join(FundingDeposit, FundingDeposit.id == FundingAllocation.deposit_id)
+                select(FundingAllocation.transaction_id, FundingDeposit.tx_hash, FundingAllocation.units).join(
+                    FundingDeposit, FundingDeposit.id == FundingAllocation.deposit_id
+                )
             ):
                 given[request_id][tx_hash or ""] = units
         assert rows.keys() == self.asked.keys()

@@ -87,9 +87,7 @@ class Payments(Machine):
         chain.give(address, ETH, 10**18)
         self.recipient = treasury.recipient(chain.name)
         chain.give(treasury.settler(chain.name), ETH, 10**18)
-        assert treasury.wallet(WalletRole.SETTLEMENT, chain.name).address_on(chain.name) == treasury.settler(
-            chain.name
-        )
+        assert treasury.wallet(WalletRole.SETTLEMENT, chain.name).address_on(chain.name) == treasury.settler(chain.name)
         self.claimed: dict[str, Paid | None] = {}
         self.granted = 0
         self.topups: dict[str, int] = {}
@@ -140,9 +138,7 @@ class Payments(Machine):
     @rule(dollars=st.integers(1, 9))
     def top_up(self, dollars: int) -> None:
         self.let_pass(hours=24)
-        view = topups.create_topup(
-            self.wallet, chain="base", amount=str(dollars), wait_seconds=NO_WAIT, claim=NO_CLAIM
-        )
+        view = topups.create_topup(self.wallet, chain="base", amount=str(dollars), wait_seconds=NO_WAIT, claim=NO_CLAIM)
         self.topups[view.id] = dollars
         self.claimed[self.key(view.tx_hash or "")] = None
 
@@ -318,15 +314,9 @@ class Payments(Machine):
     @invariant()
     def no_payment_is_used_twice(self) -> None:
         """Each paid call has units of its own on the chain."""
-        paid = [
-            each
-            for each in self.payments()
-            if each.status not in (PaymentStatus.SETTLING, PaymentStatus.VOID)
-        ]
+        paid = [each for each in self.payments() if each.status not in (PaymentStatus.SETTLING, PaymentStatus.VOID)]
         topped = sum(
-            dollars
-            for each, dollars in self.topups.items()
-            if history.current_view(each).status == "confirmed"
+            dollars for each, dollars in self.topups.items() if history.current_view(each).status == "confirmed"
         )
         received = self.ground.chain.owned(self.recipient, USDC)
         assert len(paid) * PRICE_UNITS + topped * UNIT <= received

@@ -152,9 +152,7 @@ class Purchases(Machine):
         dies_at=st.sampled_from((None, None, None, None, *_POINTS)),
         late_at=st.sampled_from((None, None, None, *_POINTS)),
     )
-    def a_worker_takes_it(
-        self, purchase_id: str, ending: str, dies_at: str | None, late_at: str | None
-    ) -> None:
+    def a_worker_takes_it(self, purchase_id: str, ending: str, dies_at: str | None, late_at: str | None) -> None:
         """Let a worker execute it; it may die at a point, or be overtaken there by the sweep and continue."""
         bought, reached = self.bought[purchase_id], []
 
@@ -172,9 +170,7 @@ class Purchases(Machine):
         shopper = self.ground.shopper
         pressed_before = shopper.pressed
         shopper.checkpoint = checkpoint
-        shopper.fails_before_page = (
-            purchase_failure(FailureCode.SHOP_UNREACHABLE) if ending == "nothing_read" else None
-        )
+        shopper.fails_before_page = purchase_failure(FailureCode.SHOP_UNREACHABLE) if ending == "nothing_read" else None
         early = {"human_check": FailureCode.HUMAN_CHECK, "no_stock": FailureCode.OUT_OF_STOCK}.get(ending)
         shopper.fails_before_order = purchase_failure(early) if early else None
         shopper.outcome_unknown = "no confirmation" if ending == "unknown" else None

@@ -47,9 +47,7 @@ class Swaps(Movements):
         dollars=st.integers(1, 40),
         slippage=st.sampled_from((0, 50, 300, 500)),
         bps=st.sampled_from((-500, -201, -200, -100, 0, 0, 100)),
-        mishap=st.sampled_from(
-            ("none", "none", "none", "loses_answers", "swallows", "away", "dry", "unpriced")
-        ),
+        mishap=st.sampled_from(("none", "none", "none", "loses_answers", "swallows", "away", "dry", "unpriced")),
     )
     def swap(self, given: Token, dollars: int, slippage: int, bps: int, mishap: str) -> None:
         wanted = ETH if given == USDC else USDC
@@ -79,9 +77,7 @@ class Swaps(Movements):
         finally:
             self.exchange.dry, self.prices.known = False, True
 
-    def swapped(
-        self, order: parsing.SwapOrder, expected: type[ServiceError] | str | None, loss: Fraction
-    ) -> None:
+    def swapped(self, order: parsing.SwapOrder, expected: type[ServiceError] | str | None, loss: Fraction) -> None:
         if expected is not None:
             failure = SwapFailed if isinstance(expected, str) else expected
             with pytest.raises(failure):

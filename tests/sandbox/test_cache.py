@@ -61,9 +61,7 @@ def test_only_the_wanted_files_are_kept_and_programs_stay_programs(
     tmp_path: Path, archive: Path, npm_log: Path
 ) -> None:
     lines: list[str] = []
-    folder = Cache(tmp_path / "cache", log_line=lines.append).files(
-        package(archive), ("bin/tool", "data.json")
-    )
+    folder = Cache(tmp_path / "cache", log_line=lines.append).files(package(archive), ("bin/tool", "data.json"))
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
         "bin/tool",
         "data.json",
@@ -87,9 +85,7 @@ def test_concurrent_processes_download_a_package_once(tmp_path: Path, archive: P
     assert npm_log.read_text().count("fetched") == 1
 
 
-def test_an_archive_that_is_not_the_pinned_one_is_not_unpacked(
-    tmp_path: Path, archive: Path, npm_log: Path
-) -> None:
+def test_an_archive_that_is_not_the_pinned_one_is_not_unpacked(tmp_path: Path, archive: Path, npm_log: Path) -> None:
     right = package(archive).integrity or ""
     kind, digest = right.split("-", 1)
     wrong = Package("tool", "1.0.0", f"{kind}-{'A' if digest[0] != 'A' else 'B'}{digest[1:]}")

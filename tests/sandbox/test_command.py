@@ -50,9 +50,7 @@ class Running:
 
     def __init__(self, state: Path, *options: str) -> None:
         command = [sys.executable, "-m", "sandbox", "--state", str(state), *free_ports(), *options]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
         self.urls: dict[str, str] = {}
 
@@ -100,9 +98,7 @@ def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
-        return (
-            sys.platform != "linux" and subprocess.run(["kill", "-0", str(pid)], check=False).returncode == 0
-        )
+        return sys.platform != "linux" and subprocess.run(["kill", "-0", str(pid)], check=False).returncode == 0
     return state != "Z"
 
 
@@ -138,9 +134,7 @@ def deposit_to_base(running: Running, wei: int) -> None:
     sender = running.rpc("ethereum", "eth_accounts")[0]
     transaction = {"from": sender, "to": call.to, "value": hex(wei), "data": "0x" + call.data.hex()}
     running.rpc("ethereum", "eth_sendTransaction", transaction)
-    wait_until(
-        lambda: running.rpc("base", "eth_getBalance", recipient, "latest") == hex(wei), what="ether on Base"
-    )
+    wait_until(lambda: running.rpc("base", "eth_getBalance", recipient, "latest") == hex(wei), what="ether on Base")
 
 
 def test_a_killed_child_is_restarted_with_its_chain_and_its_deposits(tmp_path: Path) -> None:
@@ -189,9 +183,7 @@ def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -
         running = Running(tmp_path / "state", "--base-port", str(port), "--no-solana")
         out, _ = running.process.communicate(timeout=20)
     assert running.process.returncode == 1
-    assert out.splitlines() == [
-        f"sandbox: port {port} is taken: stop what uses it, or choose another with --base-port"
-    ]
+    assert out.splitlines() == [f"sandbox: port {port} is taken: stop what uses it, or choose another with --base-port"]
 
 
 def test_one_port_for_two_services_is_refused(tmp_path: Path) -> None:

@@ -108,9 +108,7 @@ def test_a_restarted_faucet_pays_no_reference_again(base_node: EvmNode, path: Pa
     assert usdc_balance(base_node, wanted["address"]) == 12_500_000
 
 
-def test_a_crash_between_the_record_and_the_sending_leads_to_one_payment(
-    base_node: EvmNode, path: Path
-) -> None:
+def test_a_crash_between_the_record_and_the_sending_leads_to_one_payment(base_node: EvmNode, path: Path) -> None:
     wanted = order()
     book = PaymentLedger(path)
     promised = Order("fund-1", "base", wanted["address"], "USDC", 12_500_000)

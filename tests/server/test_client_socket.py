@@ -225,9 +225,7 @@ def test_a_connection_with_a_permit_waits_in_it_until_the_request_ends(
         ours.recv(1)
 
 
-def test_bodies_are_read_while_there_is_memory(
-    ends: tuple[ClientSocket, socket.socket], hooks: CountingHooks
-) -> None:
+def test_bodies_are_read_while_there_is_memory(ends: tuple[ClientSocket, socket.socket], hooks: CountingHooks) -> None:
     ours, client = ends
     other_end, other_client = socket.socketpair()
 

@@ -55,10 +55,7 @@ def test_each_process_stays_on_a_processor_of_its_own(service: WebService) -> No
 
     def are_placed(*, without: int = 0) -> bool:
         workers = workers_of(service)
-        return (
-            without not in workers
-            and sorted(sorted(os.sched_getaffinity(each)) for each in workers) == each_once
-        )
+        return without not in workers and sorted(sorted(os.sched_getaffinity(each)) for each in workers) == each_once
 
     wait_until(are_placed)
     # Twice, so that a choice by the number of processes started so far fails once.

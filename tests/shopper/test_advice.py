@@ -194,9 +194,7 @@ def test_a_page_full_of_buttons_asks_about_twelve() -> None:
     ],
 )  # fmt: skip
 def test_texts_for_a_model_contain_nothing_of_a_person(text: str) -> None:
-    redactor = PersonalDataRedactor(
-        PurchaseRequest(START, ADDRESS, username="customer-7", password="hunter2!")
-    )
+    redactor = PersonalDataRedactor(PurchaseRequest(START, ADDRESS, username="customer-7", password="hunter2!"))
     redacted = redactor.redact(f"[{text}] Off we go, $17.00")
     assert redacted.endswith("Off we go, $17.00")
     assert not any(

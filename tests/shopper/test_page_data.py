@@ -107,9 +107,7 @@ def test_a_page_without_a_button_is_sold_out_if_all_of_its_data_say_so() -> None
         ({"cart": {"total": True}}, None),
     ],
 )
-def test_the_largest_amount_that_is_shown_is_the_total_if_the_data_name_it_so(
-    data: Any, total: int | None
-) -> None:
+def test_the_largest_amount_that_is_shown_is_the_total_if_the_data_name_it_so(data: Any, total: int | None) -> None:
     rows = breakdown.order_rows(page(data, shows=("12.00 $", "5.00 $", "17.00 $")), 12 * 10**9)
     found = prices.total_of(rows)
     alone = breakdown.order_rows(page({"total": 12}, shows=("12.00 $",)), 12 * 10**9)

@@ -103,9 +103,7 @@ def test_a_press_that_is_shown_to_lead_on_needs_no_authorization(
 
 
 @pytest.mark.parametrize("text", ["Jatka", "Next", "Tovább"])
-@pytest.mark.parametrize(
-    "change", [{}, {"session": {"payment_sent": True}}], ids=["payment", "payment-again"]
-)
+@pytest.mark.parametrize("change", [{}, {"session": {"payment_sent": True}}], ids=["payment", "payment-again"])
 def test_a_page_that_asks_for_the_payment_alone_is_uncertain(text: str, change: dict[str, Any]) -> None:
     assert consequence(PAYMENT, button={"text": text}, **change) is UNCERTAIN
 

@@ -31,9 +31,7 @@ def test_an_amount_is_read_exactly_with_its_currency(text: str, nanos: int, curr
     assert prices.amounts(text) == [PageAmount(nanos, currency)]
 
 
-@pytest.mark.parametrize(
-    "text", ["12.50", "Order 10001", "save 20%", "-$5.00", "($5.00)", "5 ABC", "4.5 stars"]
-)
+@pytest.mark.parametrize("text", ["12.50", "Order 10001", "save 20%", "-$5.00", "($5.00)", "5 ABC", "4.5 stars"])
 def test_an_unknown_currency_or_a_deduction_is_not_a_price(text: str) -> None:
     assert prices.amounts(text) == []
 
@@ -114,9 +112,7 @@ def test_a_part_of_an_order_in_french_or_german_is_not_its_total(label: str, kin
 
 
 def test_a_tax_amount_next_to_a_french_total_does_not_lower_the_price_that_is_checked() -> None:
-    rows = prices.labelled_amounts(
-        "Sous-total $16.00\nRemise $1.00\nMontant de la TVA $2.00\nNet à payer $17.00"
-    )
+    rows = prices.labelled_amounts("Sous-total $16.00\nRemise $1.00\nMontant de la TVA $2.00\nNet à payer $17.00")
     assert prices.total_of(rows) == PageAmount(17 * _NANOS, "$")
 
 
@@ -287,9 +283,7 @@ def test_order_buttons_are_recognized(text: str) -> None:
     assert keywords.PLACE_ORDER.search(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["Continue to payment", "Next", "Proceed to checkout", "Ship to this address"]
-)
+@pytest.mark.parametrize("text", ["Continue to payment", "Next", "Proceed to checkout", "Ship to this address"])
 def test_a_checkout_step_is_not_an_order_button(text: str) -> None:
     assert keywords.NEXT.search(text)
     assert not keywords.PLACE_ORDER.search(text)

@@ -53,10 +53,7 @@ def test_the_link_to_the_checkout_comes_before_known_words_elsewhere() -> None:
 
 def test_a_button_that_says_it_orders_never_leads_on_by_structure() -> None:
     for name in ({"text": "Pay $17.00"}, {"text": "Tovább", "label": "Place order"}):
-        assert (
-            onward(page(replace(SUBMIT, text=name["text"], label=name.get("label", "")), controls=(STREET,)))
-            is None
-        )
+        assert onward(page(replace(SUBMIT, text=name["text"], label=name.get("label", "")), controls=(STREET,))) is None
 
 
 @pytest.mark.parametrize("name", ["Place order", "Pay $17.00", "Jetzt kaufen", "Confirm"])
@@ -70,9 +67,7 @@ def test_a_form_that_orders_is_not_sent_to_sign_in(name: str) -> None:
     sign_in = replace(SUBMIT, text="Sign in")
     both = replace(page(order, sign_in, controls=(STREET, user, secret)), **total)
     assert operated(both, lambda session, _: login._send(session, secret)) == ["Sign in"]
-    alone = replace(
-        page(replace(order, text="Submit"), controls=(replace(user, type="email"), secret)), **total
-    )
+    alone = replace(page(replace(order, text="Submit"), controls=(replace(user, type="email"), secret)), **total)
     assert operated(alone, lambda session, _: login._send(session, secret)) == ["Submit"]
     labelled = replace(page(replace(sign_in, label="Submit"), controls=(user, secret)), text="")
     assert operated(labelled, lambda session, _: login._send(session, secret)) == ["Sign in"]
@@ -112,9 +107,7 @@ def test_a_form_that_orders_adds_nothing_and_no_button_replaces_one_that_is_disa
 def test_an_identifier_or_the_path_of_a_form_adds_the_product_in_any_language() -> None:
     for identifier in ("btn add-to-cart", "addToCart", "product-addtocart-button", "add_to_basket"):
         assert added(replace(BUTTON, text="Sepete ekle", code=identifier), quantity=False) == "Sepete ekle"
-    assert (
-        added(replace(SUBMIT, text="カートに入れる", action="/cart/add"), quantity=False) == "カートに入れる"
-    )
+    assert added(replace(SUBMIT, text="カートに入れる", action="/cart/add"), quantity=False) == "カートに入れる"
     listed = replace(SUBMIT, text="カートに入れる", action="/cart/add", in_list=True)
     assert added(listed, quantity=False) is None
 
@@ -160,9 +153,7 @@ def test_the_cart_is_the_link_that_counts_and_not_the_one_with_the_words() -> No
         ({"type": "tel", "label": "Cep"}, "tel"),
     ],
 )
-def test_a_field_is_what_its_type_or_its_identifier_says_before_its_label(
-    field: dict[str, str], token: str
-) -> None:
+def test_a_field_is_what_its_type_or_its_identifier_says_before_its_label(field: dict[str, str], token: str) -> None:
     assert autofill.token_of(replace(CONTROL, **cast("Any", field))) == token
 
 
@@ -208,9 +199,7 @@ def operated(snapshot: PageSnapshot, act: Callable[[BrowserSession, PageSnapshot
 def test_a_payment_with_an_identifier_of_one_without_a_card_comes_before_one_with_known_words() -> None:
     names = (("Kártya", "card"), ("Invoice by a third party", "klarna_x"), ("Számla", "payment-invoice"))
     radios = tuple(
-        replace(
-            CONTROL, number=number, type="radio", name="payment", group="payment", label=label, value=value
-        )
+        replace(CONTROL, number=number, type="radio", name="payment", group="payment", label=label, value=value)
         for number, (label, value) in enumerate(names)
     )
     assert operated(
@@ -248,9 +237,7 @@ def removals(*buttons: PageButton, controls: tuple[FormControl, ...] = ()) -> li
     ]
 
 
-def test_the_lines_of_a_cart_are_removed_by_identifiers_or_the_only_button_of_an_entry_or_their_quantities() -> (
-    None
-):
+def test_the_lines_of_a_cart_are_removed_by_identifiers_or_the_only_button_of_an_entry_or_their_quantities() -> None:
     number = replace(CONTROL, type="number", label="Db", value="2", entry=5)
     coded = replace(ENTRY, text="Ki", code="cart-item__remove")
     assert removals(ENTER, coded, replace(ENTRY, text="Remove")) == ["Ki"]
@@ -290,29 +277,21 @@ def test_enter_in_a_quantity_is_not_pressed_where_it_submits_the_form_to_the_che
     assert removals(ENTER, replace(SUBMIT, text="Place order"), controls=(number,)) == []
 
 
-@pytest.mark.parametrize(
-    "kept", ["/wishlist/remove/3", "/account/addresses/delete/3", "/subscriptions/3/delete"]
-)
+@pytest.mark.parametrize("kept", ["/wishlist/remove/3", "/account/addresses/delete/3", "/subscriptions/3/delete"])
 def test_what_a_shop_keeps_besides_the_cart_is_not_removed(kept: str) -> None:
     for change in ({"action": kept}, {"tag": "a", "href": f"https://shop.example{kept}"}):
         assert removals(ENTER, replace(ENTRY, text="Remove", **change)) == []
 
 
 def test_a_page_that_is_counted_in_the_header_and_is_no_cart_is_not_emptied() -> None:
-    counted = replace(
-        BUTTON, tag="a", text="Lista 3", href="https://shop.example/lista", region="header", form=-1
-    )
+    counted = replace(BUTTON, tag="a", text="Lista 3", href="https://shop.example/lista", region="header", form=-1)
     for link in (counted, replace(counted, href="https://shop.example/wishlist")):
-        pressed = operated(
-            page(link, replace(ENTRY, text="Remove")), lambda session, _: cart.empty_cart(session)
-        )
+        pressed = operated(page(link, replace(ENTRY, text="Remove")), lambda session, _: cart.empty_cart(session))
         assert "Remove" not in pressed
 
 
 def test_a_press_that_removes_no_line_of_a_cart_is_not_repeated() -> None:
-    counted = replace(
-        BUTTON, tag="a", text="Kosár 3", href="https://shop.example/kosar", region="header", form=-1
-    )
+    counted = replace(BUTTON, tag="a", text="Kosár 3", href="https://shop.example/kosar", region="header", form=-1)
     assert operated(page(counted, ENTER, ARTICLE, ENTRY), lambda session, _: cart.empty_cart(session)) == [
         "Kosár 3",
         "Törlés",

@@ -135,9 +135,7 @@ class Client:
     ) -> VersionedTransaction:
         """Sign instructions; the first signer pays. Different salts make different transactions."""
         budget = set_compute_unit_limit(200_000 + salt)
-        message = MessageV0.try_compile(
-            signers[0].pubkey(), [budget, *instructions], [], blockhash or self.blockhash()
-        )
+        message = MessageV0.try_compile(signers[0].pubkey(), [budget, *instructions], [], blockhash or self.blockhash())
         return VersionedTransaction(message, list(signers))
 
     def send(

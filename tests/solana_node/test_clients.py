@@ -32,9 +32,7 @@ def test_solana_py_sends_confirms_and_reads_back() -> None:
                 sleep_seconds=0.01,
                 last_valid_block_height=latest.last_valid_block_height,
             )
-            landed = (
-                await solana.get_transaction(signature, "jsonParsed", max_supported_transaction_version=0)
-            ).value
+            landed = (await solana.get_transaction(signature, "jsonParsed", max_supported_transaction_version=0)).value
             assert landed is not None
             assert (await solana.get_balance(alice.pubkey())).value < 10 * SOL
             assert (await solana.get_epoch_info()).value.block_height
@@ -48,9 +46,7 @@ def test_solana_py_sends_confirms_and_reads_back() -> None:
         run_apart(session(node, alice))
 
 
-def test_a_subscriber_is_notified_of_a_confirmation_once(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_subscriber_is_notified_of_a_confirmation_once(node: SolanaNode, client: Client, alice: Keypair) -> None:
     payment = client.sign([pay_sol(alice, Keypair().pubkey(), SOL)], alice)
     signature = str(payment.signatures[0])
     with connect(node.ws_url, proxy=None) as socket:

@@ -49,9 +49,7 @@ def test_asking_without_a_commitment_shows_the_finalized_past(node: SolanaNode) 
     assert [row["signature"] for row in node.call("getSignaturesForAddress", bob)] == [signature]
 
 
-def test_a_status_climbs_from_processed_to_finalized(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_status_climbs_from_processed_to_finalized(node: SolanaNode, client: Client, alice: Keypair) -> None:
     signature = client.send(client.sign([pay_sol(alice, Keypair().pubkey(), SOL)], alice))
     climb = []
     for slots in (0, 1, 31):
@@ -77,9 +75,7 @@ def test_unconfirmed_history_cannot_be_asked_for(node: SolanaNode) -> None:
 
 
 def test_the_default_preflight_does_not_know_a_confirmed_blockhash(client: Client, alice: Keypair) -> None:
-    fresh = client.sign(
-        [pay_sol(alice, Keypair().pubkey(), SOL)], alice, blockhash=client.blockhash(CONFIRMED)
-    )
+    fresh = client.sign([pay_sol(alice, Keypair().pubkey(), SOL)], alice, blockhash=client.blockhash(CONFIRMED))
 
     with pytest.raises(RefusedError, match="Blockhash not found"):
         client.send(fresh, preflight=FINALIZED)
@@ -108,9 +104,7 @@ def test_statuses_are_forgotten_unless_the_history_is_searched(node: SolanaNode,
     assert client.status(signature, search_history=True) is not None
 
 
-def test_a_client_without_version_support_gets_no_versioned_transaction(
-    node: SolanaNode, client: Client
-) -> None:
+def test_a_client_without_version_support_gets_no_versioned_transaction(node: SolanaNode, client: Client) -> None:
     signature = Signature.from_string(node.airdrop(Keypair().pubkey(), SOL))
     node.advance(32)
 
@@ -120,9 +114,7 @@ def test_a_client_without_version_support_gets_no_versioned_transaction(
         client.ask(GetTransaction(signature, RpcTransactionConfig()), GetTransactionResp)
 
 
-def test_a_blockhash_is_valid_for_exactly_150_blocks(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_blockhash_is_valid_for_exactly_150_blocks(node: SolanaNode, client: Client, alice: Keypair) -> None:
     latest = node.call("getLatestBlockhash", {"commitment": "processed"})["value"]
     blockhash = client.blockhash(PROCESSED)
     bob = Keypair().pubkey()

@@ -46,9 +46,7 @@ def units_in(node: SolanaNode, owner: Pubkey, mint: Pubkey) -> int:
     return 0 if account is None else account.amount
 
 
-def route(
-    owner: Pubkey, units: int, quoted: int, *, slippage_bps: int = 0, signs: bool = True
-) -> Instruction:
+def route(owner: Pubkey, units: int, quoted: int, *, slippage_bps: int = 0, signs: bool = True) -> Instruction:
     token = Pubkey.from_string(TOKEN)
     places = [
         (owner, signs, False),

@@ -87,9 +87,7 @@ def test_a_new_account_below_rent_is_refused(client: Client, alice: Keypair) -> 
     client.send(enough)
 
 
-def test_an_account_can_be_emptied_but_not_left_below_rent(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_an_account_can_be_emptied_but_not_left_below_rent(node: SolanaNode, client: Client, alice: Keypair) -> None:
     bob = Keypair().pubkey()
     everything = 10 * SOL - FEE
 
@@ -101,9 +99,7 @@ def test_an_account_can_be_emptied_but_not_left_below_rent(
     assert client.lamports(bob) == everything
 
 
-def test_a_failed_transaction_lands_and_costs_its_fee(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_failed_transaction_lands_and_costs_its_fee(node: SolanaNode, client: Client, alice: Keypair) -> None:
     mint, bob = node.chain.usdc, Keypair().pubkey()
     too_much = client.sign(pay_token(alice, bob, mint, 101 * USDC), alice)
 
@@ -186,15 +182,11 @@ def test_a_forged_signature_never_lands(node: SolanaNode, client: Client, alice:
     assert client.lamports(bob) == 0
 
 
-def test_a_durable_nonce_outlives_blockhashes_and_pays_once(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_durable_nonce_outlives_blockhashes_and_pays_once(node: SolanaNode, client: Client, alice: Keypair) -> None:
     nonce, bob = Keypair(), Keypair().pubkey()
     creation = create_nonce_account(alice.pubkey(), nonce.pubkey(), alice.pubkey(), 1_447_680)
     land(node, client, client.sign(creation, alice, nonce))
-    stored = node.call(
-        "getAccountInfo", str(nonce.pubkey()), {"encoding": "jsonParsed", "commitment": "confirmed"}
-    )
+    stored = node.call("getAccountInfo", str(nonce.pubkey()), {"encoding": "jsonParsed", "commitment": "confirmed"})
     value = Hash.from_string(stored["value"]["data"]["parsed"]["info"]["blockhash"])
     use = advance_nonce_account(
         AdvanceNonceAccountParams(nonce_pubkey=nonce.pubkey(), authorized_pubkey=alice.pubkey())
@@ -213,9 +205,7 @@ def test_a_durable_nonce_outlives_blockhashes_and_pays_once(
         client.send(VersionedTransaction(spent, [alice]))
 
 
-def test_addresses_from_a_lookup_table_are_paid_and_shown(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_addresses_from_a_lookup_table_are_paid_and_shown(node: SolanaNode, client: Client, alice: Keypair) -> None:
     bob, table = Keypair().pubkey(), Keypair().pubkey()
     never = (2**64 - 1).to_bytes(8, "little")
     header = (1).to_bytes(4, "little") + never + bytes(8) + bytes(36)
@@ -274,9 +264,7 @@ def test_a_closed_token_account_is_gone(node: SolanaNode, client: Client, alice:
     assert owned["value"] == []
 
 
-def test_a_simulation_returns_the_outcome_and_changes_nothing(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_simulation_returns_the_outcome_and_changes_nothing(node: SolanaNode, client: Client, alice: Keypair) -> None:
     mint, bob = node.chain.usdc, Keypair().pubkey()
     config = {
         "encoding": "base64",

@@ -9,9 +9,7 @@ from solana_node import RpcError, SolanaNode
 from tests.solana_node.client import PROCESSED, SOL, Client, pay_sol
 
 
-def test_a_dropped_transaction_expires_without_a_trace(
-    node: SolanaNode, client: Client, alice: Keypair
-) -> None:
+def test_a_dropped_transaction_expires_without_a_trace(node: SolanaNode, client: Client, alice: Keypair) -> None:
     bob = Keypair().pubkey()
     payment = client.sign([pay_sol(alice, bob, SOL)], alice)
     node.faults(drop=1)

@@ -24,9 +24,7 @@ def request(method: str, *params: object) -> dict[str, object]:
 
 
 def test_a_batch_is_answered_in_its_order(node: SolanaNode, client: Client, alice: Keypair) -> None:
-    response = client.post(
-        batch_to_json([GetSlot(id=1), GetBalance(alice.pubkey(), id=2), GetBlockHeight(id=3)])
-    )
+    response = client.post(batch_to_json([GetSlot(id=1), GetBalance(alice.pubkey(), id=2), GetBlockHeight(id=3)]))
 
     slot, balance, height = batch_from_json(response.text, [GetSlotResp, GetBalanceResp, GetBlockHeightResp])
 
@@ -53,9 +51,7 @@ def test_invalid_requests_get_an_explanation(client: Client) -> None:
     assert error_of(client, request("getBalance"))[0] == -32602
     assert error_of(client, request("getBalance", "x", {}, "more"))[0] == -32602
     assert error_of(client, request("getBalance", "not an address")) == (-32602, "Invalid param: Invalid")
-    assert (
-        error_of(client, request("getBalance", str(Keypair().pubkey()), {"commitment": "sure"}))[0] == -32602
-    )
+    assert error_of(client, request("getBalance", str(Keypair().pubkey()), {"commitment": "sure"}))[0] == -32602
     assert error_of(client, request("getSignatureStatuses", ["nonsense"]))[0] == -32602
     assert error_of(client, request("getSignatureStatuses", 5))[0] == -32603
 
@@ -88,9 +84,7 @@ def test_token_holdings_are_listed_with_their_mint(node: SolanaNode, alice: Keyp
     mint = str(node.chain.usdc)
     wanted = associated_token_address(alice.pubkey(), node.chain.usdc)
 
-    found = node.call(
-        "getTokenAccountsByOwner", str(alice.pubkey()), {"mint": mint}, {"encoding": "jsonParsed"}
-    )
+    found = node.call("getTokenAccountsByOwner", str(alice.pubkey()), {"mint": mint}, {"encoding": "jsonParsed"})
 
     (entry,) = found["value"]
     assert entry["pubkey"] == str(wanted)
@@ -133,7 +127,5 @@ def test_large_accounts_are_not_encoded_in_base58(node: SolanaNode, alice: Keypa
 
     with pytest.raises(RpcError, match="use Base64"):
         node.call("getAccountInfo", account)
-    sliced = node.call(
-        "getAccountInfo", account, {"encoding": "base64", "dataSlice": {"offset": 64, "length": 8}}
-    )
+    sliced = node.call("getAccountInfo", account, {"encoding": "base64", "dataSlice": {"offset": 64, "length": 8}})
     assert base64.b64decode(sliced["value"]["data"][0]) == (100 * USDC).to_bytes(8, "little")

@@ -70,9 +70,7 @@ class Agent:
         return spent
 
     def history(self, **query: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.get(f"{self.wallet_url}/transactions", **query).get_json()[
-            "transactions"
-        ]
+        rows: list[dict[str, Any]] = self.get(f"{self.wallet_url}/transactions", **query).get_json()["transactions"]
         return rows
 
     def transaction(self, transaction_id: str) -> dict[str, Any]:

@@ -185,9 +185,7 @@ def sponsors_on(chains: Mapping[ChainName, Chain]) -> dict[ChainName, TransferSp
     return sponsors
 
 
-def bridges_on(
-    settings: Settings, chains: Mapping[ChainName, Chain]
-) -> dict[BridgeRoute, tuple[BridgeProvider, ...]]:
+def bridges_on(settings: Settings, chains: Mapping[ChainName, Chain]) -> dict[BridgeRoute, tuple[BridgeProvider, ...]]:
     """Return the real bridges between chains, including chains with faults."""
     return bridges_between(settings, {name: getattr(chain, "real", chain) for name, chain in chains.items()})
 

@@ -16,9 +16,7 @@ from sandbox.bridges import BridgeServer
 from tests.support.agents import Agent
 
 
-def bridge(
-    agent: Agent, source: str, destination: str, amount: object, coin: str = "USDC", **more: Any
-) -> Any:
+def bridge(agent: Agent, source: str, destination: str, amount: object, coin: str = "USDC", **more: Any) -> Any:
     """Request a bridge; headers are given by their names."""
     headers = {name: more.pop(name) for name in [*more] if name[0].isupper()}
     body = {

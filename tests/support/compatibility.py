@@ -23,9 +23,7 @@ def check(registry: str, package: str, version: str, examples: Sequence[str]) ->
     if os.environ.get("UPDATE_COMPATIBILITY"):
         with Cache().locked("compatibility"):
             _write(row)
-    assert row in DOCUMENT.read_text().splitlines(), (
-        f"docs/compatibility.md is out of date: {_COMMAND}\n{row}"
-    )
+    assert row in DOCUMENT.read_text().splitlines(), f"docs/compatibility.md is out of date: {_COMMAND}\n{row}"
 
 
 def packages() -> list[tuple[str, str, str]]:

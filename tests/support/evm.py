@@ -174,9 +174,7 @@ class Watcher:
         self.last: DepositScan | None = None
 
     def scan(self) -> list[Deposit]:
-        watched = [
-            WatchedAddress(address, mark, self.own.get(address, ())) for address, mark in self.marks.items()
-        ]
+        watched = [WatchedAddress(address, mark, self.own.get(address, ())) for address, mark in self.marks.items()]
         self.last = self.chain.deposits(watched, cursor=self.cursor)
         self.cursor = self.last.cursor
         self.marks |= self.last.scan_states
@@ -201,9 +199,7 @@ def pay_from_a_contract(node: EvmNode, payments: Mapping[str, int]) -> str:
     )
 
 
-def own_transaction(
-    chain: EvmChain, person: Person, transaction: SignedTransaction, *, value: int
-) -> OwnTransaction:
+def own_transaction(chain: EvmChain, person: Person, transaction: SignedTransaction, *, value: int) -> OwnTransaction:
     found = landed(chain, person, transaction)
     assert found.fee_units is not None
     return OwnTransaction(transaction.tx_hash, transaction.sequence, value + found.fee_units)

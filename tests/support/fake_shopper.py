@@ -78,9 +78,7 @@ class FakeShopper:
         )
         review = OrderReview(total, "Pay on delivery", "Standard", payment_pending=True, amounts=amounts)
         if self.orders_without_authorization:
-            raise PurchaseOutcomeUnknown(
-                "The shop shows a confirmation although the order button was not pressed."
-            )
+            raise PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not pressed.")
         if request.dry_run and not self.ignores_dry_run:
             return review
         handler.authorize_order(review)
@@ -103,8 +101,6 @@ class FakeShopper:
         )
 
 
-def purchase_failure(
-    code: FailureCode, message: str = "It did not work.", **more: tuple[str, ...]
-) -> PurchaseFailed:
+def purchase_failure(code: FailureCode, message: str = "It did not work.", **more: tuple[str, ...]) -> PurchaseFailed:
     """Return a failure."""
     return PurchaseFailed(code, message, **more)

@@ -115,9 +115,7 @@ class FaultyChain(_Faulty):
         return self.real.recipient_rejection(recipient, token)
 
     def receiving_refusal(self, address: str, token: Token) -> str | None:
-        answer: str | None = self._through(
-            "receiving_refusal", lambda: self.real.receiving_refusal(address, token)
-        )
+        answer: str | None = self._through("receiving_refusal", lambda: self.real.receiving_refusal(address, token))
         return answer
 
     def balances(self, address: str) -> Balances:
@@ -129,9 +127,7 @@ class FaultyChain(_Faulty):
         return answer
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
-        answer: SignedTransaction = self._through(
-            "sign", lambda: self.real.sign(draft, signer, sequence=sequence)
-        )
+        answer: SignedTransaction = self._through("sign", lambda: self.real.sign(draft, signer, sequence=sequence))
         return answer
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
@@ -211,9 +207,7 @@ class FaultyBridge(_Faulty):
         return answer
 
     def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
-        answer: SignedTransaction = self._through(
-            "sign", lambda: self.real.sign(step, signer, sequence=sequence)
-        )
+        answer: SignedTransaction = self._through("sign", lambda: self.real.sign(step, signer, sequence=sequence))
         return answer
 
     def progress(self, transfer: BridgeTransfer) -> BridgeProgress:

@@ -82,16 +82,12 @@ def held(connection: Connection) -> dict[str, dict[str, list[Any]]]:
     there.reflect(connection, only=lambda name, _: is_ours(name))
     for name, table in there.tables.items():
         rows = connection.execute(select(table).order_by(*table.primary_key.columns)).all()
-        found[name] = {
-            column.name: [_plain(row[place]) for row in rows] for place, column in enumerate(table.columns)
-        }
+        found[name] = {column.name: [_plain(row[place]) for row in rows] for place, column in enumerate(table.columns)}
     connection.rollback()
     return found
 
 
-def kept(
-    before: Mapping[str, Mapping[str, list[Any]]], after: Mapping[str, Mapping[str, list[Any]]]
-) -> list[str]:
+def kept(before: Mapping[str, Mapping[str, list[Any]]], after: Mapping[str, Mapping[str, list[Any]]]) -> list[str]:
     """Return the columns that exist before and after with different contents."""
     return [
         f"{table}.{column}"
@@ -107,8 +103,7 @@ def shape(connection: Connection) -> dict[str, Any]:
     found = {
         name: {
             "columns": sorted(
-                (c["name"], str(c["type"]), c["nullable"], str(c.get("default")))
-                for c in there.get_columns(name)
+                (c["name"], str(c["type"]), c["nullable"], str(c.get("default"))) for c in there.get_columns(name)
             ),
             "key": sorted(there.get_pk_constraint(name)["constrained_columns"]),
             "indexes": sorted(

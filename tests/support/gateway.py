@@ -95,9 +95,7 @@ class Stage:
         balance = self.agent.get("/v1/balance").get_json()
         usage = self.agent.get("/v1/usage").get_json()
         logged = round(sum(round(entry["cost_usd"] * 10**9) for entry in usage["logs"]))
-        summed = sum(
-            round(totals["total_cost"] * 10**9) for totals in usage["summary"]["by_provider"].values()
-        )
+        summed = sum(round(totals["total_cost"] * 10**9) for totals in usage["summary"]["by_provider"].values())
         assert self.spent_nanos() == logged == summed == round(balance["total_spent"] * 10**9)
         assert round(balance["credits_usd"] * 10**9) == 10 * 10**9 - logged
 

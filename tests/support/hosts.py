@@ -71,9 +71,7 @@ class Host:
     def webs(self, number: int) -> list[Web]:
         """Start this many concurrently, and wait until all of them answer."""
         ports = [free_port() for _ in range(number)]
-        started = [
-            Web(port, self.start("web", PORT=str(port)), self.folder / f"web-{port}.log") for port in ports
-        ]
+        started = [Web(port, self.start("web", PORT=str(port)), self.folder / f"web-{port}.log") for port in ports]
         for web in started:
             wait_until(web.is_up, START_SECONDS, what="an answer of the service")
         return started
@@ -102,9 +100,7 @@ class Web:
         connection.connect()
         return connection
 
-    def ask(
-        self, method: str, path: str, body: object = None, key: str = "", **headers: str
-    ) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: object = None, key: str = "", **headers: str) -> tuple[int, Any]:
         with closing(self.connect()) as connection:
             return asked(connection, method, path, body, key, **headers)
 
@@ -146,9 +142,7 @@ class Router:
         with self._lock:
             return self._webs[next(self._turns) % len(self._webs)].connect()
 
-    def ask(
-        self, method: str, path: str, body: object = None, key: str = "", **headers: str
-    ) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: object = None, key: str = "", **headers: str) -> tuple[int, Any]:
         with closing(self.connect()) as connection:
             return asked(connection, method, path, body, key, **headers)
 

@@ -71,9 +71,7 @@ def answer(exchange: Exchange) -> None:
         usage = {"input_tokens": 8, "output_tokens": 1}
         exchange.json({"type": "message", "model": exchange.asked.json()["model"], "usage": usage})
     elif path.endswith(":generateContent"):
-        exchange.json(
-            {"usageMetadata": {"promptTokenCount": 2, "candidatesTokenCount": 1, "totalTokenCount": 3}}
-        )
+        exchange.json({"usageMetadata": {"promptTokenCount": 2, "candidatesTokenCount": 1, "totalTokenCount": 3}})
     else:
         StandIns()(exchange)
 

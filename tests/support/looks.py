@@ -27,9 +27,7 @@ def assert_good(page: Page, axe: str, name: str) -> None:
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         if number == 0:
             page.evaluate(axe)
-        found = page.evaluate(
-            "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES
-        )
+        found = page.evaluate("rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES)
         faults = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]]
         assert faults == [], (name, width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)

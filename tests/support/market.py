@@ -31,18 +31,14 @@ SPEC: dict[str, Any] = {
             "get": {
                 "summary": "Current weather of a city",
                 "operationId": "weather",
-                "parameters": [
-                    {"name": "units", "in": "query", "schema": {"type": "string", "enum": ["c", "f"]}}
-                ],
+                "parameters": [{"name": "units", "in": "query", "schema": {"type": "string", "enum": ["c", "f"]}}],
                 "responses": {"200": {"description": "The weather."}},
             },
         },
         "/reports": {
             "post": {
                 "description": "Send a report.\nMore of it.",
-                "requestBody": {
-                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Report"}}}
-                },
+                "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Report"}}}},
                 "responses": {"201": {"description": "Taken."}},
             }
         },

@@ -34,6 +34,4 @@ def _pay(session: Session, request: Transaction) -> None:
     )  # fmt: skip
     session.add(deposit)
     session.flush()
-    session.add(
-        FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=request.amount_units)
-    )
+    session.add(FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=request.amount_units))

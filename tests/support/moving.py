@@ -102,11 +102,7 @@ class Movements(Machine):
         return (
             sum(m.counts_nanos for m in counting if m.made_on == today),
             sum(m.counts_nanos for m in counting if m.made_on.isocalendar()[:2] == today.isocalendar()[:2]),
-            sum(
-                m.counts_nanos
-                for m in counting
-                if (m.made_on.year, m.made_on.month) == (today.year, today.month)
-            ),
+            sum(m.counts_nanos for m in counting if (m.made_on.year, m.made_on.month) == (today.year, today.month)),
         )
 
     def refusal(self, nanos: int, recipient: str | None) -> type[ServiceError] | None:
@@ -161,9 +157,7 @@ class Movements(Machine):
                 return
             view = transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
         assert view.status == MovementStatus.PENDING
-        self.moved[view.id] = Moved(
-            clock.now().date(), dollars * USD, self.row(view.id).nonce or 0, to, order.amount
-        )
+        self.moved[view.id] = Moved(clock.now().date(), dollars * USD, self.row(view.id).nonce or 0, to, order.amount)
 
     @rule(
         dollars=st.integers(1, 9),
@@ -272,9 +266,7 @@ class Movements(Machine):
     def the_allowlist_changes(self, allowed: tuple[str, ...]) -> None:
         self.allowed = list(allowed)
         with unit_of_work() as session:
-            spending_controls.put_controls(
-                session, self.wallet.id, ControlsChange(allowed_addresses=self.allowed)
-            )
+            spending_controls.put_controls(session, self.wallet.id, ControlsChange(allowed_addresses=self.allowed))
 
     @rule()
     def the_freeze_changes(self) -> None:

@@ -66,9 +66,7 @@ def running_mailbox() -> Iterator[Mailbox]:
 class Browser:
     """A subscribed browser, which can decrypt what its push service gets."""
 
-    private: ec.EllipticCurvePrivateKey = field(
-        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
-    )
+    private: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     secret: bytes = field(default_factory=lambda: os.urandom(16))
 
     def subscription(self, endpoint: str) -> dict[str, str]:

@@ -29,9 +29,7 @@ class Operator:
         return {"X-Master-Key": self.key, **{name.replace("_", "-"): value for name, value in more.items()}}
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> TestResponse:
-        return self.client.open(
-            f"/v1/platform{path}", method=method, json=body, headers=self.headers(**headers)
-        )
+        return self.client.open(f"/v1/platform{path}", method=method, json=body, headers=self.headers(**headers))
 
     def get(self, path: str) -> TestResponse:
         return self.ask("GET", path)

@@ -76,9 +76,7 @@ class World:
     def call(self, made: dict[str, Any], method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Call the API as the agent."""
         with self.app.app_context():
-            answer = self.app.test_client().open(
-                path, method=method, json=body, headers={"X-API-Key": made["apiKey"]}
-            )
+            answer = self.app.test_client().open(path, method=method, json=body, headers={"X-API-Key": made["apiKey"]})
         return answer.status_code, answer.get_json()
 
     def attempt_payment(self, made: dict[str, Any], dollars: int) -> str:
@@ -116,9 +114,7 @@ class World:
         """Charge a call to a provider."""
         with time_machine.travel(at, tick=False), self.app.app_context(), unit_of_work() as session:
             call = UsageCall(new_id(), provider, "some-model")
-            usage.charge(
-                session, made["agentId"], call, charge_id=new_id(), metered=MeteredUsage(nanos, 900, 300)
-            )
+            usage.charge(session, made["agentId"], call, charge_id=new_id(), metered=MeteredUsage(nanos, 900, 300))
 
     def add_month_of_history(self, made: dict[str, Any]) -> None:
         """Add a month of history for the owner's page to show."""
@@ -158,9 +154,7 @@ class World:
             (3, 610),
             (1, 90),
         ):
-            self.charge_call(
-                made, "openai" if days % 2 else "brave", nanos * 10**6, now - timedelta(days=days)
-            )
+            self.charge_call(made, "openai" if days % 2 else "brave", nanos * 10**6, now - timedelta(days=days))
 
 
 @contextmanager

@@ -23,9 +23,7 @@ def forms_of(page: TestResponse) -> dict[str, dict[str, str]]:
     for form in _FORM.findall(page.text):
         action = _ACTION.search(form)
         assert action, form
-        found[action[1]] = {
-            html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form)
-        }
+        found[action[1]] = {html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form)}
     return found
 
 

@@ -68,9 +68,7 @@ class Shop:
     app: Flask
     upstream: MisbehavingUpstream
 
-    def ask(
-        self, headers: Mapping[str, str] | None = None, *, path: str = SEARCH, **request: Any
-    ) -> TestResponse:
+    def ask(self, headers: Mapping[str, str] | None = None, *, path: str = SEARCH, **request: Any) -> TestResponse:
         return self.app.test_client().get(path, headers=dict(headers or {}), **request)
 
     def served(self) -> int:

@@ -228,8 +228,7 @@ class Service:
         """Create the ports, with steps that may kill the process."""
         chains = {node.name: _wired(FaultyChain(node.chain()), wire) for node in self.nodes}
         exchanges = {
-            node.name: _wired(FaultyExchange(node.exchange()), wire, verbs=_EXCHANGE_VERBS)
-            for node in self.nodes
+            node.name: _wired(FaultyExchange(node.exchange()), wire, verbs=_EXCHANGE_VERBS) for node in self.nodes
         }
         facilitators = {name: facilitator_of(chain) for name, chain in chains.items()}
         settings = settings_for(self.database_url, **self.settings)
@@ -277,9 +276,7 @@ class End:
     passed: tuple[Point, ...] = ()
 
 
-def run(
-    service: Service, scenario: Scenario, point: Point | None = None, *, at: datetime | None = None
-) -> End:
+def run(service: Service, scenario: Scenario, point: Point | None = None, *, at: datetime | None = None) -> End:
     """Run a scenario in a separate process, optionally at another time, and wait for its end.
 
     Raises: AssertionError when the process ended neither with its scenario nor at its point.
@@ -309,9 +306,7 @@ def _context() -> ForkServerContext:
     return context
 
 
-def _live(
-    service: Service, scenario: Scenario, point: Point | None, at: datetime | None, answer: Connection
-) -> None:
+def _live(service: Service, scenario: Scenario, point: Point | None, at: datetime | None, answer: Connection) -> None:
     wire = Tripwire(point)
     app = service.app(wire)
     with app.app_context(), time_machine.travel(at, tick=True) if at else nullcontext():
@@ -368,9 +363,7 @@ def crowds(service: Service, *shares: Sequence[Asked]) -> list[tuple[int, Any]]:
     """Run one process per share of requests concurrently; return all responses."""
     start = _context().Barrier(len(shares))
     with ThreadPoolExecutor(len(shares)) as threads:
-        ends = list(
-            threads.map(lambda share: run(service, partial(crowd, requests=share, start=start)), shares)
-        )
+        ends = list(threads.map(lambda share: run(service, partial(crowd, requests=share, start=start)), shares))
     return [answer for end in ends for answer in end.answer]
 
 

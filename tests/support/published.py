@@ -103,9 +103,7 @@ def serve_node(program: str, *arguments: str) -> Iterator[Any]:
 def _serving(command: Sequence[str]) -> Iterator[Any]:
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command, env=environment(), stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as server,
+        subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=errors, text=True) as server,
     ):
         try:
             assert server.stdout is not None

@@ -138,10 +138,7 @@ def message_stream(end: str = "\n") -> bytes:
         {"type": "message_start", "message": {"model": "claude-sonnet-4-5-20250929", "usage": begun}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "ping"},
-        *(
-            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}}
-            for w in WORDS
-        ),
+        *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in WORDS),
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 15}},
         {"type": "message_stop"},
     ]
@@ -186,7 +183,5 @@ def openrouter_stream(end: str = "\n") -> bytes:
 def groq_stream(end: str = "\n") -> bytes:
     """Return a stream of Groq, which has its usage in a separate field."""
     parts = [data(chunk(choices=[{"index": 0, "delta": {"content": word}}]), end) for word in WORDS]
-    last = chunk(
-        choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], x_groq={"id": "r", "usage": CHAT_USAGE}
-    )
+    last = chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], x_groq={"id": "r", "usage": CHAT_USAGE})
     return b"".join([*parts, data(last, end), f"data: [DONE]{end}{end}".encode()])

@@ -18,13 +18,7 @@ def wav(seconds: int, *, hertz: int = 16_000, more: bytes = b"", claimed: int | 
     )
     head = b"WAVE" + _chunk(b"fmt ", description) + more + b"data"
     stated = size if claimed is None else claimed
-    return (
-        b"RIFF"
-        + (len(head) + 4 + size).to_bytes(4, "little")
-        + head
-        + stated.to_bytes(4, "little")
-        + bytes(size)
-    )
+    return b"RIFF" + (len(head) + 4 + size).to_bytes(4, "little") + head + stated.to_bytes(4, "little") + bytes(size)
 
 
 def flac(frames: int) -> bytes:

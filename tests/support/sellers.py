@@ -43,9 +43,7 @@ class PublishedSeller:
 
 
 @contextmanager
-def published_seller(
-    node: EvmNode, *, price: int = CENT, by_permit2: bool = False
-) -> Iterator[PublishedSeller]:
+def published_seller(node: EvmNode, *, price: int = CENT, by_permit2: bool = False) -> Iterator[PublishedSeller]:
     """Run a Flask application behind the unmodified middleware, which settles on the node by itself.
 
     By Permit2, its facilitator also submits the payer's allowance.

@@ -251,9 +251,7 @@ def postgres_binaries(folder: Path, package: Path | None = None) -> tuple[Path, 
 
 def _can_run(program: Path, user: Mapping[str, Any]) -> bool:
     with contextlib.suppress(PermissionError):
-        return (
-            subprocess.run([program, "--version"], capture_output=True, check=False, **user).returncode == 0
-        )
+        return subprocess.run([program, "--version"], capture_output=True, check=False, **user).returncode == 0
     return False
 
 

@@ -168,9 +168,7 @@ class Burns(_SimulatedBridge):
         request = offer.request
         approval = TransferIntent(request.sender, TOKEN, TokenAmount(0, request.amount.token))
         first = (
-            (BridgeStep(BridgeLegKind.APPROVE, request.source, self.source.draft(approval)),)
-            if self.approves
-            else ()
+            (BridgeStep(BridgeLegKind.APPROVE, request.source, self.source.draft(approval)),) if self.approves else ()
         )
         return (*first, self._source_step(request, BURNED))
 
@@ -215,9 +213,7 @@ class Burns(_SimulatedBridge):
         burn = auth_of(source_hash)
         sender = "0x" + hashlib.sha256(f"forwarder {burn}".encode()).hexdigest()[:40]
         chain = self.destination
-        tx = SimTx(
-            sender, chain.count(sender), recipient, USDC.symbol, units, 0, next(chain._salts), MINT, burn
-        )
+        tx = SimTx(sender, chain.count(sender), recipient, USDC.symbol, units, 0, next(chain._salts), MINT, burn)
         chain._add((Landed(tx, succeeded=chain.was_used(burn) is None),))
 
 

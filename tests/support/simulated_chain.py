@@ -153,17 +153,13 @@ class SimulatedChain:
 
     def use_next_nonce(self, sender: str) -> None:
         """Use the sender's next nonce with another client of the same key, in a separate block."""
-        tx = SimTx(
-            sender, self.count(sender), sender, native(self.name).symbol, 0, 0, next(self._salts), sender
-        )
+        tx = SimTx(sender, self.count(sender), sender, native(self.name).symbol, 0, 0, next(self._salts), sender)
         self._add((Landed(tx, succeeded=True),))
 
     def bring(self, recipient: str, units: int, auth: str) -> str:
         """Pay native coins from the chain itself, by a transaction that counts as its recipient's; return its hash."""
         symbol = native(self.name).symbol
-        tx = SimTx(
-            recipient, self.count(recipient), recipient, symbol, units, 0, next(self._salts), SYSTEM, auth
-        )
+        tx = SimTx(recipient, self.count(recipient), recipient, symbol, units, 0, next(self._salts), SYSTEM, auth)
         self._add((Landed(tx, succeeded=True),))
         return tx.tx_hash
 
@@ -500,9 +496,7 @@ class SimulatedFacilitator:
     def claim_of(self, payload: Mapping[str, Any]) -> str:
         return str(payload["claim"])
 
-    def verify(
-        self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
-    ) -> PaymentAuthorization:
+    def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
         assert now
         if payload["units"] != expected.units:
             raise Rejected("invalid_exact_evm_payload_authorization_value")

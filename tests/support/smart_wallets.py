@@ -47,9 +47,7 @@ def place_safe(node: EvmNode, *, factory: str = FACTORY) -> None:
 class SafePayer(EvmPayer):
     """A payer that is a Safe with one owner, who signs for it."""
 
-    def __init__(
-        self, node: EvmNode, *, is_deployed: bool, dollars: float = 1, factory: str = FACTORY
-    ) -> None:
+    def __init__(self, node: EvmNode, *, is_deployed: bool, dollars: float = 1, factory: str = FACTORY) -> None:
         self.node = node
         self.account = Account.create()
         self.factory = factory
@@ -59,9 +57,7 @@ class SafePayer(EvmPayer):
             "setup(address[],uint256,address,bytes,address,address,uint256,address)",
             [self.account.address], 1, _ZERO, b"", _HANDLER, _ZERO, 0, _ZERO,
         )  # fmt: skip
-        self.deployment = _call(
-            "createProxyWithNonce(address,bytes,uint256)", _SINGLETON, setup, secrets.randbits(128)
-        )
+        self.deployment = _call("createProxyWithNonce(address,bytes,uint256)", _SINGLETON, setup, secrets.randbits(128))
         sender = node.rpc("eth_accounts")[0]
         call = {"from": sender, "to": factory, "data": "0x" + self.deployment.hex()}
         self.address = to_checksum_address("0x" + node.rpc("eth_call", call, "latest")[-40:])
@@ -90,9 +86,7 @@ class SafePayer(EvmPayer):
 
     def change_owner(self) -> None:
         """Let the Safe replace its owner: signatures of the previous one are invalid from then on."""
-        swap = _call(
-            "swapOwner(address,address,address)", _SENTINEL, self.account.address, Account.create().address
-        )
+        swap = _call("swapOwner(address,address,address)", _SENTINEL, self.account.address, Account.create().address)
         approved = f"{'0' * 24}{self.account.address[2:].lower()}{'0' * 64}01"
         execution = _call(
             "execTransaction(address,uint256,bytes,uint8,uint256,uint256,uint256,address,address,bytes)",

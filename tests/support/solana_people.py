@@ -40,9 +40,7 @@ class SolanaPerson:
 
 def chain_at(*urls: str, commitment: str = "confirmed", read_seconds: float = 60) -> SolanaChain:
     """Return the adapter for nodes of the sandbox's cluster."""
-    return SolanaChain(
-        DEPLOYMENTS["sandbox"], rpc_urls=urls, commitment=commitment, read_seconds=read_seconds
-    )
+    return SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=urls, commitment=commitment, read_seconds=read_seconds)
 
 
 def reading_little(url: str, portion: HistoryReadLimits) -> SolanaChain:

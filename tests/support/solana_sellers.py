@@ -45,9 +45,7 @@ class SolanaSeller(ScriptedSeller):
 
 
 @contextmanager
-def solana_seller(
-    node: SolanaNode, *, price: int = CENT, network: str = "solana:sandbox"
-) -> Iterator[SolanaSeller]:
+def solana_seller(node: SolanaNode, *, price: int = CENT, network: str = "solana:sandbox") -> Iterator[SolanaSeller]:
     """Run a seller that asks for a price on a cluster, in version 2."""
     sponsor, payee = Keypair(), str(Keypair().pubkey())
     fund_solana(node, payee, sol=0, dollars=1)

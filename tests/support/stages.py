@@ -50,6 +50,4 @@ class Stage:
             return row
 
     def paid_to(self, address: str, token: object = USDC) -> int:
-        return next(
-            amount.units for amount in self.chain.real.balances(address).amounts if amount.token == token
-        )
+        return next(amount.units for amount in self.chain.real.balances(address).amounts if amount.token == token)

@@ -52,6 +52,4 @@ def reject(_connection: object, _cursor: object, statement: str, *_rest: object)
     while frame.f_back is not None and not frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     name = frame.f_code.co_filename
-    assert name == _WRITER or not name.startswith(_OURS[0]), (
-        f"{name}:{frame.f_lineno} writes a status: {statement}"
-    )
+    assert name == _WRITER or not name.startswith(_OURS[0]), f"{name}:{frame.f_lineno} writes a status: {statement}"

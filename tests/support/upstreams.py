@@ -222,9 +222,7 @@ def chat_answer(model: str = "gpt-5", *, tokens_in: int = 1000, tokens_out: int 
     }  # fmt: skip
 
 
-def chat_chunks(
-    *words: str, model: str = "gpt-5", tokens_in: int = 1000, tokens_out: int = 500
-) -> list[bytes]:
+def chat_chunks(*words: str, model: str = "gpt-5", tokens_in: int = 1000, tokens_out: int = 500) -> list[bytes]:
     """Return the frames of a chat stream with usage."""
     shape = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
     events: list[object] = [

@@ -32,9 +32,7 @@ def word(address: str) -> str:
     return "0x" + encode(["address"], [address]).hex()
 
 
-def transfer_log(
-    *, topics: tuple[str, ...] = (TRANSFER_TOPIC, word(PAYER), word(RECIPIENT)), data: bytes
-) -> EventLog:
+def transfer_log(*, topics: tuple[str, ...] = (TRANSFER_TOPIC, word(PAYER), word(RECIPIENT)), data: bytes) -> EventLog:
     return EventLog(TOKEN, topics, data, 0, "0x" + "1" * 64, BlockRef(1, "0x" + "2" * 64))
 
 

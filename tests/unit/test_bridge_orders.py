@@ -23,9 +23,7 @@ BRIDGE = (b"\1" * 32, "relay", "purser", ZERO_ADDRESS, ZERO_ADDRESS, OWNER, 10**
 TYPES = ("(bytes32,string,string,address,address,address,uint256,uint256,bool,bool)", "(bytes32,address)")
 
 
-def by_lifi(
-    *, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b""
-) -> RequestedTransaction:
+def by_lifi(*, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b"") -> RequestedTransaction:
     said = bytes.fromhex("092e8fa4") + encode(TYPES, [bridge, (b"\2" * 32, depositor)]) + more
     return RequestedTransaction(LIFI_DIAMOND, 10**17, said, 8453)
 
@@ -38,9 +36,7 @@ def test_li_fi_s_deposit_for_the_wallet_is_accepted_without_its_appended_data() 
     assert taken(by_lifi(more=b"whatever")) == by_lifi().data
 
 
-@pytest.mark.parametrize(
-    ("place", "value"), [(4, THIEF), (5, THIEF), (6, 10**16), (7, 10), (8, True), (9, True)]
-)
+@pytest.mark.parametrize(("place", "value"), [(4, THIEF), (5, THIEF), (6, 10**16), (7, 10), (8, True), (9, True)])
 def test_li_fi_s_deposit_for_anything_else_is_refused(place: int, value: object) -> None:
     other = tuple(value if number == place else entry for number, entry in enumerate(BRIDGE))
     with pytest.raises(Rejected, match="unsafe_instructions"):
@@ -66,9 +62,7 @@ def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -
 
 def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
     said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [ZERO_ADDRESS, b"\3" * 32])
-    target = calls.deposit_call(
-        RequestedTransaction(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453
-    )
+    target = calls.deposit_call(RequestedTransaction(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453)
     depositor, order = decode(("address", "bytes32"), target.data[4:])
     assert (target.to, target.value_units, depositor, order) == (
         DEPOSITORY,

@@ -99,9 +99,7 @@ def canonical(schema: type[Schema], text: str) -> bytes:
     ],
 )
 def test_spellings_of_one_request_are_equal(schema: type[Schema], spellings: list[str]) -> None:
-    assert len({canonical(schema, text) for text in spellings}) == 1, [
-        canonical(schema, text) for text in spellings
-    ]
+    assert len({canonical(schema, text) for text in spellings}) == 1, [canonical(schema, text) for text in spellings]
 
 
 @pytest.mark.parametrize(

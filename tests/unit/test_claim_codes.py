@@ -35,9 +35,7 @@ def test_a_generated_code_has_no_letter_that_looks_like_a_digit() -> None:
 
 @given(
     code=_codes,
-    gap=st.sampled_from(
-        ["", " ", "-", "\u2013", "\u2014", "\u2011", "\u2212", " - ", "\u00a0", ".", "_", "\u200b"]
-    ),
+    gap=st.sampled_from(["", " ", "-", "\u2013", "\u2014", "\u2011", "\u2212", " - ", "\u00a0", ".", "_", "\u200b"]),
     lower=st.booleans(),
 )
 def test_a_code_is_accepted_in_any_case_and_with_any_dash(code: str, gap: str, *, lower: bool) -> None:

@@ -21,9 +21,7 @@ def _required_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fallbacks", ["x", f"{LONG},short", "an-old-secret,with-a-comma-in-it"])
-def test_a_guessable_secret_key_fallback_prevents_the_start(
-    monkeypatch: pytest.MonkeyPatch, fallbacks: str
-) -> None:
+def test_a_guessable_secret_key_fallback_prevents_the_start(monkeypatch: pytest.MonkeyPatch, fallbacks: str) -> None:
     monkeypatch.setenv("SECRET_KEY", LONG)
     monkeypatch.setenv("SECRET_KEY_FALLBACKS", fallbacks)
     with pytest.raises(SystemExit, match="SECRET_KEY_FALLBACKS") as refusal:

@@ -53,9 +53,7 @@ def can_be_served(payment_id: str) -> bool:
         return is_usable
 
 
-def test_open_payments_are_closed_by_a_restore(
-    each_database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_open_payments_are_closed_by_a_restore(each_database_url: str, build_app: Callable[..., Flask]) -> None:
     app = build_app(each_database_url)
     with app.app_context():
         paid, landing, void = added(PAID), added(SETTLING), added(SETTLING)
@@ -159,9 +157,7 @@ def test_a_payment_is_recognised_under_a_former_secret_key_but_not_for_another_r
     former, present = "f" * 32, "p" * 32
     with build_app(sqlite_url, settings={"secret_key": former}).app_context():
         [mac] = consumed.fingerprint_macs("request")
-    with build_app(
-        sqlite_url, settings={"secret_key": present, "secret_key_fallbacks": former}
-    ).app_context():
+    with build_app(sqlite_url, settings={"secret_key": present, "secret_key_fallbacks": former}).app_context():
         assert consumed.fingerprint_macs("request")[1] == mac
         payment = Payment(fingerprint=mac)
         assert consumed.matches_fingerprint(payment, "request")

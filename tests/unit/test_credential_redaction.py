@@ -37,9 +37,7 @@ def test_a_short_secret_leaves_no_gap_that_spells_it(secrets: tuple[str, str]) -
 def test_an_echoed_secret_is_hidden_as_a_word_of_its_own(secret: str) -> None:
     redactor = CredentialRedactor("ada@example.com", secret)
     for text in (f"Wrong: {secret}!", f"password={secret}&x", f'"{secret.upper()}" is wrong', f"({secret})"):
-        assert secret.lower() not in redactor.redact(text).lower().split("is wrong")[0].replace(
-            "password", ""
-        )
+        assert secret.lower() not in redactor.redact(text).lower().split("is wrong")[0].replace("password", "")
     assert secret not in redactor.redact(secret)
 
 

@@ -123,10 +123,7 @@ def test_a_text_is_signed_as_by_personal_sign() -> None:
         "0xe6ca9bba58c88611fad66a6ce8f996908195593807c4b38bd528d2cff09d4eb33e5bfbbf4d3e39b1a2fd816a7680c19ebebaf3a1"
         "41b239934ad43cb33fcec8ce1c"
     )
-    assert (
-        signatures.digest_of(message).hex()
-        == "1476abb745d423bf09273f1afd887d951181d25adc66c4834a70491911b7f750"
-    )
+    assert signatures.digest_of(message).hex() == "1476abb745d423bf09273f1afd887d951181d25adc66c4834a70491911b7f750"
     assert signatures.signer_of(message, signature) == signer.address
     assert signatures.signer_of(signatures.text_message("I♥NY"), signature) != signer.address
 

@@ -78,9 +78,7 @@ class Ledger:
                 accounts.open_account(session, account_id)
                 accounts.grant(session, account_id, nanos, reference=account_id)
                 for name in _KEYS[:-1]:
-                    key = ApiKey(
-                        id=key_id(account_id, name), kind="gw", digest=new_id(), sealed="", created_at=now
-                    )
+                    key = ApiKey(id=key_id(account_id, name), kind="gw", digest=new_id(), sealed="", created_at=now)
                     key.account_id = other_id if name == "of the other" else account_id
                     key.revoked_at = now if name == "revoked" else None
                     key.expires_at = {"expired": now, "valid until later": now + _LEASE}.get(name)
@@ -90,10 +88,7 @@ class Ledger:
         """Run steps of one kind: what its batch left undone, or each without a group, by its function."""
         with self.app.app_context():
             done = self._batch(steps) if self.is_grouped and steps else [None] * len(steps)
-            return [
-                self._alone(step) if result is None else result
-                for step, result in zip(steps, done, strict=True)
-            ]
+            return [self._alone(step) if result is None else result for step, result in zip(steps, done, strict=True)]
 
     def _batch(self, steps: Sequence[Step[Any]]) -> Sequence[Any]:
         is_sqlite = db.engine.dialect.name == "sqlite"
@@ -153,8 +148,7 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
         ids = new_id(), new_id()
         functions = Ledger(alone, ids, is_grouped=False)
         groups = [
-            Ledger(app, ids, is_grouped=True, kept=kept)
-            for app, kept in zip(in_batches, kept_by_app, strict=True)
+            Ledger(app, ids, is_grouped=True, kept=kept) for app, kept in zip(in_batches, kept_by_app, strict=True)
         ]
         for ledger in (functions, *groups):
             ledger.open(100)
@@ -175,9 +169,7 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
     compare()
 
 
-def _steps(
-    kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: list[Hold]
-) -> list[Step[Any]]:
+def _steps(kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: list[Hold]) -> list[Step[Any]]:
     """Return steps of one kind, the cheap ones first: a batch does what is possible for all before the rest."""
     steps: list[Step[Any]] = []
     for account, made, metered, place in sorted(members, key=lambda member: member[2].cost_nanos):

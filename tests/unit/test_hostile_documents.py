@@ -32,9 +32,7 @@ _VALUES = st.recursive(
     | st.floats(allow_nan=False)
     | _WORDS
     | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(_WORDS | st.text(max_size=4), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS | st.text(max_size=4), inner, max_size=4),
     max_leaves=8,
 )
 

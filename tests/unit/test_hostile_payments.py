@@ -37,9 +37,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
         ChainName.BASE, DEPLOYMENTS["sandbox", ChainName.BASE], rpc_urls=[_NOWHERE], deposit_confirmations=1
     )
     solana = SolanaChain(SOLANA["sandbox"], rpc_urls=[_NOWHERE])
-    facilitators = MappingProxyType(
-        {ChainName.BASE: facilitator_of(base), ChainName.SOLANA: facilitator_of(solana)}
-    )
+    facilitators = MappingProxyType({ChainName.BASE: facilitator_of(base), ChainName.SOLANA: facilitator_of(solana)})
     database = tmp_path_factory.mktemp("hostile") / "nothing.sqlite"
     made = make_app(settings_for(f"sqlite:///{database}"), facilitators=facilitators)
     with made.app_context():
@@ -60,9 +58,7 @@ _WILD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
     max_leaves=8,
 )
-_NUMBERS = st.integers(min_value=0, max_value=2**256).map(str) | st.sampled_from(
-    ["0", "00", "-1", "1e3", "٣", ""]
-)
+_NUMBERS = st.integers(min_value=0, max_value=2**256).map(str) | st.sampled_from(["0", "00", "-1", "1e3", "٣", ""])
 _HEX = st.binary(max_size=70).map(lambda raw: "0x" + raw.hex())
 _AUTHORIZATION = st.fixed_dictionaries(
     {

@@ -66,9 +66,7 @@ def test_dollars_are_exact_or_refused(usd: Decimal) -> None:
 
 
 _HEX = st.text("0123456789abcdefABCDEFgG０а", min_size=38, max_size=42).map(lambda text: f"0x{text}")
-_BASE58 = st.text(
-    "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz0OIl\u0131", min_size=30, max_size=46
-)
+_BASE58 = st.text("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz0OIl\u0131", min_size=30, max_size=46)
 
 
 @given(TEXTS | _HEX | _BASE58)
@@ -164,9 +162,7 @@ _HEADERS = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00
 
 @given(_HEADERS | st.text("wait=respond-async,;9 \t٣", max_size=80))
 def test_a_preference_is_bounded_by_the_maximum_wait(value: str) -> None:
-    environ = EnvironBuilder(
-        headers={"Prefer": value.encode("latin-1", "replace").decode("latin-1")}
-    ).get_environ()
+    environ = EnvironBuilder(headers={"Prefer": value.encode("latin-1", "replace").decode("latin-1")}).get_environ()
     with Flask("").request_context(environ):
         seconds = prefer.wait_seconds()
     assert seconds is None or 0 <= seconds <= 25

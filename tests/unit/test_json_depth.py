@@ -16,9 +16,7 @@ from app.core.strict_json import parse_response
 _MEBIBYTE = 1024 * 1024
 _VALUES = st.recursive(
     st.none() | st.text('"\\[]{},:a', max_size=6),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text('"\\{a', max_size=3), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('"\\{a', max_size=3), inner, max_size=3),
     max_leaves=12,
 )
 
@@ -57,8 +55,7 @@ def test_strings_and_escapes_may_span_two_pieces(value: object, padding: int) ->
     text = json.dumps(["p" * (json_limits._PIECE_BYTES - padding), value]).encode()
     assert is_nested_too_deeply(text, 2) is (_depth(value) > 1)
     assert (
-        measure_json(text, max_depth=50).values
-        == measure_json(json.dumps(["p", value]).encode(), max_depth=50).values
+        measure_json(text, max_depth=50).values == measure_json(json.dumps(["p", value]).encode(), max_depth=50).values
     )
 
 
@@ -77,9 +74,7 @@ def test_a_text_with_too_many_values_is_not_read_to_its_end() -> None:
 
 
 # A scan that restarts at every quote would take hours, more than the tests' timeout.
-@pytest.mark.parametrize(
-    "unit", [b'\\"', b'"\\', b"\\", b'"', b'[\\"', b'{"\\"'], ids=lambda unit: unit.decode()
-)
+@pytest.mark.parametrize("unit", [b'\\"', b'"\\', b"\\", b'"', b'[\\"', b'{"\\"'], ids=lambda unit: unit.decode())
 @pytest.mark.parametrize("start", [b'"', b"", b"\\"], ids=["in a text", "outside", "escaped"])
 def test_a_hostile_text_of_a_mebibyte_is_scanned_once(unit: bytes, start: bytes) -> None:
     text = start + unit * (_MEBIBYTE // len(unit))

@@ -28,9 +28,7 @@ SHARED = (bytes.fromhex("d19853937cfed8e9") + b"\x07", [
     Pubkey.new_unique(), OWNER, GIVEN, Pubkey.new_unique(), Pubkey.new_unique(), WANTED, GIVEN_MINT, WANTED_MINT,
     *TOKENS, EVENT_AUTHORITY, JUPITER,
 ])  # fmt: skip
-KINDS = pytest.mark.parametrize(
-    ("head", "keys"), [ROUTE, SHARED], ids=["route_v2", "shared_accounts_route_v2"]
-)
+KINDS = pytest.mark.parametrize(("head", "keys"), [ROUTE, SHARED], ids=["route_v2", "shared_accounts_route_v2"])
 
 
 def _route(
@@ -50,9 +48,7 @@ def _read(route: Instruction) -> Instruction:
 
 
 @KINDS
-def test_our_minimum_replaces_quote_and_slippage_and_nothing_else_changes(
-    head: bytes, keys: list[Pubkey]
-) -> None:
+def test_our_minimum_replaces_quote_and_slippage_and_nothing_else_changes(head: bytes, keys: list[Pubkey]) -> None:
     route = _route(head, keys)
     written = _read(route)
     assert bytes(written.data) == head + struct.pack("<QQHHH", UNITS, MINIMUM, 0, 0, 0) + PLAN

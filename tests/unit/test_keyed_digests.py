@@ -12,8 +12,6 @@ def test_stored_digests_stay_valid() -> None:
 
 def test_each_purpose_and_each_secret_has_its_own_digest() -> None:
     digests = [
-        digest
-        for purpose in ("shopping", "purchases")
-        for digest in keyed_digests(purpose, b"x", ["new", "old"])
+        digest for purpose in ("shopping", "purchases") for digest in keyed_digests(purpose, b"x", ["new", "old"])
     ]
     assert len(set(digests)) == 4

@@ -15,9 +15,7 @@ from app.db.leases import lease, once_per_period
 MINUTE = timedelta(minutes=1)
 
 
-def test_a_lease_has_one_holder_until_it_is_released(
-    each_database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_a_lease_has_one_holder_until_it_is_released(each_database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(each_database_url).app_context():
         with lease("work", duration=MINUTE) as first, lease("work", duration=MINUTE) as second:
             assert (first, second) == (True, False)

@@ -64,17 +64,13 @@ class Ledger(RuleBasedStateMachine):
 
     def open(self, account: str) -> int:
         return sum(
-            hold.amount
-            for hold in self.held.values()
-            if hold.account == account and hold.state is CreditHoldState.HELD
+            hold.amount for hold in self.held.values() if hold.account == account and hold.state is CreditHoldState.HELD
         )
 
     def available(self, account: str) -> int:
         return self.granted[account] - self.spent(account) - self.open(account)
 
-    def end(
-        self, outcome: HoldResult, cost: int, state: CreditHoldState, *, sources: set[CreditHoldState]
-    ) -> None:
+    def end(self, outcome: HoldResult, cost: int, state: CreditHoldState, *, sources: set[CreditHoldState]) -> None:
         """End a hold in the model as the ledger should, and compare the outcomes."""
         hold = self.held[outcome.hold_id]
         assert (outcome.previous_state, outcome.account_id) == (hold.state, hold.account)
@@ -135,9 +131,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(hold_id=holds, cost=st.integers(0, 90))
     def settle(self, hold_id: str, cost: int) -> None:
         outcome = unit(holds.settle, hold_id, cost)
-        self.end(
-            outcome, cost, CreditHoldState.SETTLED, sources={CreditHoldState.HELD, CreditHoldState.LAPSED}
-        )
+        self.end(outcome, cost, CreditHoldState.SETTLED, sources={CreditHoldState.HELD, CreditHoldState.LAPSED})
 
     @rule(hold_id=holds)
     def release(self, hold_id: str) -> None:
@@ -176,9 +170,7 @@ class Ledger(RuleBasedStateMachine):
     def the_sweep_finds_open_holds_without_a_lease_and_no_others(self) -> None:
         found = {hold.id for hold in read(holds.expired_holds, clock.now(), 1000)}
         assert found == {
-            hold_id
-            for hold_id, hold in self.held.items()
-            if hold.state is CreditHoldState.HELD and not hold.renewed
+            hold_id for hold_id, hold in self.held.items() if hold.state is CreditHoldState.HELD and not hold.renewed
         }
 
 

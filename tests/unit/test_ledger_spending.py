@@ -134,9 +134,7 @@ class Spending(RuleBasedStateMachine):
             SpendingHoldState.HELD,
         )
 
-    def move(
-        self, verb: object, reference: str, sources: set[SpendingHoldState], target: SpendingHoldState
-    ) -> None:
+    def move(self, verb: object, reference: str, sources: set[SpendingHoldState], target: SpendingHoldState) -> None:
         movement = self.made[reference]
         assert callable(verb)
         assert unit(verb, reference) == (movement.state in sources)

@@ -30,9 +30,7 @@ def lock_accounts() -> None:
     spending_accounts.lock_accounts(db.session(), [new_id()])
 
 
-def test_a_lower_rank_after_a_higher_one_is_refused(
-    each_database_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_a_lower_rank_after_a_higher_one_is_refused(each_database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(each_database_url).app_context():
         with unit_of_work():
             lock_agents()
@@ -74,9 +72,7 @@ def test_rows_that_the_unit_inserted_need_no_order(app: Flask) -> None:
         wallet_id = new_id()
         spending_accounts.open_account(session, wallet_id, new_id())
         spending_accounts.lock_account(session, wallet_id)
-        session.execute(
-            update(SpendingAccount).values(frozen_at=now).where(SpendingAccount.wallet_id == wallet_id)
-        )
+        session.execute(update(SpendingAccount).values(frozen_at=now).where(SpendingAccount.wallet_id == wallet_id))
 
 
 @pytest.mark.parametrize(

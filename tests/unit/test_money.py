@@ -63,9 +63,7 @@ def test_malformed_amounts_are_refused(text: str) -> None:
         parse_amount(text, ETH)
 
 
-@pytest.mark.parametrize(
-    ("token", "text"), [(USDC, "0.0000001"), (SOL, "1.0000000001"), (ETH, "0." + "1" * 19)]
-)
+@pytest.mark.parametrize(("token", "text"), [(USDC, "0.0000001"), (SOL, "1.0000000001"), (ETH, "0." + "1" * 19)])
 def test_more_decimals_than_the_token_has_are_refused_not_cut_off(token: Token, text: str) -> None:
     with pytest.raises(AmountError, match=f"{token.symbol} has at most {token.decimals} decimals"):
         parse_amount(text, token)

@@ -45,9 +45,7 @@ def _app(app: Flask) -> Iterator[None]:
                 session.execute(delete(table))
 
 
-def added(
-    status: MovementStatus = PENDING, *, hashes: tuple[str, ...] | None = None, **different: Any
-) -> str:
+def added(status: MovementStatus = PENDING, *, hashes: tuple[str, ...] | None = None, **different: Any) -> str:
     """Add a movement of 5 units of USDC on Base, with signed bytes, or those of some hashes."""
     values = {
         "wallet_id": new_id(), "type": "transfer", "chain": "base", "from_address": SENDER, "currency": "USDC",
@@ -143,9 +141,7 @@ def test_unmined_swaps_of_a_token_are_counted_between_two_nonces() -> None:
 
     def counted(since: int, before: int) -> int:
         with read_only_unit() as session:
-            return unmined.count_swaps(
-                session, SENDER, BASE, "USDC", since_sequence=since, before_sequence=before
-            )
+            return unmined.count_swaps(session, SENDER, BASE, "USDC", since_sequence=since, before_sequence=before)
 
     assert (counted(4, 7), counted(0, 99), counted(5, 5)) == (3, 5, 0)
 
@@ -223,9 +219,7 @@ def test_our_own_hashes_are_recognised_on_their_chain_only() -> None:
         with read_only_unit() as session:
             return relayed.kind_of(session, chain, tx_hash)
 
-    assert [kind(BASE, tx_hash) for tx_hash in ("0x1", "0x2", "0x3", "0x4", "0x5")] == ["topup"] * 3 + [
-        None
-    ] * 2
+    assert [kind(BASE, tx_hash) for tx_hash in ("0x1", "0x2", "0x3", "0x4", "0x5")] == ["topup"] * 3 + [None] * 2
     assert kind(ChainName.ETHEREUM, "0x1") is None
 
 

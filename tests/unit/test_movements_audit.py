@@ -120,9 +120,7 @@ def test_a_movement_with_a_hold_of_the_wrong_state_is_found(
 def test_movements_without_a_hold_by_design_are_not_reported(agent: Agent) -> None:
     record(agent, MovementStatus.FAILED, error="insufficient_funds")
     for status in MovementStatus:
-        record(
-            agent, status, kind=MovementKind.BRIDGE_LEG.value, bridge_id=new_id(), **{**SIGNED, "nonce": None}
-        )
+        record(agent, status, kind=MovementKind.BRIDGE_LEG.value, bridge_id=new_id(), **{**SIGNED, "nonce": None})
     record(agent, MovementStatus.CONFIRMED, type_=TransactionType.TRADING_QUERY)
     # Retention may have deleted these.
     record(agent, MovementStatus.CONFIRMED, made=NOW - timedelta(days=61), **SIGNED)

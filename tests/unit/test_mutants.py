@@ -32,16 +32,12 @@ def module(tmp_path: Path) -> ModuleType:
     return made
 
 
-def test_conditions_boundaries_and_returned_values_change_and_texts_do_not(
-    tmp_path: Path, module: ModuleType
-) -> None:
+def test_conditions_boundaries_and_returned_values_change_and_texts_do_not(tmp_path: Path, module: ModuleType) -> None:
     allowed = module.allowed
     effects = {}
     for mutant in mutants_of(tmp_path, "limits.py"):
         assert mutant.install(tmp_path)
-        effects[mutant.change] = (
-            [allowed(1, None), allowed(1, 1), allowed(1, 2)] if "is" not in mutant.change else []
-        )
+        effects[mutant.change] = [allowed(1, None), allowed(1, 1), allowed(1, 2)] if "is" not in mutant.change else []
     assert effects == {
         "`limit is None` → `limit is not None`": [],
         "`True` → `False`": [False, True, True],

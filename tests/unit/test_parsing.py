@@ -69,9 +69,7 @@ _LONG = st.text(st.sampled_from(['"', "\\", "/", "A", "é", "€", "😀", "\n",
 @given(
     st.recursive(
         _LONG | st.integers() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2) | _LONG, inner, max_size=3)
-        ),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2) | _LONG, inner, max_size=3),
         max_leaves=6,
     ),
     st.booleans(),

@@ -76,9 +76,7 @@ class Facilitator:
     fee_units: int = 1
 
     def settlement_capacity(self, _settler: str, _recipient: str) -> SettlementCapacity:
-        return SettlementCapacity(
-            100 * self.fee_units, self.fee_units, self.fee_units, recipient_can_receive=True
-        )
+        return SettlementCapacity(100 * self.fee_units, self.fee_units, self.fee_units, recipient_can_receive=True)
 
 
 ETHEREUM = Facilitator(ChainName.ETHEREUM, PaymentAsset("eip155:1", "ethereum", "0xe", {"name": "USDC"}))
@@ -190,9 +188,7 @@ def test_a_chain_with_a_high_fee_is_not_offered_and_the_reason_is_given(
     members, required, _ = counter(expensive, SOLANA).refuse(PaymentRequired())
     assert "accepts" not in members
     assert required["accepts"] == [OFFERED["solana:1"]]
-    assert members["payment"]["instructions"].startswith(
-        "Signed payments are not accepted on base at the moment"
-    )
+    assert members["payment"]["instructions"].startswith("Signed payments are not accepted on base at the moment")
     members, required, _ = counter(expensive).refuse(PaymentRequired())
     assert required["accepts"] == []
     assert "Pay by transaction hash: send" in members["payment"]["instructions"]

@@ -60,9 +60,7 @@ def test_rows_are_converted_as_by_sqlalchemy() -> None:
         )  # fmt: skip
     for model in (Transaction, SpendingControls):
         table = table_of(model)
-        statement = select(table).where(
-            table.c.wallet_id == bindparam("of_wallet"), table.c.wallet_id.is_not(None)
-        )
+        statement = select(table).where(table.c.wallet_id == bindparam("of_wallet"), table.c.wallet_id.is_not(None))
         parameters = {"of_wallet": wallet_id}
         with read_only_unit() as session:
             prepared = PreparedRead(statement).one_or_none(session, parameters)
@@ -155,9 +153,7 @@ def test_a_lost_connection_fails_one_read_as_unavailable_and_is_replaced(
         assert names_now() == ["kept"]
 
 
-def test_a_failed_read_leaves_no_connection_in_autocommit(
-    postgres_url: str, build_app: Callable[..., Flask]
-) -> None:
+def test_a_failed_read_leaves_no_connection_in_autocommit(postgres_url: str, build_app: Callable[..., Flask]) -> None:
     """It would commit what a later unit rolls back."""
     square_root = PreparedRead(select(func.sqrt(bindparam("of_number", type_=Integer))))
     with build_app(postgres_url).app_context():

@@ -78,9 +78,7 @@ def victim() -> Iterator[subprocess.Popen[str]]:
 
 
 def _attack(*pids: int) -> list[tuple[str, bool, bool]]:
-    ran = subprocess.run(
-        [sys.executable, "-c", _ATTACKER, *map(str, pids)], capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", _ATTACKER, *map(str, pids)], capture_output=True, text=True, check=True)
     return [(found, attached, memory) for found, attached, memory in json.loads(ran.stdout)]
 
 
@@ -110,9 +108,7 @@ def test_every_process_with_secrets_is_hardened_and_writes_no_core_dump(entry: s
         "PATH": os.environ["PATH"], "SECRET_KEY": "s" * 32, "CODE_PEPPERS": key_of("p"),
         "ENCRYPTION_KEYS": key_of("k"), "DATABASE_URL": f"sqlite:///{tmp_path}/x.sqlite", "VAR_DIR": str(tmp_path),
     }  # fmt: skip
-    after = (
-        "import ctypes, resource; print(ctypes.CDLL(None).prctl(3), resource.getrlimit(resource.RLIMIT_CORE))"
-    )
+    after = "import ctypes, resource; print(ctypes.CDLL(None).prctl(3), resource.getrlimit(resource.RLIMIT_CORE))"
     ran = subprocess.run(
         [sys.executable, "-c", f"{entry}; {after}"], capture_output=True, text=True, cwd=ROOT, env=environment,
         check=True,

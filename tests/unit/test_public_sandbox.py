@@ -37,9 +37,7 @@ def test_other_hosts_are_not_loopback(host: str | None) -> None:
 @pytest.mark.parametrize(
     "address", ["https://purser.example", "http://192.168.1.5:8000", "http://0.0.0.0", "purser.example"]
 )
-def test_a_sandbox_with_a_public_address_does_not_start(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_a_sandbox_with_a_public_address_does_not_start(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     for name, value in {**SECRETS, "BASE_URL": address}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as refused:
@@ -53,9 +51,7 @@ def test_a_sandbox_with_a_public_address_does_not_start(
     assert Settings.load().public_url == address
 
 
-@pytest.mark.parametrize(
-    "address", ["", "http://127.0.0.1:8000", "http://localhost:1", "http://[::1]:8000/x"]
-)
+@pytest.mark.parametrize("address", ["", "http://127.0.0.1:8000", "http://localhost:1", "http://[::1]:8000/x"])
 def test_a_sandbox_of_this_machine_starts(address: str) -> None:
     assert settings_for("sqlite://", base_url=address, sandbox_public="0").is_sandbox
 
@@ -122,9 +118,7 @@ def test_the_sandbox_serves_no_other_names(host: str) -> None:
     assert not is_allowed_host(host, None)
 
 
-def test_dns_rebinding_reads_nothing_from_the_sandbox(
-    build_app: Callable[..., Flask], sqlite_url: str
-) -> None:
+def test_dns_rebinding_reads_nothing_from_the_sandbox(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     client = build_app(sqlite_url).test_client()
     elsewhere = {"Host": "rebind.attacker.example:18731"}
     for path in (

@@ -42,9 +42,7 @@ def _remaining(limiter: RateLimiter, client: str) -> int:
 
 
 def _scripts_run(limiter: RateLimiter) -> int:
-    return int(
-        limiter._shared.storage.storage.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
-    )
+    return int(limiter._shared.storage.storage.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 @pytest.fixture

@@ -38,9 +38,7 @@ WRITES: dict[str, Callable[[Session], object]] = {
     "common table expression": lambda session: session.execute(
         text("WITH gone AS (DELETE FROM heartbeats RETURNING name) SELECT name FROM gone")
     ),
-    "bulk": lambda session: session.bulk_insert_mappings(
-        sa.inspect(Heartbeat), [{"name": "lost", "at": clock.now()}]
-    ),
+    "bulk": lambda session: session.bulk_insert_mappings(sa.inspect(Heartbeat), [{"name": "lost", "at": clock.now()}]),
 }
 
 

@@ -26,12 +26,8 @@ def _cut(body: bytes, size: int) -> Iterator[bytes]:
     return (body[start : start + size] for start in range(0, len(body), size))
 
 
-@given(
-    st.lists(st.sampled_from([SECRET, b"sk-", b"s", b"sk-sk-operato", b"x", b"\n\n"]), max_size=8), st.data()
-)
-def test_the_credential_is_redacted_wherever_a_stream_is_split(
-    words: list[bytes], data: st.DataObject
-) -> None:
+@given(st.lists(st.sampled_from([SECRET, b"sk-", b"s", b"sk-sk-operato", b"x", b"\n\n"]), max_size=8), st.data())
+def test_the_credential_is_redacted_wherever_a_stream_is_split(words: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(words)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]

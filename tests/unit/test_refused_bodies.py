@@ -100,9 +100,7 @@ def _with(body: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_wrong_field_is_named(
-    schema: type[Schema], good: Mapping[str, Any], wrong: list[tuple[str, Any]]
-) -> None:
+def test_a_wrong_field_is_named(schema: type[Schema], good: Mapping[str, Any], wrong: list[tuple[str, Any]]) -> None:
     _load(schema, good)
     for field, value in wrong:
         assert _refused_fields(schema, _with(good, field, value)) == [field], (field, value)
@@ -110,9 +108,7 @@ def test_a_wrong_field_is_named(
 
 @pytest.mark.parametrize("price", ["0", "0.000000001", "99.999999999", "100"])
 def test_the_price_of_a_service_is_exact(price: str) -> None:
-    body = json.dumps(offer(price_per_call_usd=0)).replace(
-        '"price_per_call_usd": 0', f'"price_per_call_usd": {price}'
-    )
+    body = json.dumps(offer(price_per_call_usd=0)).replace('"price_per_call_usd": 0', f'"price_per_call_usd": {price}')
     assert NewServiceBody().load(parse_json(body.encode()))["price_nanos"] == Decimal(price) * 10**9
 
 

@@ -51,9 +51,7 @@ def test_a_header_listed_in_connection_crosses_neither_way() -> None:
 
 def test_own_headers_replace_those_of_the_client_and_defaults_do_not() -> None:
     received = [("x-key", "the client's"), ("user-agent", "agent/1"), ("Link", "<1>"), ("Link", "<2>")]
-    sent = headers.for_upstream(
-        received, own_headers={"X-Key": "ours"}, defaults={"User-Agent": "d", "V": "1"}
-    )
+    sent = headers.for_upstream(received, own_headers={"X-Key": "ours"}, defaults={"User-Agent": "d", "V": "1"})
     assert sent == [
         ("user-agent", "agent/1"), ("Link", "<1>"), ("Link", "<2>"), ("Accept", "*/*"), ("V", "1"),
         ("Accept-Encoding", "identity"), ("X-Key", "ours"),
@@ -91,8 +89,6 @@ def test_headers_meant_for_the_operator_are_not_relayed() -> None:
         (("x-upstream-request-id", "spoof"), None),
     ],
 )
-def test_an_unusual_header_is_repaired_or_left_out(
-    received: tuple[str, str], relayed: tuple[str, str] | None
-) -> None:
+def test_an_unusual_header_is_repaired_or_left_out(received: tuple[str, str], relayed: tuple[str, str] | None) -> None:
     found = list(headers.for_client([received], secrets=["", "the-secret"]))
     assert found == ([] if relayed is None else [relayed])

@@ -82,9 +82,7 @@ def test_a_body_of_exactly_the_limit_is_read(encoding: str) -> None:
     ],
     ids=["cut off", "followed by a byte", "sent twice", "empty", "not compressed"],
 )  # fmt: skip
-def test_truncated_or_concatenated_streams_are_refused(
-    encoding: str, damage: Callable[[bytes], bytes]
-) -> None:
+def test_truncated_or_concatenated_streams_are_refused(encoding: str, damage: Callable[[bytes], bytes]) -> None:
     body = _ENCODERS[encoding](bytes(range(256)) * 4)
     with pytest.raises(InvalidInput, match=f"is not valid {encoding}"):
         decode(damage(body), encoding)
@@ -118,9 +116,7 @@ def reading_for(account_id: str, bodies: ResourcePool) -> Iterator[ClientRequest
 def test_memory_for_a_decoded_body_is_at_most_half_of_all_and_what_is_free() -> None:
     bodies = ResourcePool(2 * _MEBIBYTE, {})
     with reading_for("account", bodies) as request:
-        with pytest.raises(
-            PayloadTooLarge, match="would take 1 MiB of memory; the limit for one request is 1 MiB"
-        ):
+        with pytest.raises(PayloadTooLarge, match="would take 1 MiB of memory; the limit for one request is 1 MiB"):
             request_bodies.reserve_memory(request, _MEBIBYTE + 1)
         request_bodies.reserve_memory(request, _MEBIBYTE)
         with reading_for("another", bodies) as other, pytest.raises(Overloaded) as refused:

@@ -12,9 +12,7 @@ _variables = st.sampled_from([
     "HTTP_HOST", "HTTP_X_API_KEY", "HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH", "CONTENT_TYPE", "CONTENT_LENGTH",
     "REMOTE_ADDR", "X_API_KEY", "wsgi.version",
 ])  # fmt: skip
-_names = st.sampled_from(
-    ["Host", "x-api-key", "X_API_KEY", "Content-Type", "content_length", "Remote-Addr", ""]
-)
+_names = st.sampled_from(["Host", "x-api-key", "X_API_KEY", "Content-Type", "content_length", "Remote-Addr", ""])
 
 
 @given(st.dictionaries(_variables, st.sampled_from(["", "7", "text"])), _names)

@@ -70,9 +70,7 @@ def test_the_bytes_are_marshmallows(shown: Any) -> None:
     ours = type("Ours", (Schema,), _declared())()
     theirs = type("Theirs", (ma.Schema,), _declared())()
     assert json.dumps(ours.dump(shown)) == json.dumps(theirs.dump(shown))
-    assert json.dumps(ours.dump([shown, shown], many=True)) == json.dumps(
-        theirs.dump([shown, shown], many=True)
-    )
+    assert json.dumps(ours.dump([shown, shown], many=True)) == json.dumps(theirs.dump([shown, shown], many=True))
 
 
 def test_a_schema_that_finds_values_in_its_own_way_is_asked() -> None:

@@ -25,9 +25,7 @@ BASE, ETHEREUM = ChainName.BASE, ChainName.ETHEREUM
 GWEI = 10**9
 # With ether at 3 000 USD, a gwei costs 3 000 nano-dollars.
 NANOS_PER_GWEI = 3_000
-GOOD = SettlementCapacity(
-    native_units=5 * GWEI, fee_units=GWEI, max_fee_units=2 * GWEI, recipient_can_receive=True
-)
+GOOD = SettlementCapacity(native_units=5 * GWEI, fee_units=GWEI, max_fee_units=2 * GWEI, recipient_can_receive=True)
 
 
 @dataclass
@@ -198,9 +196,7 @@ def test_in_the_sandbox_the_faucet_pays_gas_first_and_opens_the_account_of_the_r
     with app.app_context():
         settler, recipient = treasury.settler(BASE), treasury.recipient(BASE)
         moment = clock.now().timestamp()
-        for minutes, capacity in enumerate(
-            [facilitator.capacity, replace(GOOD, recipient_can_receive=False), GOOD]
-        ):
+        for minutes, capacity in enumerate([facilitator.capacity, replace(GOOD, recipient_can_receive=False), GOOD]):
             facilitator.capacity = capacity
             # The second check of a minute does nothing.
             for seconds in (0, 30):

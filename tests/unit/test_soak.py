@@ -26,9 +26,7 @@ def transfer(**changed: Any) -> SimpleNamespace:
 def disagreements(*landed: tuple[str, str], success: bool = True, **changed: Any) -> list[str]:
     attempts = {key: SimpleNamespace(transaction_id="t", purpose="payment") for key in (HASH, OTHER)}
     return list(
-        chain_records.find_unequal_transactions(
-            [transfer(**changed)], attempts, set(), dict.fromkeys(landed, success)
-        )
+        chain_records.find_unequal_transactions([transfer(**changed)], attempts, set(), dict.fromkeys(landed, success))
     )
 
 

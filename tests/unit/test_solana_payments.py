@@ -163,9 +163,7 @@ def test_what_the_specification_permits_is_accepted(instructions: list[Instructi
 
 
 @pytest.mark.parametrize(("instructions", "expected"), REFUSED.values(), ids=REFUSED)
-def test_what_the_specification_does_not_permit_is_refused(
-    instructions: list[Instruction], expected: str
-) -> None:
+def test_what_the_specification_does_not_permit_is_refused(instructions: list[Instruction], expected: str) -> None:
     found = verified(*instructions)
     # A transaction that needs a signature of ours alone is not even parsed.
     assert found in (expected, "invalid_payload") if expected == OUR_ACCOUNT else found == expected

@@ -50,9 +50,7 @@ def test_a_wrong_sum_is_found_on_every_page(app: Flask, account_count: int) -> N
         if wallets:
             with unit_of_work() as session:
                 session.execute(insert(SpendingAccount), [account(wallet) for wallet in wallets])
-                session.execute(
-                    insert(SpendingHold), [hold(wallet, nanos) for wallet in wallets for nanos in (3, 4)]
-                )
+                session.execute(insert(SpendingHold), [hold(wallet, nanos) for wallet in wallets for nanos in (3, 4)])
         with read_only_unit() as session:
             found = audit.check(session, now)
         assert {sentence.split()[1] for sentence in found} == wrong

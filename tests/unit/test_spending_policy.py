@@ -67,9 +67,7 @@ def rule_of(refusal: LimitRefusal | None) -> SpendingRule | None:
     return None if refusal is None else refusal.rule
 
 
-@given(
-    rules=controls, wishes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40), start=days
-)
+@given(rules=controls, wishes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40), start=days)
 def test_no_sequence_of_movements_exceeds_a_limit_and_none_is_refused_needlessly(
     rules: Controls, wishes: list[tuple[int, int]], start: date
 ) -> None:
@@ -150,17 +148,11 @@ def test_a_window_contains_its_day_and_ends_at_the_first_instant_after_it(today:
         ("2025-11-20", "2026-11-20", WindowTotals(0, 0, 0)),  # the same day of another year is another day
     ],
 )
-def test_spending_stops_counting_exactly_when_its_window_ends(
-    before: str, after: str, kept: WindowTotals
-) -> None:
-    assert (
-        policy.roll_over(WindowTotals(7, 7, 7), date.fromisoformat(before), date.fromisoformat(after)) == kept
-    )
+def test_spending_stops_counting_exactly_when_its_window_ends(before: str, after: str, kept: WindowTotals) -> None:
+    assert policy.roll_over(WindowTotals(7, 7, 7), date.fromisoformat(before), date.fromisoformat(after)) == kept
 
 
-@given(
-    old=controls, new=controls, movement=movements, spent=st.builds(WindowTotals, *(st.integers(0, 50),) * 3)
-)
+@given(old=controls, new=controls, movement=movements, spent=st.builds(WindowTotals, *(st.integers(0, 50),) * 3))
 def test_controls_that_do_not_loosen_allow_nothing_that_was_refused_before(
     old: Controls, new: Controls, movement: SpendingRequest, spent: WindowTotals
 ) -> None:
@@ -196,9 +188,7 @@ def test_a_locked_wallet_s_key_may_tighten_and_not_loosen(changes: dict[str, Any
 
 
 def test_a_first_allowlist_tightens() -> None:
-    assert not policy.is_looser(
-        DEFAULT, replace(DEFAULT, allowed_addresses=(EVM,), allowed_domains=("x.example",))
-    )
+    assert not policy.is_looser(DEFAULT, replace(DEFAULT, allowed_addresses=(EVM,), allowed_domains=("x.example",)))
 
 
 @pytest.mark.parametrize(
@@ -260,9 +250,7 @@ def test_a_refusal_reports_the_remainder_and_the_reset_time() -> None:
         "resets_at": "2026-11-19T00:00:00.000Z",
     }
     assert "30 USD remain until 2026-11-19T00:00:00.000Z" in refusal.message
-    assert (
-        decide(DEFAULT, SpendingRequest(30 * USD), spent=WindowTotals(70 * USD, 70 * USD, 70 * USD)) is None
-    )
+    assert decide(DEFAULT, SpendingRequest(30 * USD), spent=WindowTotals(70 * USD, 70 * USD, 70 * USD)) is None
 
 
 def test_a_lowered_limit_leaves_zero_and_never_less() -> None:

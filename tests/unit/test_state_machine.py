@@ -83,9 +83,9 @@ def test_a_transition_stores_an_event_and_logs_after_the_commit_only() -> None:
         assert lines() == []
         with unit_of_work() as session:
             session.execute(update(Transaction).values(request_id="r-1"))
-            assert TRANSACTIONS.move(
-                session, transaction_id, PENDING, FAILED, reason="expired", checks=3
-            ) == [transaction_id]
+            assert TRANSACTIONS.move(session, transaction_id, PENDING, FAILED, reason="expired", checks=3) == [
+                transaction_id
+            ]
             assert lines() == []
         [line] = lines()
     expected = {"transaction_id": transaction_id, "status": "failed", "reason": "expired", "chain": "base"}

@@ -66,9 +66,7 @@ def treasury(build_app: Callable[..., Application], sqlite_url: str) -> Iterator
                 connection.execute(delete(table))
 
 
-def added(
-    treasury: Treasury, tx_hash: str | None, *, status: MovementStatus = CONFIRMED, **different: Any
-) -> str:
+def added(treasury: Treasury, tx_hash: str | None, *, status: MovementStatus = CONFIRMED, **different: Any) -> str:
     """Add a top-up of 5 units; its transfer is final."""
     values = {"next_check_at": None, "wallet_id": new_id(), "created_at": NOON, "chain": "base", **different}
     transaction = Transaction(

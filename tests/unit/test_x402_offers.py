@@ -32,9 +32,7 @@ HOST = "shop.example.com"
 
 def signer(name: ChainName) -> PaymentSigner:
     deployment = DEPLOYMENTS["mainnet", name.value]
-    return EvmPaymentSigner(
-        EvmChain(name, deployment, rpc_urls=["http://127.0.0.1:1"], deposit_confirmations=1)
-    )
+    return EvmPaymentSigner(EvmChain(name, deployment, rpc_urls=["http://127.0.0.1:1"], deposit_confirmations=1))
 
 
 SIGNERS: dict[ChainName, PaymentSigner] = {ETHEREUM: signer(ETHEREUM), BASE: signer(BASE)}
@@ -88,9 +86,7 @@ def reasons(*stated: Mapping[str, Any], **more: Any) -> list[str]:
         ({"maxTimeoutSeconds": 1}, "invalid_timeout"),
     ],
 )
-def test_terms_that_are_not_supported_are_refused_with_the_reason(
-    changed: Mapping[str, Any], reason: str
-) -> None:
+def test_terms_that_are_not_supported_are_refused_with_the_reason(changed: Mapping[str, Any], reason: str) -> None:
     assert reasons(offer_on(**changed)) == [reason]
 
 
@@ -129,9 +125,7 @@ def test_terms_on_solana_that_are_not_supported_are_refused_with_the_reason(
 
 def test_among_equal_prices_base_comes_first_and_the_token_itself_before_permit2() -> None:
     by_permit2 = {**SIGNERS[BASE].asset.extra, "assetTransferMethod": "permit2"}
-    found = payable(
-        offer_on(ETHEREUM), solana_offer(), offer_on(extra=by_permit2), offer_on(), signers=WITH_SOLANA
-    )
+    found = payable(offer_on(ETHEREUM), solana_offer(), offer_on(extra=by_permit2), offer_on(), signers=WITH_SOLANA)
     chosen = [(each.chain, each.requirements["extra"].get("assetTransferMethod")) for each in found]
     assert chosen == [(BASE, None), (BASE, "permit2"), (SOLANA, None), (ETHEREUM, None)]
 

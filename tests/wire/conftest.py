@@ -59,9 +59,7 @@ def wire(
     assert made["claimCode"] not in log
     _, _, traceback = log.partition("Traceback")
     assert not traceback, traceback[:5_000]
-    assert "request_failed" not in [
-        json.loads(line).get("event") for line in log.splitlines() if line[:1] == "{"
-    ]
+    assert "request_failed" not in [json.loads(line).get("event") for line in log.splitlines() if line[:1] == "{"]
 
 
 @pytest.fixture(autouse=True)

@@ -101,9 +101,7 @@ def test_one_call_is_forwarded_as_one_request_with_own_framing(
     found = arrived()
     assert [(asked.method, asked.body) for asked in found] == [("POST", inner), ("POST", inner), ("GET", b"")]
     for asked in found:
-        assert asked.target.endswith(
-            paths[route].decode().rpartition("/")[2] + "?" + target.decode().partition("?")[2]
-        )
+        assert asked.target.endswith(paths[route].decode().rpartition("/")[2] + "?" + target.decode().partition("?")[2])
         lengths = [("content-length", str(len(inner)))] if asked.body else []
         assert [entry for entry in framing(asked) if entry[0] != "host"] == lengths
         assert len([value for name, value in asked.headers if name == "host"]) == 1

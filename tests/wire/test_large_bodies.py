@@ -36,9 +36,7 @@ def vision(text: str) -> bytes:
     return json.dumps(question, ensure_ascii=False).encode()
 
 
-def test_a_20_megabyte_image_is_forwarded_with_text_of_any_language(
-    wire: Wire, upstream: MisbehavingUpstream
-) -> None:
+def test_a_20_megabyte_image_is_forwarded_with_text_of_any_language(wire: Wire, upstream: MisbehavingUpstream) -> None:
     upstream.behave = lambda exchange: exchange.json(chat_answer())
     for body in (vision("What is it?"), vision("これは何ですか 😀")):
         answer = send(wire, body)

@@ -125,9 +125,7 @@ def test_a_key_in_the_trailers_does_not_authenticate(wire: Wire) -> None:
 def test_header_names_with_underscores_are_not_ours(wire: Wire) -> None:
     key = wire.key.encode()
     assert_refused(wire.exchange(get(b"/v1/balance", b"X_API_Key: " + key))[0], 401, "UNAUTHORIZED")
-    (served,) = wire.exchange(
-        get(b"/v1/balance", b"X-API-Key: " + key, b"X_API_Key: mk_other", b"Content_Length: 5")
-    )
+    (served,) = wire.exchange(get(b"/v1/balance", b"X-API-Key: " + key, b"X_API_Key: mk_other", b"Content_Length: 5"))
     assert served.status == 200
     (same_place,) = wire.exchange(
         get(b"/v1/balance", b"SCRIPT_NAME: /v1", b"PATH_INFO: /v1/health", b"X-API-Key: " + key)
@@ -233,9 +231,7 @@ HOSTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "path", [b"/v1/health", b"/v1/gateway/brave/web/search", b"/device", b"/v1//x", b"/owner"]
-)
+@pytest.mark.parametrize("path", [b"/v1/health", b"/v1/gateway/brave/web/search", b"/device", b"/v1//x", b"/owner"])
 def test_a_forged_host_is_never_reflected(wire: Wire, path: bytes) -> None:
     for host in HOSTS:
         (answer,) = wire.exchange(b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")

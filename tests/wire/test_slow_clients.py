@@ -33,9 +33,7 @@ SOON_SECONDS = HEAD_TIMEOUT_SECONDS - 1
 
 
 @contextmanager
-def crowd(
-    wire: Wire, count: int = CROWD, *, receive_bytes: int | None = None
-) -> Iterator[list[socket.socket]]:
+def crowd(wire: Wire, count: int = CROWD, *, receive_bytes: int | None = None) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         yield [stack.enter_context(wire.connection(receive_bytes=receive_bytes)) for _ in range(count)]
 
@@ -193,9 +191,7 @@ def test_clients_that_do_not_read_large_responses_delay_no_other_client(wire: Wi
     assert_others_are_served_during(attack, wire, WRITING_SECONDS)
 
 
-def test_clients_that_do_not_read_their_stream_delay_no_other_client(
-    wire: Wire, upstream: MisbehavingUpstream
-) -> None:
+def test_clients_that_do_not_read_their_stream_delay_no_other_client(wire: Wire, upstream: MisbehavingUpstream) -> None:
     def stream(exchange: Exchange) -> None:
         exchange.start_stream()
         while not exchange.is_over(0):
@@ -214,9 +210,7 @@ def test_clients_that_do_not_read_their_stream_delay_no_other_client(
     assert_others_are_served_during(attack, wire, WRITING_SECONDS)
 
 
-def test_a_paid_stream_is_not_cut_in_favour_of_silent_clients(
-    wire: Wire, upstream: MisbehavingUpstream
-) -> None:
+def test_a_paid_stream_is_not_cut_in_favour_of_silent_clients(wire: Wire, upstream: MisbehavingUpstream) -> None:
     # More than all socket buffers hold.
     pieces, piece = 400, b"x" * 60_000
     sent: list[int] = []
@@ -303,9 +297,7 @@ def test_of_incomplete_requests_the_longest_stalled_is_evicted_with_408(wire: Wi
 
 def test_a_slow_but_steady_body_is_read(wire: Wire) -> None:
     body = b'{"name": "slow but honest"}'
-    request = post(
-        b"Content-Length: %d" % len(body), b"Connection: close", body=body, path=b"/v1/agents/register"
-    )
+    request = post(b"Content-Length: %d" % len(body), b"Connection: close", body=body, path=b"/v1/agents/register")
 
     def attempt() -> None:
         with wire.connection() as made:

@@ -317,8 +317,7 @@ def few_logs(calls: Calls, replies: Calls) -> Calls:
     }
     error = {"code": -32600, "message": "up to a 10 block range"}
     return [
-        {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in wide else reply
-        for reply in replies
+        {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in wide else reply for reply in replies
     ]
 
 
@@ -349,9 +348,7 @@ def test_a_mint_by_another_party_is_found_or_awaited_with_limited_nodes(
         # Without logs, the message that used the nonce is unknown.
         limited.after = refuse("eth_getLogs", "query returned more than 10000 results")
         assert found(message) is MintNotFound.UNREADABLE
-        limited.after = lambda calls, replies: few_logs(
-            calls, refuse("eth_call", "missing trie node")(calls, replies)
-        )
+        limited.after = lambda calls, replies: few_logs(calls, refuse("eth_call", "missing trie node")(calls, replies))
         assert found(message) is MintNotFound.UNREADABLE
     assert workers.finish(bridge_id)["status"] == "confirmed"
 
@@ -372,9 +369,7 @@ def test_the_arrival_of_a_bridge_fulfils_no_funding_request(
     ethereum_node: EvmNode,
     base_node: EvmNode,
 ) -> None:
-    asked = agent.post(
-        f"{agent.wallet_url}/fund", {"chain": "ethereum", "currency": "USDC", "amount": "10"}
-    ).get_json()
+    asked = agent.post(f"{agent.wallet_url}/fund", {"chain": "ethereum", "currency": "USDC", "amount": "10"}).get_json()
     ether_asked = agent.post(
         f"{agent.wallet_url}/fund", {"chain": "base", "currency": "ETH", "amount": "0.1"}
     ).get_json()
@@ -453,9 +448,7 @@ def test_a_partial_payment_is_not_a_refund_until_the_operator_writes_off_the_res
     assert agent.spent_today() == counted
 
 
-def test_one_refund_does_not_count_for_two_bridges(
-    agent: Agent, workers: Workers, services: BridgeServer
-) -> None:
+def test_one_refund_does_not_count_for_two_bridges(agent: Agent, workers: Workers, services: BridgeServer) -> None:
     services.relay.refunds = True
     first = ether_out(agent)
     assert workers.finish(first)["error"] == "refunded"
@@ -506,9 +499,7 @@ def test_a_payment_before_an_order_is_neither_its_arrival_nor_its_refund(
     bridge_id = ether_out(agent)
     for status, note in (("success", "payment_not_seen"), ("refund", "refund_not_seen")):
         services.faults.change = lambda path, document, status=status: (
-            {**document, "status": status, "txHashes": [older[status]]}
-            if path == "/intents/status/v3"
-            else document
+            {**document, "status": status, "txHashes": [older[status]]} if path == "/intents/status/v3" else document
         )
         workers.look(3)
         row = agent.transaction(bridge_id)
@@ -559,9 +550,7 @@ def test_a_bridge_paid_to_another_recipient_can_be_written_off_once_that_is_fina
     # Its service is silent: it may still pay.
     assert close().exit_code == 1
     services.faults.change = lambda path, document: (
-        {**document, "status": "success", "txHashes": [elsewhere]}
-        if path == "/intents/status/v3"
-        else document
+        {**document, "status": "success", "txHashes": [elsewhere]} if path == "/intents/status/v3" else document
     )
     workers.look(2)
     assert agent.transaction(bridge_id)["error"] == "payment_not_seen"
@@ -623,9 +612,7 @@ def test_a_late_worker_does_not_end_the_checks_of_an_arrival_in_another_block(
             found = session.get_one(Bridge, bridge_id)
             units, tx_hash, number = found.received_units, found.arrival_hash, found.arrival_block or 0
             spending_accounts.lock_account(session, found.wallet_id)
-            bridge_states.move(
-                session, found, BridgeStage.CROSSING, reason="reorganised", next_step_at=clock.now()
-            )
+            bridge_states.move(session, found, BridgeStage.CROSSING, reason="reorganised", next_step_at=clock.now())
         with unit_of_work() as session:
             found = session.get_one(Bridge, bridge_id)
             spending_accounts.lock_account(session, found.wallet_id)

@@ -147,8 +147,6 @@ def test_the_scheduler_logs_at_start_which_endpoint_serves_another_chain(
         app = build_app(sqlite_url, chains={ChainName.BASE: chain})
         with app.app_context(), written_logs() as lines:
             schedule._verify_chains()
-            logged = {
-                line["event"]: line["level"] for line in lines() if line["event"] != "rpc_endpoint_failed"
-            }
+            logged = {line["event"]: line["level"] for line in lines() if line["event"] != "rpc_endpoint_failed"}
         assert set(logged) == expected
         assert logged.get("wrong_chain", "critical") == "critical"

@@ -255,9 +255,7 @@ def test_the_fee_of_a_movement_is_taken_from_the_block_of_its_outcome_only(stage
     assert stage.row(transaction_id).fee_units == settled.fee_units
     assert record_fee(1, own)
     assert stage.row(transaction_id).fee_units == 1
-    assert not settlement.record_fee(
-        "none", TransactionOutcome(TransactionStatus.SUCCEEDED, "", own, fee_units=1)
-    )
+    assert not settlement.record_fee("none", TransactionOutcome(TransactionStatus.SUCCEEDED, "", own, fee_units=1))
 
 
 def test_a_reverted_transfer_fails_with_its_hash_and_releases_the_hold(stage: Stage) -> None:

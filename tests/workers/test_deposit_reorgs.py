@@ -94,9 +94,7 @@ def test_a_deposit_found_along_with_an_orphaned_one_counts_once_after_a_long_pau
 
 @pytest.mark.parametrize("wallet", ["the same wallet", "another wallet"])
 @pytest.mark.parametrize("currency", ["USDC", "ETH"])
-def test_a_deposit_mined_again_before_scanning_restarted_is_found(
-    stage: Stage, currency: str, wallet: str
-) -> None:
+def test_a_deposit_mined_again_before_scanning_restarted_is_found(stage: Stage, currency: str, wallet: str) -> None:
     amount, units = ("1", usdc(1)) if currency == "USDC" else ("0.001", WEI)
     request = stage.ask(amount, currency)
     stage.settle()
@@ -141,9 +139,7 @@ def test_a_scan_from_before_a_restart_does_not_reset_the_scan_state(stage: Stage
 
     def end_and_begin_anew() -> None:
         with unit_of_work() as session:
-            lifecycle.TRANSACTIONS.move(
-                session, ended, MovementStatus.PENDING, MovementStatus.FAILED, reason="expired"
-            )
+            lifecycle.TRANSACTIONS.move(session, ended, MovementStatus.PENDING, MovementStatus.FAILED, reason="expired")
         stage.pay_wei_from_a_contract(WEI)
         begun.append(stage.ask("0.001", "ETH"))
 

@@ -63,9 +63,7 @@ def test_a_job_skips_work_that_another_process_is_doing(stage: Stage) -> None:
     stage.pay(1)
     stage.node.mine(DEPTH - 1)
     with unit_of_work() as session:
-        session.add(
-            WorkLease(name="deposits:base", holder=stage.agent.id, until=clock.now() + timedelta(seconds=60))
-        )
+        session.add(WorkLease(name="deposits:base", holder=stage.agent.id, until=clock.now() + timedelta(seconds=60)))
     jobs.find("base")
     assert stage.found() == 0
     with time_machine.travel(clock.now() + timedelta(seconds=61), tick=True):
@@ -257,6 +255,6 @@ def test_many_wallets_are_watched_in_one_pass(stage: Stage) -> None:
     stage.chain.calls.clear()
     assert stage.find() == len(agents)
     assert stage.chain.calls.count("deposits") == 1
-    assert {
-        agent.transaction(request)["status"] for agent, request in zip(agents, requests, strict=True)
-    } == {"confirmed"}
+    assert {agent.transaction(request)["status"] for agent, request in zip(agents, requests, strict=True)} == {
+        "confirmed"
+    }

@@ -54,9 +54,7 @@ def _change(transaction_id: str, **values: object) -> None:
 
 def _change_attempt(transaction_id: str, **values: object) -> None:
     with unit_of_work() as session:
-        session.execute(
-            update(SignedAttempt).where(SignedAttempt.transaction_id == transaction_id).values(**values)
-        )
+        session.execute(update(SignedAttempt).where(SignedAttempt.transaction_id == transaction_id).values(**values))
     rows.accept()
 
 
@@ -177,9 +175,7 @@ def test_a_payment_without_its_tokens_is_cancelled_even_if_no_node_refused_it(st
 
 def _take_usdc_away(stage: Stage) -> None:
     """Empty the wallet's entry of `balanceAndBlacklistStates`, the tenth word of FiatTokenV2_2's storage."""
-    entry = (
-        "0x" + keccak(bytes.fromhex(stage.agent.address[2:]).rjust(32, b"\0") + (9).to_bytes(32, "big")).hex()
-    )
+    entry = "0x" + keccak(bytes.fromhex(stage.agent.address[2:]).rjust(32, b"\0") + (9).to_bytes(32, "big")).hex()
     stage.node.rpc("anvil_setStorageAt", stage.node.deployment.usdc, entry, "0x" + "00" * 32)
     assert stage.paid_to(stage.agent.address) == 0
 

@@ -71,9 +71,7 @@ def test_a_signal_without_redis_does_not_interrupt_a_job() -> None:
     assert (done.returncode, done.stdout) == (0, "complete\nnext job\n"), done.stderr
 
 
-@pytest.mark.parametrize(
-    "hang", ["time.sleep(50)", "ctypes.PyDLL(None).sleep(50)"], ids=["waiting", "blocking"]
-)
+@pytest.mark.parametrize("hang", ["time.sleep(50)", "ctypes.PyDLL(None).sleep(50)"], ids=["waiting", "blocking"])
 def test_a_worker_ends_with_a_job_that_never_returns(hang: str) -> None:
     done = run_job(hang)
     assert (done.returncode, done.stdout) == (1, "")

@@ -112,9 +112,7 @@ def test_a_front_run_submission_fails_and_the_payment_counts_once(scene: Scene) 
     challenge = scene.shop.ask()
     payload = EvmPayer(scene.node).authorize(offered(challenge))
     first: list[str] = []
-    scene.chain.fail(
-        "broadcast", "before", lambda: first.append(scene.submit(payload, scene.shop.recipient(BASE)))
-    )
+    scene.chain.fail("broadcast", "before", lambda: first.append(scene.submit(payload, scene.shop.recipient(BASE))))
     headers = signed_headers(offered(challenge), payload)
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.look()
@@ -148,9 +146,7 @@ def test_one_transfer_among_authorizations_for_others_pays_once(scene: Scene) ->
     facilitator = scene.shop.app.state.ports.facilitators[BASE]
     calls = [
         facilitator.verify(
-            payer.authorize(
-                offered(challenge), nonce=each["authorization"]["nonce"], to=elsewhere, value="1"
-            ),
+            payer.authorize(offered(challenge), nonce=each["authorization"]["nonce"], to=elsewhere, value="1"),
             ExpectedPayment(1, elsewhere, elsewhere),
             now=1_800_000_000,
         ).terms["call"]

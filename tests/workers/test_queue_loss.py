@@ -69,9 +69,7 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(
-    postgres: Postgres, _postgres_template: str, base_node: EvmNode, ethereum_node: EvmNode
-) -> Iterator[Fleet]:
+def fleet(postgres: Postgres, _postgres_template: str, base_node: EvmNode, ethereum_node: EvmNode) -> Iterator[Fleet]:
     """A running worker and scheduler."""
     worker_name = os.environ.get("PYTEST_XDIST_WORKER", "main")
     database = f"purser_{worker_name}_fleet"
@@ -171,9 +169,7 @@ def test_a_redis_that_is_flushed_again_and_again_loses_no_event(fleet: Fleet, ag
         for _ in range(3):
             sent += _send(agent, *BOTH)
             client.flushall()
-        expected = {
-            (one, status) for one in sent for status in ("transaction.pending", "transaction.confirmed")
-        }
+        expected = {(one, status) for one in sent for status in ("transaction.pending", "transaction.confirmed")}
 
         def delivered() -> bool:
             client.flushall()

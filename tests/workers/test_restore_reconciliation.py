@@ -438,9 +438,7 @@ def test_reconciliation_during_operation_adopts_only_what_is_unknown(
             assert consumed.restore_cutoff(session) == drawn
 
 
-def test_a_nonce_used_by_another_transaction_is_reported_to_the_operator(
-    each_database_url: str, world: World
-) -> None:
+def test_a_nonce_used_by_another_transaction_is_reported_to_the_operator(each_database_url: str, world: World) -> None:
     app = world.service(each_database_url)
     with app.app_context():
         agent = register(app.test_client())

@@ -48,9 +48,7 @@ class Ledger:
         self.asked.append(address)
         if self.away:
             raise Unreachable("no_endpoint")
-        return Balances(
-            tuple(TokenAmount(self.held.get((address, token), 0), token) for token in tokens(self.name))
-        )
+        return Balances(tuple(TokenAmount(self.held.get((address, token), 0), token) for token in tokens(self.name)))
 
 
 @dataclass(frozen=True)

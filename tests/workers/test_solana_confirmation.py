@@ -189,9 +189,7 @@ def test_a_transfer_is_not_signed_again_while_the_first_may_have_landed(stage: S
         # The node has no history as far back as the blockhash.
         stage.chain.real = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[between.url])
         unknown = spoil("getSignatureStatuses", {"context": {"slot": 2**40}, "value": [None]})
-        between.after = lambda calls, replies: spoil("getFirstAvailableBlock", 2**40)(
-            calls, unknown(calls, replies)
-        )
+        between.after = lambda calls, replies: spoil("getFirstAvailableBlock", 2**40)(calls, unknown(calls, replies))
         stage.look()
         assert (stage.status(transaction_id), len(_signed())) == (("pending", None), 1)
     stage.chain.real = solana_chain(stage.node)
@@ -358,9 +356,7 @@ def test_a_transaction_that_landed_after_a_backup_is_confirmed_and_not_paid_agai
     assert stage.received() == (0, 5_000_000)
     set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
     backups.restore(backup, set_back)
-    app = build_app(
-        set_back, chains={ChainName.SOLANA: stage.chain}, settings={"confirmation_wait_seconds": "0"}
-    )
+    app = build_app(set_back, chains={ChainName.SOLANA: stage.chain}, settings={"confirmation_wait_seconds": "0"})
     with app.app_context():
         again = Stage(replace(stage.agent, client=app.test_client()), stage.chain, stage.node, stage.to)
         done = app.test_cli_runner().invoke(args=["restored"])

@@ -61,9 +61,7 @@ class Stage:
         self.app, self.faucet, self.queue = app, faucet, queue
         self.agent: Agent = register(app.test_client())
 
-    def open_request(
-        self, *, age: timedelta = timedelta(seconds=30), ttl: timedelta = timedelta(days=7)
-    ) -> str:
+    def open_request(self, *, age: timedelta = timedelta(seconds=30), ttl: timedelta = timedelta(days=7)) -> str:
         """Record a funding request of some time ago, as `funding.create_request` does."""
         request_id, made = new_id(), clock.now() - age
         with unit_of_work() as session:
@@ -94,9 +92,7 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
 def chain_stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
     """A stage with all chains, none of which is called."""
     faucet, queue = RecordingFaucet(), RecordingQueue()
-    app = build_app(
-        sqlite_url, faucet=faucet, queue=queue, chains=wiring.build(settings_for(sqlite_url)).chains
-    )
+    app = build_app(sqlite_url, faucet=faucet, queue=queue, chains=wiring.build(settings_for(sqlite_url)).chains)
     with app.app_context():
         yield Stage(app, faucet, queue)
 
@@ -197,10 +193,7 @@ def test_a_failing_step_of_the_sweep_does_not_prevent_the_others(stage: Stage) -
     remember(stage.agent.id, "/v1/a", age=timedelta(hours=25))
     with unit_of_work() as session:
         session.execute(
-            text(
-                "CREATE TRIGGER odd_row BEFORE DELETE ON idempotency_keys "
-                "BEGIN SELECT RAISE(ABORT, 'odd row'); END"
-            )
+            text("CREATE TRIGGER odd_row BEFORE DELETE ON idempotency_keys BEGIN SELECT RAISE(ABORT, 'odd row'); END")
         )
     with capture_logs() as logs:
         sweeps.sweep()
@@ -318,9 +311,7 @@ def test_a_round_enqueues_the_job_of_what_is_pending_on_the_chain(kind: str, cha
 
 @pytest.mark.parametrize("kind", ["transactions", "bridges"])
 @pytest.mark.parametrize("due", [_HOUR, None], ids=["later", "never"])
-def test_what_is_due_later_is_enqueued_only_then(
-    kind: str, due: timedelta | None, chain_stage: Stage
-) -> None:
+def test_what_is_due_later_is_enqueued_only_then(kind: str, due: timedelta | None, chain_stage: Stage) -> None:
     sweeps.audit_hourly()
     with pending(kind, due=None if due is None else clock.now() + due):
         assert scheduled(chain_stage) == []

@@ -153,9 +153,7 @@ class EvmChain:
             target=transactions.target_of(intent, draft.terms, usdc=self.deployment.usdc),
         )
         raw, tx_hash = transactions.sign(unsigned, signer, sender=intent.sender)
-        return SignedTransaction(
-            tx_hash=tx_hash, raw=raw, sequence=sequence, expires_at_height=None, terms=draft.terms
-        )
+        return SignedTransaction(tx_hash=tx_hash, raw=raw, sequence=sequence, expires_at_height=None, terms=draft.terms)
 
     def head(self) -> BlockRef:
         return self.rpc.ask(calls.block("latest"))

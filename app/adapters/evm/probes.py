@@ -64,9 +64,7 @@ class _EvmEndpointProbes:
         return f"up to {self._chain.rpc.endpoints[0].batch_limit} calls in a request"
 
     def balances(self) -> str:
-        return ", ".join(
-            f"{amount} {amount.token.symbol}" for amount in self._chain.balances(_ADDRESS).amounts
-        )
+        return ", ".join(f"{amount} {amount.token.symbol}" for amount in self._chain.balances(_ADDRESS).amounts)
 
     def transfer_draft(self) -> str:
         one_unit = TokenAmount(1, native(self._chain.name))
@@ -77,14 +75,10 @@ class _EvmEndpointProbes:
             if refusal.reason != "insufficient_funds":
                 raise
             return "read; the address holds too little to simulate a transfer"
-        return (
-            f"a transfer costs at most {TokenAmount(draft.fee_units, one_unit.token)} {one_unit.token.symbol}"
-        )
+        return f"a transfer costs at most {TokenAmount(draft.fee_units, one_unit.token)} {one_unit.token.symbol}"
 
     def simulation(self) -> str:
-        effects = simulation.simulate(
-            self._chain.rpc, self._chain.deployment, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")]
-        )
+        effects = simulation.simulate(self._chain.rpc, self._chain.deployment, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")])
         if effects is None:
             return "no eth_simulateV1: swaps and bridges are sent without a simulation of their effects"
         return "eth_simulateV1"
@@ -94,9 +88,7 @@ class _EvmEndpointProbes:
         topics = contracts.TRANSFER_EVENT.topics(None, [_ADDRESS])
         usdc = self._chain.deployment.usdc
         first = max(0, last - _LOG_BLOCKS + 1)
-        found = rpc.run_on_first(
-            lambda endpoint: [*read_logs(endpoint, usdc, topics, first=first, last=last)]
-        )
+        found = rpc.run_on_first(lambda endpoint: [*read_logs(endpoint, usdc, topics, first=first, last=last)])
         return f"{sum(len(logs) for _, logs in found)} in {last - first + 1} blocks, read in {len(found)} queries"
 
     def receipts(self) -> str:

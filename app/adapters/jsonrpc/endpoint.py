@@ -169,9 +169,7 @@ class RpcEndpoint:
         for answered, (call, reply) in enumerate(zip(chunk, replies, strict=False)):
             call.set_reply(reply)
             kind = None if call.error is None else call.error.kind
-            if (kind is RpcErrorKind.RATE_LIMIT and answered) or (
-                kind is RpcErrorKind.BATCH_LIMIT and len(chunk) > 1
-            ):
+            if (kind is RpcErrorKind.RATE_LIMIT and answered) or (kind is RpcErrorKind.BATCH_LIMIT and len(chunk) > 1):
                 self._batch_limit.refuse(len(chunk))
                 return answered
             call.assert_tolerated(retry_after_seconds=response.retry_after_seconds)
@@ -190,9 +188,7 @@ class RpcEndpoint:
         finally:
             counters.RPC_SECONDS.labels(**self._labels).observe(time.perf_counter() - started)
 
-    def _replies(
-        self, chunk: Sequence[RpcCall[Any]], response: HttpResponse
-    ) -> Sequence[Mapping[str, object]]:
+    def _replies(self, chunk: Sequence[RpcCall[Any]], response: HttpResponse) -> Sequence[Mapping[str, object]]:
         """Return the replies in the order of the calls; none if the batch as a whole was refused."""
         http_failure = EndpointError(
             f"http_{response.status}",

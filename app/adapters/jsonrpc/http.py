@@ -127,9 +127,7 @@ class HttpClient:
 def _request(method: str, url: str, headers: Mapping[str, str], body: bytes) -> UpstreamRequest:
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
-    authorization = (
-        {"Authorization": "Basic " + base64.b64encode(unquote(user).encode()).decode()} if user else {}
-    )
+    authorization = {"Authorization": "Basic " + base64.b64encode(unquote(user).encode()).decode()} if user else {}
     return UpstreamRequest(
         method,
         f"{parts.scheme}://{host}",

@@ -40,9 +40,7 @@ def list_endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
-    chosen = min(
-        _operations(document), key=lambda found: _required_inputs(document, found[1], found[3]), default=None
-    )
+    chosen = min(_operations(document), key=lambda found: _required_inputs(document, found[1], found[3]), default=None)
     if chosen is None:
         return None
     path, item, method, operation = chosen
@@ -100,9 +98,7 @@ def _summary(operation: Mapping[str, Any]) -> str:
 def _required_inputs(
     document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
 ) -> tuple[bool, int]:
-    needed = [
-        parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True
-    ]
+    needed = [parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True]
     return "requestBody" in operation, len(needed)
 
 
@@ -137,9 +133,7 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
         }
     kind = schema.get("type")
     kind = next(iter(kind), None) if isinstance(kind, list) else kind
-    return (
-        _SAMPLES.get(kind, f"<{_single_line(name)}>") if isinstance(kind, str) else f"<{_single_line(name)}>"
-    )
+    return _SAMPLES.get(kind, f"<{_single_line(name)}>") if isinstance(kind, str) else f"<{_single_line(name)}>"
 
 
 def _single_line(text: str) -> str:

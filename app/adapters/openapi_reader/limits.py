@@ -96,15 +96,11 @@ def _check_values(document: dict[str, Any]) -> None:
     while open_values:
         value, path = open_values.pop()
         if len(path) > MAX_DEPTH:
-            raise InvalidDocumentError(
-                f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(path)
-            )
+            raise InvalidDocumentError(f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(path))
         texts = value if isinstance(value, dict) else (value,)
         if any(isinstance(text, str) and not _is_text(text) for text in texts):
             # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
-            raise InvalidDocumentError(
-                "A string of the document contains an unpaired surrogate.", json_pointer(path)
-            )
+            raise InvalidDocumentError("A string of the document contains an unpaired surrogate.", json_pointer(path))
         if isinstance(value, dict):
             for name in _REFERENCES:
                 if name in value:
@@ -112,9 +108,7 @@ def _check_values(document: dict[str, Any]) -> None:
             open_values += [(inner, (*path, key)) for key, inner in value.items()]
         elif value in (math.inf, -math.inf):
             # 1e999 is valid JSON, but its parsed value cannot be written as JSON.
-            raise InvalidDocumentError(
-                "The number is too large for a double-precision float.", json_pointer(path)
-            )
+            raise InvalidDocumentError("The number is too large for a double-precision float.", json_pointer(path))
         elif isinstance(value, list):
             open_values += [(inner, (*path, str(index))) for index, inner in enumerate(value)]
 

@@ -64,9 +64,7 @@ def check_rules(document: Mapping[str, Any]) -> None:
             declared = {name for name, where in own | shared if where == "path"}
             missing = set(_PLACEHOLDER.findall(path)) - declared
             if missing:
-                raise InvalidDocumentError(
-                    f"The path parameter {min(missing)} is not declared.", json_pointer(place)
-                )
+                raise InvalidDocumentError(f"The path parameter {min(missing)} is not declared.", json_pointer(place))
             name = operation.get("operationId")
             if name is not None and name in ids:
                 raise InvalidDocumentError(

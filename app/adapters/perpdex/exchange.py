@@ -57,9 +57,7 @@ class HyperliquidExchange:
         """Store the network's deployment, and another address than its own if one is set."""
         self._deployment = deployment
         self._info_url = f"{(url or deployment.url).rstrip('/')}/info"
-        self._http = HttpClient(
-            connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, max_bytes=_MAX_BYTES
-        )
+        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, max_bytes=_MAX_BYTES)
         self._outage = OutageLog("exchange", name="perpdex")
 
     def query_weight(self, query: PerpdexQuery) -> int:
@@ -83,9 +81,7 @@ class HyperliquidExchange:
         """Return the markets that ship with the service, unless this network numbers its markets differently."""
         if _BUNDLED["numbering"] != self._deployment.asset_numbering:
             return None
-        return BundledMarkets(
-            date.fromisoformat(_BUNDLED["day"]), responses.parse_markets(_BUNDLED["document"])
-        )
+        return BundledMarkets(date.fromisoformat(_BUNDLED["day"]), responses.parse_markets(_BUNDLED["document"]))
 
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
         return payloads.build_payload(action, nonce=nonce, deployment=self._deployment)

@@ -27,9 +27,7 @@ class CoinGeckoPrices:
         """Store the API's base address and a key; paid keys have a separate host and header."""
         self._url = f"{base_url.rstrip('/')}/simple/price"
         self._headers = {"x-cg-pro-api-key" if _PRO_HOST in base_url else "x-cg-demo-api-key": api_key}
-        self._http = HttpClient(
-            connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=self._headers
-        )
+        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=self._headers)
 
     def __repr__(self) -> str:
         return "CoinGeckoPrices()"

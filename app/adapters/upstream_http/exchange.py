@@ -124,9 +124,9 @@ class HttpUpstreamResponse:
             connection.close()
 
 
-RESPONSE_WRAPPER: ContextVar[
-    Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None
-] = ContextVar("response_wrapper", default=None)
+RESPONSE_WRAPPER: ContextVar[Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None] = (
+    ContextVar("response_wrapper", default=None)
+)
 """Wraps each response of this context while answers are recorded."""
 
 
@@ -187,9 +187,7 @@ class HttpUpstream:
     def close(self) -> None:
         self._pool.close()
 
-    def _send(
-        self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes
-    ) -> HttpUpstreamResponse:
+    def _send(self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes) -> HttpUpstreamResponse:
         open_socket = connection.socket
         if open_socket is None:
             raise Unreachable("no_connection")

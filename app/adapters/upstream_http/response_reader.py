@@ -204,9 +204,7 @@ class Http1Reader:
                 self._remaining, position = int(size[1], 16), size.end()
             elif end >= 0:
                 self._ended, position = True, end + 4
-            elif len(buffer) - position > _MAX_LINE_BYTES or (
-                size is None and buffer.find(b"\r\n", position + 2) >= 0
-            ):
+            elif len(buffer) - position > _MAX_LINE_BYTES or (size is None and buffer.find(b"\r\n", position + 2) >= 0):
                 raise MalformedResponse
             else:
                 break

@@ -140,9 +140,7 @@ class LocalVault(_NonCopyable):
             solana_address=derivation.solana_address(solana),
         )
 
-    def import_wallet(
-        self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None
-    ) -> NewWallet:
+    def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal two keys of 32 bytes unchanged; a missing one is generated. Raises: ValueError."""
         secret = (evm or secrets.token_bytes(_KEY_BYTES)) + (solana or secrets.token_bytes(_KEY_BYTES))
         if len(secret) != _PAIR_BYTES:

@@ -25,9 +25,7 @@ def render_summary(service: ServiceView, listing: ServiceListing, day: DailyUsag
     described = _single_line(service.description)[:_MAX_DESCRIPTION]
     lines = [
         f"{_single_line(service.name)} ({_single_line(service.category)})",
-        f'What it does, in the seller\'s words: "{described}"'
-        if described
-        else "The seller has not described it.",
+        f'What it does, in the seller\'s words: "{described}"' if described else "The seller has not described it.",
         "",
         _price(service),
         "Auth: send your key as X-API-Key; the seller does not get it.",
@@ -99,8 +97,6 @@ def _example(url: str, example: Mapping[str, Any] | None) -> str:
 def _single_line(text: str) -> str:
     """Return a text on one line, without control characters and marks that change the direction of text."""
     characters = (
-        " " if unicodedata.category(letter)[0] in "CZ" else letter
-        for letter in text
-        if letter not in _DIRECTION_MARKS
+        " " if unicodedata.category(letter)[0] in "CZ" else letter for letter in text if letter not in _DIRECTION_MARKS
     )
     return " ".join("".join(characters).split())

@@ -23,9 +23,7 @@ def search_services(page: PageRequest, *, text: str | None, category: str | None
     with read_only_unit() as session:
         found = search_index.search(session, page, text=text, category=category)
         rows = (
-            session.execute(select(*services.COLUMNS).where(Service.id.in_(found.items))).all()
-            if found.items
-            else ()
+            session.execute(select(*services.COLUMNS).where(Service.id.in_(found.items))).all() if found.items else ()
         )
     by_id = {row.id: services.view_of(row) for row in rows}
     return Page([by_id[service_id] for service_id in found.items if service_id in by_id], found.total, page)

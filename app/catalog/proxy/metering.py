@@ -127,9 +127,7 @@ class CreditsMeter(ProxyMeter):
     def _secure(self) -> None:
         if self._session_charge is not None:
             with unit_of_work() as session:
-                spending_holds.charge_session(
-                    session, self._wallet_id or "", self._session_charge, reference=self.id
-                )
+                spending_holds.charge_session(session, self._wallet_id or "", self._session_charge, reference=self.id)
         price_nanos = self._service.price_nanos
         try:
             self._run(Hold(self.id, self._account_id, self._call, price_nanos, _NO_COST, self._lease))
@@ -181,6 +179,4 @@ class PaymentMeter(ProxyMeter):
         self._grant.start_attempt()
 
     def _capture(self) -> None:
-        self._retry(
-            lambda: self._grant.mark_served(lambda session: self._count(session, self._grant.price_nanos))
-        )
+        self._retry(lambda: self._grant.mark_served(lambda session: self._count(session, self._grant.price_nanos)))

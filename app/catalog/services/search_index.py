@@ -27,9 +27,7 @@ _MAX_INDEX_MATCHES = 2_000
 def index_service(session: Session, service_id: str, *, name: str, description: str, category: str) -> None:
     remove_service(session, service_id)
     text = f"{_fold_case(name)}{_SEPARATOR}{_fold_case(description)}"
-    session.execute(
-        insert(ServiceSearchText).values(service_id=service_id, category=_fold_case(category), text=text)
-    )
+    session.execute(insert(ServiceSearchText).values(service_id=service_id, category=_fold_case(category), text=text))
 
 
 def remove_service(session: Session, service_id: str) -> None:
@@ -84,9 +82,7 @@ def _contains(session: Session, piece: str, *, by_index: bool) -> ColumnElement[
     trigrams = table("search_trigrams", column("rowid"), column("search_trigrams"))
     # In a quoted phrase nothing is an operator.
     phrase = '"' + piece.replace('"', '""') + '"'
-    return ServiceSearchText.number.in_(
-        select(trigrams.c.rowid).where(trigrams.c.search_trigrams.match(phrase))
-    )
+    return ServiceSearchText.number.in_(select(trigrams.c.rowid).where(trigrams.c.search_trigrams.match(phrase)))
 
 
 def _fold_case(text: str) -> str:

@@ -101,9 +101,7 @@ COLUMNS = tuple(getattr(Service, each.name) for each in fields(ServiceView))
 _SEAL = seal_of(Service)
 _IS_ACTIVE = Service.status == ServiceStatus.ACTIVE.value
 _CALLABLE = PreparedRead(
-    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(
-        Service.id == bindparam("of_service"), _IS_ACTIVE
-    )
+    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), _IS_ACTIVE)
 )
 
 
@@ -253,9 +251,9 @@ def callable_service(service_id: str) -> CallableService:
 
 def listing_of(session: Session, service_id: str) -> ServiceListing:
     row = session.execute(
-        select(
-            ServiceSpecification.document, ServiceSpecification.endpoints, ServiceSpecification.example
-        ).where(ServiceSpecification.service_id == service_id)
+        select(ServiceSpecification.document, ServiceSpecification.endpoints, ServiceSpecification.example).where(
+            ServiceSpecification.service_id == service_id
+        )
     ).one_or_none()
     return (
         ServiceListing({}, (), None)
@@ -367,9 +365,7 @@ def _parse_specification(document: str, agent_id: str) -> Specification:
             details={"place": place, "problem": problem, "fields": {"openapi_spec": [problem]}},
         ) from None
     except Unreachable:
-        raise Overloaded(
-            "Too many specifications are being read.", retry_after_seconds=_RETRY_SECONDS
-        ) from None
+        raise Overloaded("Too many specifications are being read.", retry_after_seconds=_RETRY_SECONDS) from None
 
 
 def _unseal(sealed: str, service_id: str) -> str:

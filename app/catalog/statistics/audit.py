@@ -27,9 +27,7 @@ def _find_wrong_revenue(session: Session) -> list[str]:
     counted = {
         service_id: int(nanos)
         for service_id, nanos in session.execute(
-            select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(
-                ServiceTotal.service_id
-            )
+            select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(ServiceTotal.service_id)
         )
         if nanos
     }
@@ -49,8 +47,7 @@ def _find_wrong_callers(session: Session) -> list[str]:
         select(wallets.c.service_id)
         .outerjoin(totals, totals.c.service_id == wallets.c.service_id)
         .where(
-            (wallets.c.calls > func.coalesce(totals.c.calls, 0))
-            | (wallets.c.nanos > func.coalesce(totals.c.nanos, 0))
+            (wallets.c.calls > func.coalesce(totals.c.calls, 0)) | (wallets.c.nanos > func.coalesce(totals.c.nanos, 0))
         )
     )
     return [f"service {row.service_id}: the sums of its callers exceed its totals" for row in rows]

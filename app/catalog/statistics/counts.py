@@ -115,9 +115,7 @@ def record_answered_call(
     striped = {"service_id": service_id, "stripe": stripe}
     _ADD_TO_TOTAL.execute(session, {**striped, **paid})
     _ADD_TO_MINUTE.execute(session, {**striped, **paid, "minute": _minute(at), "failures": 0})
-    _ADD_TO_LATENCY.execute(
-        session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1}
-    )
+    _ADD_TO_LATENCY.execute(session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1})
     # Unless the row is locked: then the next call or the sweep does it.
     _REFRESH_RANK.execute(session, {"of_service": service_id})
 
@@ -198,9 +196,7 @@ def prune_history(now: datetime) -> None:
     with unit_of_work() as session:
         for column in (ServiceMinute.minute, ServiceLatency.hour):
             session.execute(
-                delete(column.class_)
-                .where(column < now - _RETENTION)
-                .execution_options(synchronize_session=False)
+                delete(column.class_).where(column < now - _RETENTION).execution_options(synchronize_session=False)
             )
 
 
@@ -237,9 +233,7 @@ _ADD_TO_LATENCY = PreparedInsert(
     adds=[ServiceLatency.calls],
 )
 _UNLOCKED = (
-    select(Service.id)
-    .where(Service.id == bindparam("of_service"))
-    .with_for_update(skip_locked=True, key_share=True)
+    select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
 )
 _REFRESH_RANK = PreparedStatement(
     update(table_of(Service)).where(Service.id.in_(_UNLOCKED.scalar_subquery())).values(_exact_totals())

@@ -32,9 +32,7 @@ class Attempt:
     @property
     def is_delivered(self) -> bool:
         """Return whether the target accepted the event."""
-        return (
-            self.status_code is not None and HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
-        )
+        return self.status_code is not None and HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     @property
     def is_unanswered(self) -> bool:

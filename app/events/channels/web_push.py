@@ -52,9 +52,7 @@ def public_key() -> str | None:
     private = app_state().settings.web_push_key.get_secret_value()
     if not private:
         return None
-    point = Vapid02.from_string(private).public_key.public_bytes(
-        Encoding.X962, PublicFormat.UncompressedPoint
-    )
+    point = Vapid02.from_string(private).public_key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     return base64.urlsafe_b64encode(point).decode().rstrip("=")
 
 

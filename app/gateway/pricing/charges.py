@@ -219,9 +219,7 @@ def price_tokens(
     """Return the cost of a call's tokens, each run of a model at its own rates, and the source of the rates."""
     is_tier_unconfirmed = params.tier in _DISCOUNTED and params.surface is not Surface.GENERATE
     requested_tier = None if is_tier_unconfirmed else params.tier
-    mode = PricingMode(
-        reading.tier or requested_tier, reading.speed or params.speed, reading.region or params.region
-    )
+    mode = PricingMode(reading.tier or requested_tier, reading.speed or params.speed, reading.region or params.region)
     nanos, versions = _ZERO, []
     for name, run in usage.runs or ((None, usage),):
         model = name or _billed_model(book, params, reading)
@@ -256,9 +254,7 @@ def _asks_for_long_cache(params: CostParams) -> bool:
     return _LONG_CACHE in json.dumps(json.loads(params.body))
 
 
-def price_fees(
-    book: RateBook, params: CostParams, reading: UsageReading, usage: Usage, at: datetime
-) -> Decimal:
+def price_fees(book: RateBook, params: CostParams, reading: UsageReading, usage: Usage, at: datetime) -> Decimal:
     """Return the cost of hosted tools beyond tokens: for an incomplete response, of all that it may have used."""
     tools = params.tools
     nanos = Decimal(tools.container_nanos)
@@ -266,9 +262,7 @@ def price_fees(
     if searches:
         rates, _ = book.rates_for(_billed_model(book, params, reading), at, usage.tokens_in)
         nanos += searches * _search_rate(params, rates)
-    nanos += sum(
-        each for kind, each in tools.use_nanos if reading.tool_calls.get(kind) or not reading.is_complete
-    )
+    nanos += sum(each for kind, each in tools.use_nanos if reading.tool_calls.get(kind) or not reading.is_complete)
     image = tools.image
     if image is not None and not any(name == image.model and run.tokens_out for name, run in usage.runs):
         # Images were generated, or may have been, and their usage was not reported.

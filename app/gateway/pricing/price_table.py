@@ -89,9 +89,7 @@ class TableModel:
     @classmethod
     def of(cls, model: ModelInfo, *, is_own: bool) -> TableModel:
         """Return a model of the table; `is_own` if the provider itself lists it, not another one."""
-        listed = (
-            [model.prices] if isinstance(model.prices, ModelPrice) else [each.prices for each in model.prices]
-        )
+        listed = [model.prices] if isinstance(model.prices, ModelPrice) else [each.prices for each in model.prices]
         listed += [variant.prices for variant in model.price_variants or ()]
         prices = [getattr(each, key) for each in listed for key, _ in _PRICE_KEYS.values()]
         tiers = [tier for price in prices if isinstance(price, TieredPrices) for tier in price.tiers]
@@ -171,9 +169,7 @@ def min_rates(table: str, at: datetime) -> Rates:
     models = _providers()[table].models
     known = [_rates(model.get_prices(at), 0, maximum=False) for model in models]
     inputs, outputs = [rates.input for rates in known], [rates.output for rates in known]
-    return Rates(
-        input=min(filter(None, inputs), default=None), output=min(filter(None, outputs), default=None)
-    )
+    return Rates(input=min(filter(None, inputs), default=None), output=min(filter(None, outputs), default=None))
 
 
 def highest_rates(known: Iterable[Rates]) -> Rates:
@@ -197,10 +193,7 @@ def table_names() -> frozenset[str]:
 
 def _rates(prices: ModelPrice, tokens_in: int, *, maximum: bool) -> Rates:
     return Rates(
-        **{
-            name: _rate(prices, key, scale, tokens_in, maximum=maximum)
-            for name, (key, scale) in _PRICE_KEYS.items()
-        }
+        **{name: _rate(prices, key, scale, tokens_in, maximum=maximum) for name, (key, scale) in _PRICE_KEYS.items()}
     )
 
 

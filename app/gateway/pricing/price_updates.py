@@ -152,9 +152,7 @@ def _read(location: str) -> bytes:
         parts = urlsplit(location)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
-        request = UpstreamRequest(
-            "GET", f"{parts.scheme}://{parts.netloc}", target, headers, b"", _MAX_SECONDS
-        )
+        request = UpstreamRequest("GET", f"{parts.scheme}://{parts.netloc}", target, headers, b"", _MAX_SECONDS)
         response = app_state().ports.upstream.send(request)
         content = b""
         try:
@@ -181,15 +179,11 @@ def parse(content: bytes) -> Mapping[tuple[str, str], Rates]:
     for provider, models in providers.items():
         table = "google" if provider == "gemini" else provider
         if table not in price_table.table_names() or not isinstance(models, dict):
-            raise ValueError(
-                f"{provider[:40]}: is not a provider of the price table with an object of models"
-            )
+            raise ValueError(f"{provider[:40]}: is not a provider of the price table with an object of models")
         for name, row in models.items():
             where = f"{provider}: {name[:80]}"
             if not isinstance(row, dict) or set(row) - set(FIELDS) or not set(list(FIELDS)[:2]) <= set(row):
-                raise ValueError(
-                    f"{where}: must have input and output, and nothing else than {', '.join(FIELDS)}"
-                )
+                raise ValueError(f"{where}: must have input and output, and nothing else than {', '.join(FIELDS)}")
             rates = Rates(**{kind: _rate(f"{where}: {each}", row[each]) * scale
                              for each, (kind, scale) in FIELDS.items() if each in row})  # fmt: skip
             _check_plausible(where, table, name.lower(), rates)
@@ -214,9 +208,7 @@ def _check_plausible(where: str, table: str, name: str, rates: Rates) -> None:
     for kind, _ in FIELDS.values():
         listed, expected = getattr(rates, kind), getattr(least, kind)
         if listed is not None and expected is not None and listed * _MAX_CUT < expected:
-            raise ValueError(
-                f"{where}: its {kind} costs less than a tenth of {expected / 1000:f} USD per million"
-            )
+            raise ValueError(f"{where}: its {kind} costs less than a tenth of {expected / 1000:f} USD per million")
     if known is not None and known.is_free(at):
         return
     if not rates.input or (not rates.output and "embed" not in name and not (known and not least.output)):

@@ -88,9 +88,7 @@ class CallQuote(NamedTuple):
         Empty if less output would not lower the cost.
         """
         with localcontext(EXACT_CONTEXT):
-            affordable_tokens = [
-                int(max(0, available_nanos - nanos) // each) for nanos, each in self.lines if each
-            ]
+            affordable_tokens = [int(max(0, available_nanos - nanos) // each) for nanos, each in self.lines if each]
         return {"affordable_max_tokens": min(affordable_tokens)} if affordable_tokens else {}
 
     def output_bound(self, held_nanos: int) -> int | None:
@@ -113,13 +111,9 @@ class CallQuote(NamedTuple):
         def quote(most: int) -> CallQuote:
             return rule.quote(PricedRequest(at, params=injection.limit_calls(params, most)))
 
-        most = bisect_right(
-            range(1, MAX_CALLS + 1), max_nanos, key=lambda most: quote(most).worst_case.cost_nanos
-        )
+        most = bisect_right(range(1, MAX_CALLS + 1), max_nanos, key=lambda most: quote(most).worst_case.cost_nanos)
         if not most and params.is_output_unbounded:
-            most = bisect_right(
-                range(1, MAX_CALLS + 1), max_nanos, key=lambda most: quote(most).minimum_nanos
-            )
+            most = bisect_right(range(1, MAX_CALLS + 1), max_nanos, key=lambda most: quote(most).minimum_nanos)
         found = quote(max(1, most))
         if found.params is None:
             return found
@@ -199,10 +193,7 @@ class TokenPrices(RateBook):
         if params.is_free:
             return _fixed_quote(params.model or path_prefix(request.path), 0)
         with localcontext(EXACT_CONTEXT):
-            quotes = [
-                self._quote(params, model, at)
-                for model in dict.fromkeys((params.model, *params.alternatives))
-            ]
+            quotes = [self._quote(params, model, at) for model in dict.fromkeys((params.model, *params.alternatives))]
         if len(quotes) == 1:
             return quotes[0]
         # The most expensive model with the full output may differ from that with a lower limit.
@@ -230,9 +221,7 @@ class TokenPrices(RateBook):
             nanos = round_up(tokens + charges.price_fees(self, params, reading, usage, at))
             if reading.usage is None:
                 nanos = self._without_tokens(params, at, nanos)
-        return MeteredUsage(
-            nanos, usage.tokens_in, usage.tokens_out, version + ESTIMATED if is_estimated else version
-        )
+        return MeteredUsage(nanos, usage.tokens_in, usage.tokens_out, version + ESTIMATED if is_estimated else version)
 
     def _quote(self, params: CostParams, name: str, at: datetime) -> CallQuote:
         if params.is_input_unbounded:
@@ -247,9 +236,7 @@ class TokenPrices(RateBook):
             # Sold by the second: should it report tokens anyway, they are not free.
             input_each, output_each = charges.max_nanos_per_token(params, self.fallback.fill_missing(Rates()))
         # What is sold by the character or second is not also sold by the token.
-        is_sold_otherwise = (params.characters and rates.character) or (
-            params.audio_seconds and rates.audio_hour
-        )
+        is_sold_otherwise = (params.characters and rates.character) or (params.audio_seconds and rates.audio_hour)
         tokens_in = 0 if is_sold_otherwise and not rates.input else params.tokens_in
         input_nanos = tokens_in * input_each + extra
         worst = round_up(input_nanos + params.tokens_out * output_each)
@@ -336,9 +323,7 @@ def rpc_methods(parsed: Any) -> list[str]:
     """Return the method of each call in a JSON-RPC body. Raises: InvalidInput without calls or methods."""
     calls = parsed if isinstance(parsed, list) else [parsed]
     if not 1 <= len(calls) <= _MAX_BATCH:
-        raise InvalidInput(
-            f"A JSON-RPC batch must contain 1 to {_MAX_BATCH} calls; this one has {len(calls)}."
-        )
+        raise InvalidInput(f"A JSON-RPC batch must contain 1 to {_MAX_BATCH} calls; this one has {len(calls)}.")
     methods = [call.get("method") if isinstance(call, dict) else None for call in calls]
     if not all(isinstance(method, str) for method in methods):
         raise InvalidInput(

@@ -73,9 +73,7 @@ class FallbackRates:
     def fill_missing(self, rates: Rates, *, is_free: bool = False) -> Rates:
         """Return rates with the fallback if the table has none; a free model's searches are not free."""
         if is_free:
-            return replace(
-                rates, input=_ZERO, output=_ZERO, search=rates.search or Decimal(self.search_nanos_each)
-            )
+            return replace(rates, input=_ZERO, output=_ZERO, search=rates.search or Decimal(self.search_nanos_each))
         has_other_unit = rates.character or rates.audio_hour
         input_each = 0 if has_other_unit else self.input_nanos_each or _DEFAULT_INPUT_NANOS
         output_each = 0 if has_other_unit else self.output_nanos_each or _DEFAULT_OUTPUT_NANOS
@@ -187,9 +185,7 @@ class RateBook:
             highest = price_table.provider_max_rates(self.table, name, at)
             rates, version = self.fallback.for_unknown_model(highest), FALLBACK
         if version != CONFIGURED and (listed := price_updates.find(self.table, name)) is not None:
-            standard = (
-                Rates(search=rates.search) if found is None else found.rates(at, tokens_in, maximum=maximum)
-            )
+            standard = Rates(search=rates.search) if found is None else found.rates(at, tokens_in, maximum=maximum)
             # Without the table's prices of tiers, which belong to other standard rates.
             rates, version, found = price_updates.complete(listed, standard), price_updates.version(), None
         return self._apply_mode(self.fallback.fill_missing(rates, is_free=is_free), found, mode, at), version

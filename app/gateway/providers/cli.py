@@ -53,9 +53,7 @@ def check(slug: str, file: Path) -> None:
         click.echo(f"- {text}")
     for text in absent:
         click.echo(f"? {text}")
-    click.echo(
-        f"{len(refused)} routes of the document are refused; {len(absent)} allowed routes are not in it."
-    )
+    click.echo(f"{len(refused)} routes of the document are refused; {len(absent)} allowed routes are not in it.")
     if absent:
         raise click.exceptions.Exit(1)
 

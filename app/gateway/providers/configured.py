@@ -159,9 +159,7 @@ def _parse_route(named: tuple[str, Any], info: pydantic.ValidationInfo) -> Route
     if rule is None:
         raise ValueError(f"{price} needs a price by tokens: a dialect, and price.table")
     if isinstance(rule, ReportedPrice) != (price in search_costs.SEARCH_SURFACES):
-        raise ValueError(
-            f'{", ".join(sorted(search_costs.SEARCH_SURFACES))} require price = {{type = "reported"}}'
-        )
+        raise ValueError(f'{", ".join(sorted(search_costs.SEARCH_SURFACES))} require price = {{type = "reported"}}')
     return Route(text, method, path, rule, surface=Surface(price), body=kind)
 
 
@@ -204,9 +202,7 @@ class ProviderRow(pydantic.BaseModel):
     endpoints: dict[LowerText, HttpUrl] = {}
     x402_price_usd: Nanos = 0
     usage_request: pydantic.StrictBool = True
-    output_limit_field: Literal[
-        "", "max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens"
-    ] = ""
+    output_limit_field: Literal["", "max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens"] = ""
 
     @pydantic.model_validator(mode="after")
     def _check_dialect(self) -> Self:

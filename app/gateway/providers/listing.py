@@ -46,9 +46,7 @@ def _pricing(row: Provider) -> dict[str, Any]:
         if isinstance(rule, ReportedPrice):
             return _pricing_document("reported", None, **fixed)
         if isinstance(rule, PerRpcMethod):
-            return _pricing_document(
-                "per_method", None, **{pattern.text: nanos for pattern, nanos in rule.prices}
-            )
+            return _pricing_document("per_method", None, **{pattern.text: nanos for pattern, nanos in rule.prices})
     if len(set(fixed.values())) == 1:
         return _pricing_document("per_call", next(iter(fixed.values())))
     return _pricing_document("per_path", None, **fixed)

@@ -190,9 +190,7 @@ class _Call:
                 f"it costs {usd_string(metered.cost_nanos)} USD, more than the maximum of"
                 f" {usd_string(self.max_nanos())} USD that would be held"
             )
-        return (
-            f"{metered.tokens_in} tokens in, {metered.tokens_out} out, {usd_string(metered.cost_nanos)} USD"
-        )
+        return f"{metered.tokens_in} tokens in, {metered.tokens_out} out, {usd_string(metered.cost_nanos)} USD"
 
 
 def _decoded(body: bytes, content_encoding: str | None) -> bytes:

@@ -57,7 +57,5 @@ def parse_body(
         fields, files = forms.parse_form(raw, boundary)
         return RequestBody(raw, fields, is_form=True, files=files)
     if kind is BodyKind.FORM:
-        raise InvalidInput(
-            "The request body must be a form: Content-Type: multipart/form-data with a boundary."
-        )
+        raise InvalidInput("The request body must be a form: Content-Type: multipart/form-data with a boundary.")
     return RequestBody(raw, parse_json(raw, max_depth=_MAX_DEPTH))

@@ -97,9 +97,7 @@ def _parse_part_header(raw: bytes, start: int, end: int) -> tuple[str, bool, boo
     """Return a part's name, whether it is a file, whether a text in it is UTF-8, and the offset of its content."""
     blank = raw.find(b"\r\n\r\n", start, min(end + 2, start + _MAX_PART_HEADER_BYTES))
     if blank < 0:
-        raise _malformed_form(
-            f"has a part without headers, or with more than {_MAX_PART_HEADER_BYTES} bytes of them"
-        )
+        raise _malformed_form(f"has a part without headers, or with more than {_MAX_PART_HEADER_BYTES} bytes of them")
     text = raw[start:blank].decode("utf-8", "replace")
     headers = _headers(text)
     disposition = headers.pop(_DISPOSITION, "")
@@ -163,24 +161,16 @@ def _check_content_headers(name: str, headers: Mapping[str, str], length: int, *
     """Refuse headers that change the content of a part; return whether a text in it is UTF-8 for certain."""
     encoding = headers.get(_ENCODING, "binary")
     if encoding.lower() not in _PLAIN_ENCODINGS:
-        raise _malformed_form(
-            f"has the part {name} with Content-Transfer-Encoding {encoding[:40]}: send it as it is"
-        )
+        raise _malformed_form(f"has the part {name} with Content-Transfer-Encoding {encoding[:40]}: send it as it is")
     if headers.get(_LENGTH, str(length)) != str(length):
-        raise _malformed_form(
-            f"has the part {name} with a Content-Length other than its length, {length} bytes"
-        )
+        raise _malformed_form(f"has the part {name} with a Content-Length other than its length, {length} bytes")
     for other in headers:
         if other.startswith("content-") and other not in {_ENCODING, _LENGTH, _TYPE} | _HARMLESS:
-            raise _malformed_form(
-                f"has the part {name} with the header {other[:40]}, which may change its content"
-            )
+            raise _malformed_form(f"has the part {name} with the header {other[:40]}, which may change its content")
     media_type, semicolon, rest = headers.get(_TYPE, "text/plain").partition(";")
     kind = media_type.strip().lower()
     if kind.startswith(("multipart/", "message/")) or (not is_file and kind == "application/octet-stream"):
-        raise _malformed_form(
-            f"has the part {name} with the Content-Type {kind[:40]}, which servers read differently"
-        )
+        raise _malformed_form(f"has the part {name} with the Content-Type {kind[:40]}, which servers read differently")
     if is_file:
         return True
     return _is_utf_8(_parameters(semicolon + rest, "Content-Type").get("charset", "utf-8"))

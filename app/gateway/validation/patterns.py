@@ -9,9 +9,7 @@ from itertools import product
 
 from app.errors import RouteNotAllowed
 
-_TOKEN = re.compile(
-    r"\{(?P<name>[A-Za-z]+)(?P<stars>\*{0,2})\}|\{(?P<words>[^{}]*\|[^{}]*)\}|(?P<word>[^{}]+)"
-)
+_TOKEN = re.compile(r"\{(?P<name>[A-Za-z]+)(?P<stars>\*{0,2})\}|\{(?P<words>[^{}]*\|[^{}]*)\}|(?P<word>[^{}]+)")
 _LITERAL = re.compile(r"[A-Za-z0-9._~:/-]*", re.ASCII)
 # No dot at either end, so neither a dot segment nor a variant that some servers treat as the plain name.
 _SEGMENT = r"[A-Za-z0-9_-](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?"
@@ -42,9 +40,7 @@ class Pattern:
             or text.endswith("/")
             or "//" in text
         ):
-            raise ValueError(
-                f"{text!r} is not a pattern such as models/{{model}} or images/{{edits|variations}}"
-            )
+            raise ValueError(f"{text!r} is not a pattern such as models/{{model}} or images/{{edits|variations}}")
         return cls(text, re.compile("".join(map(_regex, tokens)), re.ASCII))
 
     @property
@@ -55,10 +51,7 @@ class Pattern:
 
     def variants(self) -> list[Pattern]:
         """Return one pattern for each choice of words."""
-        choices = [
-            piece["words"].split("|") if piece["words"] else [piece[0]]
-            for piece in _TOKEN.finditer(self.text)
-        ]
+        choices = [piece["words"].split("|") if piece["words"] else [piece[0]] for piece in _TOKEN.finditer(self.text)]
         return [Pattern.parse("".join(words)) for words in product(*choices)]
 
 

@@ -87,9 +87,7 @@ def check_parameters(allowed: Sequence[QueryParameter] | None, query: str) -> No
     # Some servers treat a semicolon as an ampersand.
     for part in re.split("[&;]", query):
         name, _, value = (unquote_plus(text) for text in part.partition("="))
-        if part and not any(
-            name == one.name and (one.values is None or value in one.values) for one in allowed
-        ):
+        if part and not any(name == one.name and (one.values is None or value in one.values) for one in allowed):
             raise RouteNotAllowed(
                 f"The query parameter {part[:100]} is not forwarded; details.allowed lists those that are.",
                 details={
@@ -126,9 +124,7 @@ def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int 
             details={"fields": {name: ["is not forwarded"]}},
         )
     if most is not None and not _is_within(value, most):
-        raise InvalidInput.field(
-            name, f"must be at most {most}, because the price of the call covers no more"
-        )
+        raise InvalidInput.field(name, f"must be at most {most}, because the price of the call covers no more")
 
 
 @lru_cache(maxsize=256)

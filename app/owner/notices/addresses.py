@@ -38,9 +38,7 @@ def send_link(agent_id: str, address: str, *, network: str, page_url: str) -> No
         f"If that was you, confirm it within an hour; you may have to sign in:\n{page_url}/{token}\n\n"
         "If it was not, do nothing: no other message follows.\n"
     )
-    state.ports.mailer.send(
-        address, subject="Confirm your address for notices", text=text, message_id=new_id()
-    )
+    state.ports.mailer.send(address, subject="Confirm your address for notices", text=text, message_id=new_id())
 
 
 def send_farewell(agent_id: str, address: str) -> None:

@@ -55,9 +55,7 @@ def send_confirmation(agent_id: str) -> Response:
         page_url, network = app_state().settings.public_url + page.rstrip("/"), _network()
         addresses.send_link(agent_id, address, network=network, page_url=page_url)
     except RateLimited as refusal:
-        return _render(
-            key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status
-        )
+        return _render(key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status)
     except PortError:
         return _render(key, error="The message could not be sent.", status=503)
     with unit_of_work() as session:

@@ -166,9 +166,7 @@ def rotate_api_key(key: OwnerKeyView) -> Response:
     """Create a new API key, with the owner key; the previous one works until its grace period ends."""
     grace = _GRACE_PERIODS.get(request.form.get("grace", ""), timedelta())
     made = platform.rotate_key(sessions.acting_owner(key), key.agent_id, grace=grace)
-    return _render_keys(
-        key, api_key=made.api_key, older_until=made.older_until if grace else None, rotated=True
-    )
+    return _render_keys(key, api_key=made.api_key, older_until=made.older_until if grace else None, rotated=True)
 
 
 @session_pages.post(f"{_AGENT}/keys/replace-owner-key")

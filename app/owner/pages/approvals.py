@@ -123,9 +123,7 @@ def withdraw_payee(agent_id: str) -> Response:
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)
         if payees.withdraw(session, wallet.id, payee):
-            event = AuditEvent(
-                AuditAction.PAYEE_WITHDRAWN, agent_id, before={"payee": payee, "wallet_id": wallet.id}
-            )
+            event = AuditEvent(AuditAction.PAYEE_WITHDRAWN, agent_id, before={"payee": payee, "wallet_id": wallet.id})
             trail.record(session, actor, event)
     return see_other(url_for("owner.show_approvals", agent_id=agent_id, done="withdrawn"))
 
@@ -163,9 +161,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
     outcome = DecisionOutcome.TOO_LATE
     if _waits(approval):
         prove = partial(_proof, method, key, approval, decision)
-        outcome = record_decision(
-            key, approval, decision, prove, week_nanos=week_nanos, answer=answer or None
-        )
+        outcome = record_decision(key, approval, decision, prove, week_nanos=week_nanos, answer=answer or None)
     # A signature that was used a moment ago has decided: then this one is late.
     if outcome is DecisionOutcome.NOT_PROVEN and _waits(_owned(key, approval_id)):
         error = "This passkey was not accepted. Nothing was decided."

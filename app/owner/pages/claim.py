@@ -149,9 +149,7 @@ def _render_again(code: str, email: str, error: _FormError) -> Response:
     return _render_code_form(code=code, error=error)
 
 
-def _render_agent_form(
-    candidate: dict[str, Any], *, email: str = "", error: _FormError | None = None
-) -> Response:
+def _render_agent_form(candidate: dict[str, Any], *, email: str = "", error: _FormError | None = None) -> Response:
     response = render_page(
         "claim_agent.html",
         status=200 if error is None else error.status,

@@ -64,9 +64,7 @@ def save_limits(agent_id: str, wallet_id: str) -> Response:
     if error:
         return _render_form(agent_id, wallet_id, typed, key_error=error, status=403)
     try:
-        changed = fleet.set_wallet_controls(
-            sessions.acting_owner(key), wallet, changes, allow_loosening=is_owner
-        )
+        changed = fleet.set_wallet_controls(sessions.acting_owner(key), wallet, changes, allow_loosening=is_owner)
     except LooseningNotAllowed:
         return _render_form(agent_id, wallet_id, typed, key_error=_OWNER_KEY_NEEDED, status=403)
     done = "limits" if changed else "unchanged"
@@ -82,9 +80,7 @@ def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[s
     for name in _DOLLAR_FIELDS:
         number = _number(typed[name])
         if number is None:
-            problems[name] = (
-                "Enter an amount in dollars, such as 50 or 12.50, or leave it empty for no limit."
-            )
+            problems[name] = "Enter an amount in dollars, such as 50 or 12.50, or leave it empty for no limit."
         else:
             body[name] = number
     for name in ALLOWLIST_FIELDS:

@@ -49,9 +49,7 @@ def sign_in_by_passkey() -> Response:
             error=error,
             prompt=challenges.prompt_to_use(challenges.SIGN_IN),
         )
-    return set_session_cookie(
-        see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
-    )
+    return set_session_cookie(see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token)
 
 
 @session_pages.get(_PAGE)
@@ -67,9 +65,7 @@ def begin_passkey(agent_id: str) -> Response:
     is_owner, error = confirmation.check_owner(key)
     if not is_owner:
         return _render(key, error=error, status=403)
-    prompt = challenges.prompt_to_add(
-        _adding(key), key, agent_of(key).name, passkeys.list_credential_ids(key)
-    )
+    prompt = challenges.prompt_to_add(_adding(key), key, agent_of(key).name, passkeys.list_credential_ids(key))
     return _render(key, creation=prompt, name=_name())
 
 
@@ -79,9 +75,7 @@ def add_passkey(agent_id: str) -> Response:
     key = owner_key_of(agent_id)
     challenge = challenges.challenge_of(_adding(key), request.form.get("passkey_token", ""))
     try:
-        passkeys.add_passkey(
-            sessions.acting_owner(key), key, challenge, request.form.get("passkey", ""), name=_name()
-        )
+        passkeys.add_passkey(sessions.acting_owner(key), key, challenge, request.form.get("passkey", ""), name=_name())
     except (Unauthorized, LimitReached) as failure:
         return _render(key, error=failure.message, status=_page_status(failure))
     return see_other(url_for("owner.show_passkeys", agent_id=agent_id, done="added"))

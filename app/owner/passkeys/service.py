@@ -73,9 +73,7 @@ def list_credential_ids(owner: OwnerKeyView) -> list[bytes]:
         return list(session.scalars(ids.order_by(OwnerPasskey.id)))
 
 
-def add_passkey(
-    actor: Actor, owner: OwnerKeyView, challenge: bytes | None, response: str, *, name: str
-) -> None:
+def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, response: str, *, name: str) -> None:
     """Add the passkey that a browser has created. Raises: Unauthorized, LimitReached."""
     party = challenges.relying_party()
     if challenge is None or len(response) > _MAX_RESPONSE_CHARACTERS:
@@ -173,17 +171,13 @@ def verify_assertion(
     return VerifiedPasskey(row.id, valid[0], {"passkey_id": row.id, **evidence})
 
 
-def sign_in(
-    challenge: bytes | None, assertion: str, *, previous_token: str | None
-) -> tuple[str, OwnerKeyView]:
+def sign_in(challenge: bytes | None, assertion: str, *, previous_token: str | None) -> tuple[str, OwnerKeyView]:
     """Begin a session with a passkey and return its token. Raises: Unauthorized."""
     with unit_of_work() as session:
         found = verify_assertion(session, None, challenge, assertion)
         if found is not None:
             token = sessions.begin_session(session, found.owner, previous_token=previous_token)
-            act = AuditEvent(
-                AuditAction.PASSKEY_SIGN_IN, found.owner.agent_id, after={"passkey_id": found.id}
-            )
+            act = AuditEvent(AuditAction.PASSKEY_SIGN_IN, found.owner.agent_id, after={"passkey_id": found.id})
             trail.record(session, sessions.owner_as_actor(found.owner), act)
             return token, found.owner
     raise _refused()
@@ -209,9 +203,7 @@ def _parse(assertion: str) -> AuthenticationCredential | None:
         return None
 
 
-def _verified(
-    row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential
-) -> VerifiedAuthentication | None:
+def _verified(row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential) -> VerifiedAuthentication | None:
     party = challenges.relying_party()
     if response.response.user_handle not in (None, UUID(row.owner_key_id).bytes):
         return None

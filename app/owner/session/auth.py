@@ -106,9 +106,7 @@ def agent_of(key: OwnerKeyView) -> AgentSnapshot:
 
 
 def set_session_cookie(response: Response, token: str) -> Response:
-    cookies.set_cookie(
-        response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds())
-    )
+    cookies.set_cookie(response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds()))
     return response
 
 
@@ -117,9 +115,7 @@ def see_other(path: str) -> Response:
     return redirect(path, 303)  # type: ignore[return-value]
 
 
-def render_page(
-    template: str, *, status: int = 200, retry_after_seconds: int | None = None, **values: Any
-) -> Response:
+def render_page(template: str, *, status: int = 200, retry_after_seconds: int | None = None, **values: Any) -> Response:
     """Render a page; the forms of a signed-in owner are tied to the session."""
     signed_in = live_session()
     body = render_template(
@@ -175,9 +171,7 @@ def _set_security_headers(response: Response) -> Response:
 @public_pages.errorhandler(ServiceError)
 @session_pages.errorhandler(ServiceError)
 def _on_service_error(failure: ServiceError) -> Response:
-    title, next_step = _REMEDIES.get(
-        type(failure), ("Something went wrong", "Nothing was changed. Try again.")
-    )
+    title, next_step = _REMEDIES.get(type(failure), ("Something went wrong", "Nothing was changed. Try again."))
     return render_page(
         "error.html",
         status=failure.status,

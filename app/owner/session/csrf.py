@@ -39,9 +39,7 @@ def is_valid(*, session_id: str = "") -> bool:
     if request.headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}:
         return False
     try:
-        nonce, bound_to = serializer("owner-form").loads(
-            request.form.get(FIELD, ""), max_age=_VALID_FOR_SECONDS
-        )
+        nonce, bound_to = serializer("owner-form").loads(request.form.get(FIELD, ""), max_age=_VALID_FOR_SECONDS)
     except (BadData, ValueError, TypeError):
         return False
     sent = cookies.get_cookie(_COOKIE) or ""

@@ -30,9 +30,7 @@ class OwnerSessionKey(Authenticated, Model):
     __tablename__ = "owner_session_keys"
     not_authenticated = frozenset()
 
-    session_id: Mapped[str] = mapped_column(
-        ID, ForeignKey("owner_sessions.id", ondelete="CASCADE"), primary_key=True
-    )
+    session_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_sessions.id", ondelete="CASCADE"), primary_key=True)
     owner_key_id: Mapped[str] = mapped_column(
         ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), primary_key=True, index=True
     )

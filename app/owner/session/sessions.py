@@ -122,11 +122,7 @@ def open_claimed_agent(owner_key: str, *, current: str | None) -> str:
             raise _no_such_key()
         # The result of a claim must always be shown, so a full session is replaced by a new one.
         is_full = found is not None and len(found.keys) >= MAX_AGENTS
-        return (
-            _create_session(session, key.id)
-            if found is None or is_full
-            else _add_key(session, found.id, key.id)
-        )
+        return _create_session(session, key.id) if found is None or is_full else _add_key(session, found.id, key.id)
 
 
 def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool:
@@ -219,9 +215,7 @@ def prune(session: Session, now: datetime) -> int:
     return len(deleted)
 
 
-def _verify_key(
-    session: Session, owner_key: str, network: str, *, agent_id: str | None = None
-) -> OwnerKeyView | None:
+def _verify_key(session: Session, owner_key: str, network: str, *, agent_id: str | None = None) -> OwnerKeyView | None:
     """Find an entered key; count a wrong one as a guess. A unit that receives None must return, not raise."""
     # Counted separately from claim codes: their service-wide limit must not be consumed here.
     scope = f"owner {network}"
@@ -248,9 +242,7 @@ def _create_session(session: Session, key_id: str) -> str:
     token, now = secrets.token_urlsafe(32), clock.now()
     session_id = identifiers.new_id()
     session.add(
-        OwnerSession(
-            id=session_id, digest=identifiers.digest(token), started_at=now, expires_at=now + SESSION_LIFETIME
-        )
+        OwnerSession(id=session_id, digest=identifiers.digest(token), started_at=now, expires_at=now + SESSION_LIFETIME)
     )
     session.flush()
     _insert_key(session, session_id, key_id)

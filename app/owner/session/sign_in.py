@@ -24,17 +24,13 @@ from app.owner.session.auth import (
 )
 
 # Only paths of these pages: a crafted link must not redirect a signed-in owner elsewhere.
-_RETURN_PATH = re.compile(
-    r"/owner/agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?", re.ASCII
-)
+_RETURN_PATH = re.compile(r"/owner/agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?", re.ASCII)
 _INVALID_KEY = "This is not a valid owner key."
 _INVALID_KEY_NEXT_STEP = (
     "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
     "An API key (ak_…) does not sign you in."
 )
-_LOCKED_NEXT_STEP = (
-    "Wait before you try again. The operator of this service can also freeze the agent for you."
-)
+_LOCKED_NEXT_STEP = "Wait before you try again. The operator of this service can also freeze the agent for you."
 
 
 @public_pages.get("/owner/sign-in")
@@ -64,9 +60,7 @@ def sign_in() -> Response:
     except (Unauthorized, RateLimited) as failure:
         prompt = challenges.prompt_to_use(challenges.SIGN_IN)
         return _render_refusal("sign_in.html", failure, back=return_path, prompt=prompt)
-    return set_session_cookie(
-        see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
-    )
+    return set_session_cookie(see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token)
 
 
 @session_pages.post("/add")
@@ -129,6 +123,4 @@ def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Resp
         error = (_INVALID_KEY, _INVALID_KEY_NEXT_STEP)
     # A 401 would need a scheme, for which browsers open a dialog of their own.
     status = 403 if isinstance(failure, Unauthorized) else failure.status
-    return render_page(
-        template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values
-    )
+    return render_page(template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values)

@@ -40,7 +40,7 @@ _RESOLVE_BATCH = 200
 _REVERSAL_WINDOW = timedelta(hours=24)
 # A request that submitted a payment and saw it land begins its call within milliseconds.
 _HANDOVER = timedelta(seconds=2)
-_HANDOVER_POLL_SECONDS = 0.1
+_HANDOVER_POLL = timedelta(milliseconds=100)
 
 
 def verify(presented: SignedPayment, price: PaymentPrice) -> PaymentAuthorization:
@@ -82,9 +82,7 @@ def settle(
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
-            recorded, signed = relayed.record_submission(
-                session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND
-            )
+            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
             consumed.claim(session, [consumed.transaction_claim_key(chain.name, signed.tx_hash)], payment.id)
@@ -115,14 +113,14 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
         with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as has_permit:
             deadline = time.monotonic() + _HANDOVER.total_seconds()
             while has_permit and is_awaited(payment) and time.monotonic() < deadline:
-                time.sleep(_HANDOVER_POLL_SECONDS)
+                time.sleep(_HANDOVER_POLL.total_seconds())
                 payment = resolve(payment_id)
     return payment
 
 
 def is_awaited(payment: PaymentRow) -> bool:
     """Return whether the request that submitted a payment may be about to use it: it comes first."""
-    wait = timedelta(seconds=float(pacing.default_wait_seconds(ChainName(payment.chain))))
+    wait = timedelta(milliseconds=int(pacing.default_wait_seconds(ChainName(payment.chain)) * 1000))
     is_unused = payment.status == consumed.PaymentStatus.PAID and not payment.tries
     return bool(is_unused and clock.now() < payment.created_at + wait + _HANDOVER)
 
@@ -196,9 +194,7 @@ def detect_reversed_payments(chain: ChainName) -> int:
     """
     since = clock.now() - _REVERSAL_WINDOW
     with read_only_unit() as session:
-        failed = relayed.failed_hashes(
-            session, treasury.OWNER_AGENT_ID, chain, kind=SETTLEMENT_KIND, since=since
-        )
+        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=SETTLEMENT_KIND, since=since)
         reversed_payments = consumed.find_by_transactions(session, failed, since=since) if failed else []
     return sum(_check_reversed(payment) for payment in reversed_payments)
 
@@ -225,7 +221,5 @@ def _check_reversed(payment: Payment) -> bool:
 def _find_settlement(payment: PaymentRow) -> str | None:
     """Return the transaction in which a signed payment landed, by any submitter. Raises: PortError."""
     claim = str(payment.terms["claim"])
-    authorization = PaymentAuthorization(
-        claim, payment.payer or "", payment.recipient, payment.units, payment.terms
-    )
+    authorization = PaymentAuthorization(claim, payment.payer or "", payment.recipient, payment.units, payment.terms)
     return app_state().ports.facilitators[ChainName(payment.chain)].find_settlement(authorization)

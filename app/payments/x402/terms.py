@@ -132,9 +132,7 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
     return {"payment": payment, **version_1}
 
 
-def _headers(
-    price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str
-) -> dict[str, str]:
+def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
     required_v2 = {
         "x402Version": 2,
         "error": error,

@@ -79,9 +79,7 @@ def set_agent_controls(actor: Actor, agent_id: str, changes: ControlsChange) -> 
         return wallets.all_of(session, agent.id)
 
 
-def set_wallet_controls(
-    actor: Actor, wallet: WalletView, changes: ControlsChange, *, allow_loosening: bool
-) -> bool:
+def set_wallet_controls(actor: Actor, wallet: WalletView, changes: ControlsChange, *, allow_loosening: bool) -> bool:
     """Change the controls of one wallet; return whether anything differs.
 
     Raises: NotFound; LooseningNotAllowed when it may only tighten and would loosen: then nothing is changed.
@@ -91,15 +89,11 @@ def set_wallet_controls(
         [done] = spending_controls.replace_controls(session, [wallet.id], changes)
         if done.loosens and not allow_loosening:
             raise LooseningNotAllowed
-        trail.record(
-            session, actor, *([_audit_event(wallet.agent_id, [done], changes)] if done.has_changed else [])
-        )
+        trail.record(session, actor, *([_audit_event(wallet.agent_id, [done], changes)] if done.has_changed else []))
     return done.has_changed
 
 
-def set_all_agents_controls(
-    actor: Actor, changes: ControlsChange, *, after: str | None
-) -> FleetControlsResult:
+def set_all_agents_controls(actor: Actor, changes: ControlsChange, *, after: str | None) -> FleetControlsResult:
     """Change the controls of agents in the order of their ids, at most `MAX_AGENTS` in a call."""
     with read_only_unit() as session:
         ids = agents.list_ids_after(session, after, limit=MAX_AGENTS)
@@ -108,9 +102,7 @@ def set_all_agents_controls(
     return result
 
 
-def set_agents_controls(
-    actor: Actor, agent_ids: Sequence[str], changes: ControlsChange
-) -> FleetControlsResult:
+def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: ControlsChange) -> FleetControlsResult:
     """Change the controls of many agents, each entirely or not at all; return the result of each.
 
     Raises: Unauthorized when the acting master key is revoked in between; earlier agents stay changed.
@@ -121,15 +113,11 @@ def set_agents_controls(
     result.failed += [_not_found_failure(each) for each in ids if identifiers.parse_id(each) is None]
     # In the order in which all callers lock several agents.
     usable = sorted(each for each in ids if identifiers.parse_id(each) is not None)
-    batches = deque(
-        usable[start : start + _AGENTS_PER_UNIT] for start in range(0, len(usable), _AGENTS_PER_UNIT)
-    )
+    batches = deque(usable[start : start + _AGENTS_PER_UNIT] for start in range(0, len(usable), _AGENTS_PER_UNIT))
     while batches:
         batch = batches.popleft()
         if time.monotonic_ns() > deadline_ns:
-            result.failed += [
-                _busy_failure(each, "There was no time left; repeat the call.") for each in batch
-            ]
+            result.failed += [_busy_failure(each, "There was no time left; repeat the call.") for each in batch]
             continue
         try:
             _change_together(actor, batch, changes, result)
@@ -140,15 +128,11 @@ def set_agents_controls(
                 batches.extendleft([each] for each in reversed(batch))
                 continue
             _log.warning("fleet_agent_busy", agent_id=batch[0])
-            result.failed.append(
-                _busy_failure(batch[0], "Its wallets were busy for too long; repeat the call.")
-            )
+            result.failed.append(_busy_failure(batch[0], "Its wallets were busy for too long; repeat the call."))
     return result
 
 
-def _change_together(
-    actor: Actor, ids: Sequence[str], changes: ControlsChange, result: FleetControlsResult
-) -> None:
+def _change_together(actor: Actor, ids: Sequence[str], changes: ControlsChange, result: FleetControlsResult) -> None:
     by_agent: dict[str, list[ControlsReplacement]] = defaultdict(list)
     with unit_of_work() as session:
         existing_agents = agents.lock_agents(session, ids)

@@ -276,9 +276,7 @@ def grant_of_entry(entry_id: str) -> CreditGrant:
 
 def frozen_by_operator(session: Session, agent_id: str) -> bool:
     """Return whether an operator froze an agent last."""
-    last, _ = trail.list_entries(
-        session, PageRequest(1, 0), action=AuditAction.AGENT_FROZEN.value, subject_id=agent_id
-    )
+    last, _ = trail.list_entries(session, PageRequest(1, 0), action=AuditAction.AGENT_FROZEN.value, subject_id=agent_id)
     return not last.items or last.items[0].actor_kind != ActorKind.OWNER.value
 
 
@@ -292,15 +290,8 @@ def set_frozen(actor: Actor, agent_id: str, *, frozen: bool, block_keys: bool = 
     with unit_of_work() as session:
         before = wallets.set_frozen(session, parse_agent_id(agent_id), frozen=frozen)
         is_recorded = actor.kind is not ActorKind.OWNER or not before.is_frozen or not frozen
-        if (
-            actor.kind is ActorKind.OWNER
-            and before.is_frozen
-            and not frozen
-            and frozen_by_operator(session, before.id)
-        ):
-            raise WalletFrozen(
-                "The operator of this service froze this agent. Only the operator can unfreeze it."
-            )
+        if actor.kind is ActorKind.OWNER and before.is_frozen and not frozen and frozen_by_operator(session, before.id):
+            raise WalletFrozen("The operator of this service froze this agent. Only the operator can unfreeze it.")
         acts = [_replace_key(session, before.id, grace=timedelta())[1]] if block_keys else []
         after = identity.get_agent(session, before.id)
         # An owner's second freeze is not recorded: otherwise an operator's would become the owner's to undo.
@@ -336,9 +327,7 @@ def _agent_detail(session: Session, agent_id: str) -> AgentView:
     return replace(view, wallets=tuple(owned))
 
 
-def _agent_views(
-    session: Session, found: Sequence[AgentSnapshot], firsts: Mapping[str, WalletView]
-) -> list[AgentView]:
+def _agent_views(session: Session, found: Sequence[AgentSnapshot], firsts: Mapping[str, WalletView]) -> list[AgentView]:
     ids = [agent.id for agent in found]
     keys, balances = api_keys.newest_keys_of(session, ids), credit_accounts.balances(session, ids)
     return [

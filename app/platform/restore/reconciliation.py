@@ -74,16 +74,12 @@ def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
                 yield from _gap_lines(chain, gap, max_lookups=max_lookups)
                 max_lookups = max(0, max_lookups - len(gap.missing_nonces))
         except PortError as error:
-            yield ReportLine(
-                f"{name.value}: cannot be read ({error.reason}); run this again", needs_action=True
-            )
+            yield ReportLine(f"{name.value}: cannot be read ({error.reason}); run this again", needs_action=True)
 
 
 def _spend_line(found: UnknownSpend, *, repair: bool) -> ReportLine:
     movement, sent = found.movement, found.sent
-    movement_text = (
-        f"{movement.chain.value}: movement {movement.id} of {movement.sender}, nonce {movement.nonce}"
-    )
+    movement_text = f"{movement.chain.value}: movement {movement.id} of {movement.sender}, nonce {movement.nonce}"
     if sent is None:
         return ReportLine(
             f"{movement_text}: the nonce is used, but no node shows by which transaction; configure an archive node",
@@ -134,8 +130,6 @@ def _describe(sent: SentTransaction | None, gap: NonceGap) -> str:
         return "no node returns this transaction; see the address in an explorer"
     if sent.amount is None:
         return f"{sent.tx_hash}, a call of {sent.recipient}"
-    is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(
-        gap.chain
-    )
+    is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(gap.chain)
     to = "the treasury: credits may be owed" if is_to_treasury else sent.recipient
     return f"{sent.tx_hash}, {sent.amount} {sent.amount.token.symbol} to {to}"

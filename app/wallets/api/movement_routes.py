@@ -55,9 +55,7 @@ from app.web.schemas import Schema
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-PREFER_NOTE = (
-    "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation."
-)
+PREFER_NOTE = "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation."
 _DRY_RUN_FIELDS = ("dry_run", "dryRun")
 _NOT_OF_ORDER = ("dry_run", "approval_note")
 _NO_WAIT = Decimal(0)

@@ -20,7 +20,7 @@ MAX_NETWORK_FEE = Usd(
     load_default=None,
     allow_none=True,
     metadata={
-        "example": 0.5,
+        "example": 1,
         "description": "Refuse rather than sign for a higher network fee: the highest `network_fee_usd`, or `gas_fee`, "
         "that you accept (at most nine decimals). Fees follow the market, so allow more than a dry run returned, for "
         "instance twice as much.",
@@ -124,9 +124,7 @@ class SwapShape(_MovementState):
     output_amount = fields.String(
         required=True,
         allow_none=True,
-        metadata={
-            "description": "The quote while `pending`; the actual output on the chain once `confirmed`."
-        },
+        metadata={"description": "The quote while `pending`; the actual output on the chain once `confirmed`."},
     )
     minimum_output_amount = fields.String(
         required=True,
@@ -161,9 +159,7 @@ class BridgeShape(_MovementState):
     fee = fields.String(
         required=True,
         attribute="bridge.fee",
-        metadata={
-            "description": "The bridge's fee: the maximum at first, then the actual one. Excludes network fees."
-        },
+        metadata={"description": "The bridge's fee: the maximum at first, then the actual one. Excludes network fees."},
     )
     received_amount = fields.String(
         required=True,
@@ -234,9 +230,7 @@ class SwapQuoteShape(_Quote):
         required=True,
         metadata={"description": "The exchange and pools; their fees are deducted from the output."},
     )
-    value_usd = _value(
-        description="What counts against the limits: the value of the input less the minimum output."
-    )
+    value_usd = _value(description="What counts against the limits: the value of the input less the minimum output.")
 
 
 class BridgeQuoteShape(_Quote):

@@ -45,9 +45,7 @@ blp = Blueprint(
     url_prefix="/v1/wallets",
     description="Wallets on Ethereum, Base and Solana, with enforced spending limits.",
 )
-IDEMPOTENCY_NOTE = (
-    "Repeating a request with the same key returns the first response and executes nothing again."
-)
+IDEMPOTENCY_NOTE = "Repeating a request with the same key returns the first response and executes nothing again."
 LIMIT_ERRORS = (
     DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, PerTxLimitExceeded, SessionLimitExceeded,
     WalletFrozen, PriceUnavailable, ApprovalRequired,

@@ -220,8 +220,7 @@ def is_claimed_by_another_bridge(session: Session, bridge: Bridge, arrival: Brid
     )
     # A transaction may contain several payments; those that prove another bridge belong to it.
     return any(
-        arrival.is_single_payment
-        or any(str(arrival.payment_part) in proof_value for proof_value in proof.values())
+        arrival.is_single_payment or any(str(arrival.payment_part) in proof_value for proof_value in proof.values())
         for proof in session.scalars(other_proofs)
     )
 
@@ -308,9 +307,7 @@ def _record_obstacle(bridge_id: str, obstacle: str) -> None:
     _schedule_recheck(bridge_id)
 
 
-def _schedule_recheck(
-    bridge_id: str, *, seconds: int | None = None, final: BridgeState | None = None
-) -> None:
+def _schedule_recheck(bridge_id: str, *, seconds: int | None = None, final: BridgeState | None = None) -> None:
     """Schedule the next step with increasing delays; none if the bridge still has the state that was found `final`."""
     with unit_of_work() as session:
         bridge = bridge_states.lock(session, bridge_id)

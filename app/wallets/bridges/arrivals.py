@@ -14,9 +14,7 @@ from app.wallets.bridges.state import BridgeStage
 from app.wallets.core.models import Bridge, Transaction
 
 
-def expected_tokens(
-    session: Session, chain: ChainName, wallet_ids: Sequence[str]
-) -> Mapping[str, frozenset[Token]]:
+def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozenset[Token]]:
     """Return the tokens that bridges may deliver or refund to wallets on a chain."""
     tokens_by_wallet: dict[str, frozenset[Token]] = defaultdict(frozenset)
     if not wallet_ids:

@@ -92,20 +92,12 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
     try:
         plan = _retry_after_settling_pending(wallet, order, assert_possible)
     except PortError as error:
-        refusal = failures.failure(
-            TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE
-        )
-        if not isinstance(error, _GasShortage) or not purchases.are_available(
-            order.gas, order.source, order.amount
-        ):
+        refusal = failures.failure(TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE)
+        if not isinstance(error, _GasShortage) or not purchases.are_available(order.gas, order.source, order.amount):
             raise refusal from None
-        movement = purchases.quote(
-            error.movement, [each.details for each in error.shortages], without=refusal
-        )
+        movement = purchases.quote(error.movement, [each.details for each in error.shortages], without=refusal)
         return _quote(order, movement, error.offer, fee_units=error.fee_units)
-    return _quote(
-        order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps)
-    )
+    return _quote(order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps))
 
 
 def send(
@@ -125,9 +117,7 @@ def send(
         recorded, sent = _with_gas(
             unpriced,
             order,
-            lambda: _retry_after_settling_pending(
-                wallet, order, lambda plan: _record_signed(plan, signer, claim)
-            ),
+            lambda: _retry_after_settling_pending(wallet, order, lambda plan: _record_signed(plan, signer, claim)),
             wait_seconds=wait_seconds,
         )
     except PortError as error:
@@ -146,9 +136,7 @@ def _with_gas(
     try:
         return action()
     except Rejected as error:
-        if error.reason != purchases.SHORTAGE or not purchases.are_available(
-            order.gas, order.source, order.amount
-        ):
+        if error.reason != purchases.SHORTAGE or not purchases.are_available(order.gas, order.source, order.amount):
             raise
         shortages = error.shortages if isinstance(error, _GasShortage) else [error]
         purchases.buy(movement, shortages, since=started_at, wait_seconds=wait_seconds)
@@ -232,9 +220,7 @@ def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) ->
     return steps
 
 
-def _record_signed(
-    plan: _Plan, signer: Signer, claim: Claim
-) -> tuple[history.TransactionView, tuple[SentLeg, ...]]:
+def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.TransactionView, tuple[SentLeg, ...]]:
     """Hold the fee, sign all steps and record them: all that must be committed before the broadcast."""
     bridge_id, now, movement = new_id(), clock.now(), plan.movement
     wallet = movement.wallet
@@ -243,9 +229,7 @@ def _record_signed(
         sent = []
         for step in plan.steps:
             pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
-            sent.append(
-                bridge_states.record_leg(session, bridge_id, wallet.id, step, plan.adapter, signer=signer)
-            )
+            sent.append(bridge_states.record_leg(session, bridge_id, wallet.id, step, plan.adapter, signer=signer))
         transaction = pipeline.new_transaction(bridge_id, movement)
         transaction.tx_hash = sent[-1].signed.tx_hash
         lifecycle.record(session, transaction, status=MovementStatus.PENDING)

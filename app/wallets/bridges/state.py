@@ -112,9 +112,7 @@ def read(bridge_id: str) -> BridgeState | None:
             leg for leg in legs
             if leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.CONFIRMED.value
         ]  # fmt: skip
-        failed = sum(
-            leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.FAILED.value for leg in legs
-        )
+        failed = sum(leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.FAILED.value for leg in legs)
         request = BridgeRequest(
             ChainName(parent.chain), ChainName(bridge.destination_chain), parent.from_address,
             parent.to_address, TokenAmount(parent.amount_units, TOKENS_BY_SYMBOL[parent.currency]),

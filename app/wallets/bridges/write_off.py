@@ -33,9 +33,7 @@ def assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> Brid
         refund = progress.arrival if progress.phase is BridgePhase.REFUNDED else None
         is_partial_refund = refund is not None and _is_final_partial_refund(ports, state, refund)
     except PortError:
-        raise TransactionInProgress(
-            "The state of this bridge is unknown at the moment; try again later."
-        ) from None
+        raise TransactionInProgress("The state of this bridge is unknown at the moment; try again later.") from None
     if state.stage is BridgeStage.CROSSING and progress.is_payout_missing:
         return None
     if state.stage is BridgeStage.CROSSING and is_partial_refund and accept_partial_refund:
@@ -60,9 +58,7 @@ def write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArrival
     bridge = bridge_states.lock(session, bridge_id)
     if bridge is None or bridge.stage != BridgeStage.CROSSING:
         raise TransactionInProgress("This bridge has ended otherwise in the meantime.")
-    if partial_refund is not None and bridge_steps.is_claimed_by_another_bridge(
-        session, bridge, partial_refund
-    ):
+    if partial_refund is not None and bridge_steps.is_claimed_by_another_bridge(session, bridge, partial_refund):
         raise TransactionInProgress("The refund belongs to another bridge of the wallet.")
     bridge_states.move(
         session,

@@ -27,9 +27,7 @@ _UNANNOUNCED_TYPES = {"trading_query"}
 _UNANNOUNCED_KINDS = {"settlement"}
 """What is no movement of an agent: queries, and submissions by the service's own key."""
 _WALLETS = table_of(Wallet)
-_OUTBOX = OutboxOf(
-    select(_WALLETS.c.agent_id).where(_WALLETS.c.id == bindparam("of_wallet")).scalar_subquery()
-)
+_OUTBOX = OutboxOf(select(_WALLETS.c.agent_id).where(_WALLETS.c.id == bindparam("of_wallet")).scalar_subquery())
 
 
 def announce(session: Session, row: Any, status: str, reason: str | None) -> None:

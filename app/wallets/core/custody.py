@@ -99,9 +99,7 @@ def assert_network() -> Vault:
         stored = stored_network(session)
         if stored is None:
             session.execute(
-                insert_into(session, KeyStore)
-                .values(id=_SINGLETON_ID, network=network)
-                .on_conflict_do_nothing()
+                insert_into(session, KeyStore).values(id=_SINGLETON_ID, network=network).on_conflict_do_nothing()
             )
             stored = stored_network(session)
     if stored != network:
@@ -196,10 +194,7 @@ _COLUMNS = tuple(getattr(RetiredKey, name) for name in RetiredWallet.__slots__)
 def list_retired(session: Session, page: PageRequest) -> Page[RetiredWallet]:
     """Return a page of retired wallets, oldest first."""
     rows = session.execute(
-        select(*_COLUMNS)
-        .order_by(RetiredKey.retired_at, RetiredKey.wallet_id)
-        .limit(page.limit)
-        .offset(page.offset)
+        select(*_COLUMNS).order_by(RetiredKey.retired_at, RetiredKey.wallet_id).limit(page.limit).offset(page.offset)
     )
     return Page([RetiredWallet(*row) for row in rows], count(session, RetiredKey), page)
 
@@ -217,9 +212,7 @@ def export_retired(session: Session, wallet_id: str) -> tuple[RetiredWallet, str
     columns = (*_COLUMNS, RetiredKey.sealed)
     row = session.execute(select(*columns).where(RetiredKey.wallet_id == wallet_id)).one_or_none()
     if row is None:
-        raise NotFound(
-            "No retired key of this wallet exists: the wallet was never deleted, or its key was purged."
-        )
+        raise NotFound("No retired key of this wallet exists: the wallet was never deleted, or its key was purged.")
     *wallet, sealed = row
     phrase = app_state().ports.vault.recovery_phrase(sealed, _retired_key_location(wallet_id))
     return RetiredWallet(*wallet), phrase
@@ -234,15 +227,11 @@ def remaining_balances(wallet: RetiredWallet) -> list[str]:
     for name, chain in app_state().ports.chains.items():
         balances = chain.balances(wallet.address_on(name))
         balances_by_token = (balances.of(token) for token in tokens(name))
-        non_zero += [
-            f"{amount} {amount.token.symbol} on {name.value}" for amount in balances_by_token if amount.units
-        ]
+        non_zero += [f"{amount} {amount.token.symbol} on {name.value}" for amount in balances_by_token if amount.units]
     return non_zero
 
 
-def postpone(
-    session: Session, wallet: RetiredWallet, *, until: datetime, empty_since: datetime | None
-) -> None:
+def postpone(session: Session, wallet: RetiredWallet, *, until: datetime, empty_since: datetime | None) -> None:
     """Postpone the purge of a key, recording since when it is empty, unless its row has changed."""
     session.execute(
         update(RetiredKey)

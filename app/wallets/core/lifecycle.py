@@ -142,9 +142,7 @@ def record_signed(
     """Allocate a nonce, sign a draft and record both as a pending transaction."""
     nonce = None
     if draft.sequence is not None:
-        nonce = allocate_nonce(
-            session, ChainName(transaction.chain), draft.intent.sender, floor=draft.sequence
-        )
+        nonce = allocate_nonce(session, ChainName(transaction.chain), draft.intent.sender, floor=draft.sequence)
     signed = sign(nonce)
     transaction.nonce = signed.sequence
     transaction.fee_cap_units = draft.fee_units

@@ -173,9 +173,7 @@ def parse_bridge(
         symbols = ", ".join(t.symbol for s, d, t in routes if (s, d) == (source, destination))
         problems["token"] = [f"must be {symbols or 'none'} from {source} to {destination}"]
     if problems or source is None or destination is None or parsed is None:
-        possible = [
-            {"source_chain": s.value, "destination_chain": d.value, "token": t.symbol} for s, d, t in routes
-        ]
+        possible = [{"source_chain": s.value, "destination_chain": d.value, "token": t.symbol} for s, d, t in routes]
         refusal = invalid_fields(problems)
         raise InvalidInput(refusal.message, details={**refusal.details, "possible": possible})
     return BridgeOrder(source, destination, parsed, gas, max_network_fee_usd)
@@ -187,9 +185,7 @@ def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput 
         minimum = details.get("minimum")
         return InvalidInput.field("amount", f"must be at least {minimum} for an address that was never used")
     if reason == "invalid_recipient":
-        message = _INVALID_RECIPIENT_MESSAGES.get(
-            details.get("recipient_is", ""), "cannot receive this payment"
-        )
+        message = _INVALID_RECIPIENT_MESSAGES.get(details.get("recipient_is", ""), "cannot receive this payment")
         return InvalidInput.field("to", message)
     return None
 
@@ -209,9 +205,7 @@ def _parse_chain(
     return None
 
 
-def _parse_token(
-    chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str
-) -> Token | None:
+def _parse_token(chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str) -> Token | None:
     # ASCII only: some other letters equal these symbols in upper case.
     token = TOKENS_BY_SYMBOL.get(symbol.upper()) if symbol.isascii() else None
     if chain is not None and token not in tokens(chain):

@@ -54,10 +54,7 @@ _IS_OWNED = (_TABLE.c.id == bindparam("wallet_id")) & (_TABLE.c.agent_id == bind
 # Most requests of a wallet need its limits, too, and the others hardly notice them.
 _OWNED = PreparedRead(spending_controls.with_status(_TABLE, _TABLE.c.id, _IS_OWNED))
 _FIRST = PreparedRead(
-    select(_TABLE)
-    .where(_TABLE.c.agent_id == bindparam("owner_id"))
-    .order_by(_TABLE.c.created_at, _TABLE.c.id)
-    .limit(1)
+    select(_TABLE).where(_TABLE.c.agent_id == bindparam("owner_id")).order_by(_TABLE.c.created_at, _TABLE.c.id).limit(1)
 )
 
 
@@ -129,9 +126,7 @@ def create_for_agent(agent_id: str, *, name: str | None, claim: Claim = NO_CLAIM
         # The lock on the agent's row serialises counting and naming its wallets, and freezing it.
         agent = identity.lock_agent(session, agent_id)
         if count(session, Wallet, Wallet.agent_id == agent_id) >= MAX_WALLETS_PER_AGENT:
-            raise LimitReached(
-                f"An agent can have at most {MAX_WALLETS_PER_AGENT} wallets; delete one first."
-            )
+            raise LimitReached(f"An agent can have at most {MAX_WALLETS_PER_AGENT} wallets; delete one first.")
         # The key of each deleted wallet is kept, and its addresses are read on every chain before it is purged.
         if custody.count_retired(session, agent_id, within=timedelta(days=1)) >= MAX_DELETED_PER_DAY:
             raise LimitReached(
@@ -177,9 +172,7 @@ def first_wallet(session: Session, agent_id: str) -> WalletView:
     row = _FIRST.one_or_none(session, {"owner_id": agent_id})
     if row is None:
         raise NotFound("This agent has no wallet.")
-    return replace(
-        _view(session, row, {}), spending_controls=spending_controls.find_controls(session, row.id)
-    )
+    return replace(_view(session, row, {}), spending_controls=spending_controls.find_controls(session, row.id))
 
 
 def agent_with_address(session: Session, address: str) -> str | None:
@@ -215,11 +208,7 @@ def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
 
 def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, WalletView]:
     """Return the first wallet of each agent that has one, without controls; one query."""
-    place = (
-        func.row_number()
-        .over(partition_by=Wallet.agent_id, order_by=(Wallet.created_at, Wallet.id))
-        .label("place")
-    )
+    place = func.row_number().over(partition_by=Wallet.agent_id, order_by=(Wallet.created_at, Wallet.id)).label("place")
     ranked = select(Wallet.id, place).where(Wallet.agent_id.in_(agent_ids)).subquery()
     firsts = select(Wallet).join(ranked, ranked.c.id == Wallet.id).where(ranked.c.place == 1)
     return {wallet.agent_id: _view(session, wallet, {}) for wallet in session.scalars(firsts)}
@@ -318,9 +307,7 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
 def _names_by_id(session: Session, agent_id: str) -> dict[str, str]:
     """Return the names of an agent's wallets by id, oldest first."""
     rows = session.execute(
-        select(Wallet.id, Wallet.name)
-        .where(Wallet.agent_id == agent_id)
-        .order_by(Wallet.created_at, Wallet.id)
+        select(Wallet.id, Wallet.name).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
     )
     return {row.id: row.name for row in rows}
 
@@ -336,9 +323,7 @@ def _of_agent(agent_id: str) -> Select[Wallet]:
     return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
 
 
-def _view(
-    session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]
-) -> WalletView:
+def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]) -> WalletView:
     _SEAL.verify(session, wallet)
     return WalletView(
         id=wallet.id,

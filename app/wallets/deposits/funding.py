@@ -38,9 +38,7 @@ from app.wallets.core.wallets import WalletView
 
 _log = structlog.get_logger(__name__)
 MAX_OPEN_PER_WALLET = 20
-_IS_OPEN = and_(
-    Transaction.type == TransactionType.FUNDING.value, Transaction.status == MovementStatus.PENDING.value
-)
+_IS_OPEN = and_(Transaction.type == TransactionType.FUNDING.value, Transaction.status == MovementStatus.PENDING.value)
 _ACTS = {"blacklisted": "blacklisted its address", "paused": "paused it", "frozen": "frozen its account"}
 
 
@@ -116,9 +114,7 @@ def _first_response(row: Transaction) -> FundingRequest:
         f"Send {amount} {amount.token.symbol} on {name} to {row.to_address}. "
         "The request is confirmed when the deposit has enough confirmations."
     )
-    return FundingRequest(
-        row.id, row.wallet_id, row.to_address, amount, name, MovementStatus.PENDING.value, message
-    )
+    return FundingRequest(row.id, row.wallet_id, row.to_address, amount, name, MovementStatus.PENDING.value, message)
 
 
 def fail_expired(now: datetime) -> int:
@@ -219,9 +215,7 @@ def _start_scanning(
         .values(chain=chain.value)
         .on_conflict_do_update(index_elements=[DepositCursor.chain], set_={"chain": chain.value})
     )
-    pending_wallets = (
-        select(Transaction.wallet_id).where(Transaction.chain == chain.value, _IS_OPEN).distinct()
-    )
+    pending_wallets = select(Transaction.wallet_id).where(Transaction.chain == chain.value, _IS_OPEN).distinct()
     if session.scalar(pending_wallets.limit(1)) is None:
         session.execute(
             update(DepositCursor)

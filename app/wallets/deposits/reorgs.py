@@ -123,9 +123,7 @@ def _reverse_wallet_deposits(
     reversed_ids = {entry.id for entry in reorged} | {entry.id for entry in later if entry.by_mark}
     retained_ids = {entry.id for entry in later} - reversed_ids
     session.execute(
-        update(FundingDeposit)
-        .where(FundingDeposit.id.in_(retained_ids))
-        .values(**resume, mark_revision=revision)
+        update(FundingDeposit).where(FundingDeposit.id.in_(retained_ids)).values(**resume, mark_revision=revision)
     )
     _delete_deposits(session, reversed_ids)
     _log.warning("deposits_reorganised", chain=name, wallet_id=wallet_id, deposits=len(reversed_ids))

@@ -59,9 +59,7 @@ class _ScanInput:
 def newest_open(name: ChainName) -> ScalarSelect[datetime | None]:
     """Return when the newest expected deposit was requested, or the newest that is not final was found; else None."""
     requested = select(Transaction.created_at.label("at")).where(_is_open_request(name))
-    found = select(FundingDeposit.found_at).where(
-        FundingDeposit.chain == name.value, FundingDeposit.final.is_(False)
-    )
+    found = select(FundingDeposit.found_at).where(FundingDeposit.chain == name.value, FundingDeposit.final.is_(False))
     opened = requested.union_all(found).subquery()
     return select(func.max(opened.c.at)).scalar_subquery()
 
@@ -117,9 +115,7 @@ def _load_scan_input(name: ChainName) -> _ScanInput:
         cursor_block = None
         if cursor is not None and cursor.block_number is not None:
             cursor_block = BlockRef(cursor.block_number, cursor.block_hash or "")
-        since = [row.block_number for row in wallets] + (
-            [] if cursor_block is None else [cursor_block.number]
-        )
+        since = [row.block_number for row in wallets] + ([] if cursor_block is None else [cursor_block.number])
         wallet_ids = [row.id for row in wallets]
         own = _own_transactions(session, name, wallet_ids, since=min(since, default=0))
         expected_arrivals = bridge_arrivals.expected_tokens(session, name, wallet_ids)
@@ -180,9 +176,7 @@ def _own_transactions(
 def _store_scan(session: Session, name: ChainName, scan_input: _ScanInput, result: DepositScan) -> int:
     """Store a scan. Raises: _ConcurrentScanError."""
     credited_addresses = {deposit.address for deposit in result.deposits}
-    reorgs.lock_wallets(
-        session, (scan_input.wallets_by_address[address].id for address in credited_addresses)
-    )
+    reorgs.lock_wallets(session, (scan_input.wallets_by_address[address].id for address in credited_addresses))
     _advance_cursor(session, name, scan_input.cursor, result.cursor)
     at = result.cursor or scan_input.cursor
     changed = {
@@ -193,9 +187,7 @@ def _store_scan(session: Session, name: ChainName, scan_input: _ScanInput, resul
     # Wallets that were deleted, or restarted scanning, since the scan keep their state.
     unchanged = {
         address
-        for address in sorted(
-            credited_addresses | changed, key=lambda entry: scan_input.wallets_by_address[entry].id
-        )
+        for address in sorted(credited_addresses | changed, key=lambda entry: scan_input.wallets_by_address[entry].id)
         if _update_scan_state(
             session, name, scan_input.wallets_by_address[address], result.scan_states.get(address), at=at
         )
@@ -207,9 +199,7 @@ def _store_scan(session: Session, name: ChainName, scan_input: _ScanInput, resul
     )
 
 
-def _advance_cursor(
-    session: Session, name: ChainName, before: BlockRef | None, after: BlockRef | None
-) -> None:
+def _advance_cursor(session: Session, name: ChainName, before: BlockRef | None, after: BlockRef | None) -> None:
     """Lock the cursor and set it if it is unchanged. Raises: _ConcurrentScanError."""
     number, block_hash = (None, None) if before is None else (before.number, before.hash)
     to = after or before
@@ -287,9 +277,7 @@ def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, d
     session.add(row)
     session.flush()
     _allocate(session, row)
-    _log.info(
-        "deposit_found", chain=name, wallet_id=row.wallet_id, currency=row.currency, tx_hash=row.tx_hash
-    )
+    _log.info("deposit_found", chain=name, wallet_id=row.wallet_id, currency=row.currency, tx_hash=row.tx_hash)
     return True
 
 
@@ -313,14 +301,10 @@ def _allocate(session: Session, deposit: FundingDeposit) -> None:
             return
         # Summed here: SQLite stores units as text, which its SUM would convert to a float.
         allocated_units = sum(
-            session.scalars(
-                select(FundingAllocation.units).where(FundingAllocation.transaction_id == request.id)
-            )
+            session.scalars(select(FundingAllocation.units).where(FundingAllocation.transaction_id == request.id))
         )
         allocation_units = min(remaining_units, request.amount_units - allocated_units)
-        session.add(
-            FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=allocation_units)
-        )
+        session.add(FundingAllocation(deposit_id=deposit.id, transaction_id=request.id, units=allocation_units))
         session.flush()
         remaining_units -= allocation_units
         if allocated_units + allocation_units == request.amount_units:

@@ -80,9 +80,7 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
     return replace(movement, gas_fee_units=plan.payment.amount.units)
 
 
-def buy(
-    movement: Movement, shortages: Sequence[PortError], *, since: datetime, wait_seconds: Decimal | None
-) -> None:
+def buy(movement: Movement, shortages: Sequence[PortError], *, since: datetime, wait_seconds: Decimal | None) -> None:
     """Buy what a movement of USDC lacks of native tokens, and wait up to `wait_seconds` until the wallet has it.
 
     The details of a shortage are the missing and the required amount, and the chain if it is not the movement's. What

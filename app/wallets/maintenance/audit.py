@@ -107,9 +107,7 @@ def _with_allocated_units(
     session: Session, statement: Select[*tuple[Any, ...]]
 ) -> Iterator[tuple[Row[*tuple[Any, ...]], int]]:
     """Return each row with the sum of its allocations, summed here because SQLite stores units as text."""
-    rows: Iterable[Row[*tuple[Any, ...]]] = session.execute(
-        statement.execution_options(yield_per=_ROWS_PER_FETCH)
-    )
+    rows: Iterable[Row[*tuple[Any, ...]]] = session.execute(statement.execution_options(yield_per=_ROWS_PER_FETCH))
     for _, rows_of_one in groupby(rows, key=lambda row: row.id):
         group = list(rows_of_one)
         yield group[0], sum(row.units or 0 for row in group)

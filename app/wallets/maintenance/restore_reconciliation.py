@@ -104,9 +104,7 @@ def recent_nonce_gaps(chain: Chain) -> list[NonceGap]:
     if chain.name.family is not Family.EVM:
         return []
     with read_only_unit() as session:
-        newest = (
-            select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT).subquery()
-        )
+        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT).subquery()
         found = session.execute(
             select(Wallet.id, Wallet.agent_id, Wallet.evm_address)
             .join(Transaction, Transaction.wallet_id == Wallet.id)
@@ -126,9 +124,7 @@ def unknown_spends(chain: Chain) -> Iterator[UnknownSpend]:
         outcomes = chain.outcomes([each.query for each in passed_nonce])
         for movement in passed_nonce:
             if not _has_landed(outcomes, movement):
-                sent = chain.transaction_at_nonce(
-                    movement.sender, movement.nonce or 0, expected=movement.attempt()
-                )
+                sent = chain.transaction_at_nonce(movement.sender, movement.nonce or 0, expected=movement.attempt())
                 # In a running service it may land or be replaced concurrently.
                 if sent is None:
                     is_known = _has_landed(chain.outcomes([movement.query]), movement)
@@ -159,9 +155,7 @@ def adopt_onchain_tx(spend: UnknownSpend, *, on_reopened: Callable[[Session, str
         if (
             purpose is AttemptPurpose.PAYMENT
             and row is not None
-            and settlement.reopen_from(
-                session, row, MovementStatus.FAILED, reason=StatusReason.FOUND_ON_CHAIN
-            )
+            and settlement.reopen_from(session, row, MovementStatus.FAILED, reason=StatusReason.FOUND_ON_CHAIN)
         ):
             on_reopened(session, movement.id)
         locked = session.execute(
@@ -221,9 +215,7 @@ def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMoveme
 
 def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
     """Return whether bytes are recorded now."""
-    known = select(SignedAttempt.id).where(
-        SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash
-    )
+    known = select(SignedAttempt.id).where(SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash)
     return session.scalar(known) is not None
 
 
@@ -233,9 +225,7 @@ def _nonce_gaps(chain: Chain, wallets: Sequence[Row[str, str, str]]) -> Iterator
     used = chain.transaction_counts(addresses)
     with read_only_unit() as session:
         rows = session.execute(
-            select(Nonce.address, Nonce.next_nonce).where(
-                Nonce.chain == chain.name.value, Nonce.address.in_(addresses)
-            )
+            select(Nonce.address, Nonce.next_nonce).where(Nonce.chain == chain.name.value, Nonce.address.in_(addresses))
         )
         allocated = {row.address: row.next_nonce for row in rows}
     for wallet_id, agent_id, address in wallets:

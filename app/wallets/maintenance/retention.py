@@ -61,8 +61,6 @@ def _prune_queries(before: datetime, limit: int) -> int:
             .where(in_list(session, TransactionEvent.transaction_id, ids))
             .execution_options(synchronize_session=False)
         )
-        counts = [
-            {"id": each, "transaction_count": -count} for each, count in sorted(Counter(deleted).items())
-        ]
+        counts = [{"id": each, "transaction_count": -count} for each, count in sorted(Counter(deleted).items())]
         add_amounts(session, table_of(Wallet), ["id"], counts)
     return len(old)

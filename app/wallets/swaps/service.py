@@ -83,18 +83,14 @@ def send(
     try:
         movement, offer, minimum = _bounded_offer(wallet, order)
     except PortError as error:
-        raise pipeline.record_failed(
-            _unpriced(wallet, order), error.reason, error.details, claim=claim
-        ) from None
+        raise pipeline.record_failed(_unpriced(wallet, order), error.reason, error.details, claim=claim) from None
     pipeline.assert_allowed(movement)
     exchange = _exchange(order)
 
     def draft(signer: Signer | None) -> TransactionDraft:
         return exchange.draft(offer, minimum_units=minimum.units, signer=signer)
 
-    def sign(
-        session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None
-    ) -> SignedTransaction:
+    def sign(session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None) -> SignedTransaction:
         return exchange.sign(
             drafted,
             signer,
@@ -135,9 +131,7 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
         raise PriceUnavailable(
             "No current price is known for these tokens, so offers cannot be checked; try again shortly."
         )
-    request = SwapRequest(
-        wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps
-    )
+    request = SwapRequest(wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps)
     try:
         offer = state.ports.swap_exchanges[order.chain].quote(request)
     except Unreachable as error:

@@ -85,9 +85,7 @@ def record(
     assert_affordable(session, movement, funds)
     transaction = pipeline.new_transaction(transaction_id, movement)
     signed = sign(transaction_id)
-    lifecycle.record_authorization(
-        session, transaction, reference=signed.reference, raw=signed.raw, terms=signed.terms
-    )
+    lifecycle.record_authorization(session, transaction, reference=signed.reference, raw=signed.raw, terms=signed.terms)
     claim.bind(session, transaction_id)
     return history.view_of(session, transaction)
 
@@ -110,10 +108,6 @@ def wait(view: TransactionView, *, wait_seconds: Decimal | None, account_id: str
     """Wait up to `wait_seconds` for the outcome of a pending payment, and return its present state."""
     if view.status == MovementStatus.PENDING:
         signed = stored(view.id)
-        query = TransactionQuery(
-            view.id, view.from_address or "", None, (signed.reference,), terms=signed.terms
-        )
-        outcome_polling.wait_for_outcome(
-            ChainName(view.chain), query, seconds=wait_seconds, account_id=account_id
-        )
+        query = TransactionQuery(view.id, view.from_address or "", None, (signed.reference,), terms=signed.terms)
+        outcome_polling.wait_for_outcome(ChainName(view.chain), query, seconds=wait_seconds, account_id=account_id)
     return history.current_view(view.id)

@@ -65,9 +65,7 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     try:
         reported = chain.outcomes([*(m.query for m in pending), *(m.query for m in decided if m.lacks_fee)])
         is_head_needed = any(
-            _may_be_stuck(m, now)
-            for m in pending
-            if reported.get(m.id, _WAITING).status is TransactionStatus.WAITING
+            _may_be_stuck(m, now) for m in pending if reported.get(m.id, _WAITING).status is TransactionStatus.WAITING
         )
         head = chain.head() if is_head_needed else None
         orphaned, safe = chain.orphaned_blocks(blocks) if blocks else (frozenset[BlockRef](), 0)
@@ -82,17 +80,13 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     # Batched work goes first; what is done one by one shares the rest of the time.
     _schedule_recheck(undecided, now)
     rebroadcast = _rebroadcast_stale(chain, waiting, now)
-    reopened = _recheck_decided(
-        decided, outcomes, orphaned, safe_height=safe, deadline=started + seconds * second // 2
-    )
+    reopened = _recheck_decided(decided, outcomes, orphaned, safe_height=safe, deadline=started + seconds * second // 2)
     settled = _process_each(
         ended,
         lambda m: _settle_or_retry(chain, m, outcomes[m.id]),
         deadline=started + seconds * second * 3 // 4,
     )
-    replaced = (
-        _replace_stuck(chain, waiting, head, deadline=started + seconds * second) if head is not None else 0
-    )
+    replaced = _replace_stuck(chain, waiting, head, deadline=started + seconds * second) if head is not None else 0
     done = ConfirmationPass(len(due), settled, reopened, rebroadcast, replaced)
     _log.info("confirmation_pass", chain=name, **asdict(done))
     return done
@@ -124,9 +118,7 @@ def settle_landed(name: ChainName, sender: str) -> None:
             settlement.settle(movement.query, outcome)
 
 
-def _process_each(
-    movements: Iterable[OpenMovement], action: Callable[[OpenMovement], bool], *, deadline: int
-) -> int:
+def _process_each(movements: Iterable[OpenMovement], action: Callable[[OpenMovement], bool], *, deadline: int) -> int:
     """Apply an action to movements one by one until a monotonic deadline; return how often it succeeded.
 
     The first one is always processed. One that raises is checked again later.
@@ -220,8 +212,7 @@ def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datet
     stale = [
         movement
         for movement in waiting
-        if not movement.is_authorization
-        and (_may_be_unsent(movement, now) or _is_broadcast_stale(movement, now))
+        if not movement.is_authorization and (_may_be_unsent(movement, now) or _is_broadcast_stale(movement, now))
     ]
     stale.sort(key=lambda movement: (movement.latest.sent_at, movement.nonce or 0))
     del stale[_REBROADCASTS_PER_PASS:]
@@ -285,9 +276,7 @@ def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef
     unseen = [m.latest.id for m in waiting if m.latest.seen_at_block is None]
     if unseen:
         with unit_of_work() as session:
-            session.execute(
-                update(SignedAttempt).where(SignedAttempt.id.in_(unseen)).values(seen_at_block=head.number)
-            )
+            session.execute(update(SignedAttempt).where(SignedAttempt.id.in_(unseen)).values(seen_at_block=head.number))
     stuck_after = replacement.stuck_after_blocks(chain.name)
     overdue = [
         movement

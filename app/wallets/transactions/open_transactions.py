@@ -162,15 +162,10 @@ def _load(
 ) -> list[OpenMovement | UnreadableMovement]:
     with read_only_unit() as session:
         rows = session.scalars(
-            select(Transaction)
-            .where(Transaction.chain == chain.value, *conditions)
-            .order_by(*order)
-            .limit(limit)
+            select(Transaction).where(Transaction.chain == chain.value, *conditions).order_by(*order).limit(limit)
         ).all()
         attempts: dict[str, list[SignedBytes]] = {row.id: [] for row in rows}
-        signed = (
-            select(*_ATTEMPT).where(_ATTEMPTS.c.transaction_id.in_(list(attempts))).order_by(_ATTEMPTS.c.id)
-        )
+        signed = select(*_ATTEMPT).where(_ATTEMPTS.c.transaction_id.in_(list(attempts))).order_by(_ATTEMPTS.c.id)
         for attempt in session.execute(signed):
             attempts[attempt.transaction_id].append(attempt)
         return [_movement_or_unreadable(session, row, attempts[row.id]) for row in rows]
@@ -194,11 +189,7 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
     if not attempts:
         raise LookupError("no signed attempt")
     sender = row.from_address or ""
-    block = (
-        BlockRef(row.block_number, row.block_hash)
-        if row.block_number is not None and row.block_hash
-        else None
-    )
+    block = BlockRef(row.block_number, row.block_hash) if row.block_number is not None and row.block_hash else None
     return OpenMovement(
         id=row.id, wallet_id=row.wallet_id, chain=ChainName(row.chain), sender=sender,
         status=MovementStatus(row.status), nonce=row.nonce, checks=row.checks, block=block, fee_units=row.fee_units,

@@ -97,9 +97,7 @@ class OutcomePollers(dict[ChainName, OutcomePoller]):
     """The pollers of one process."""
 
 
-def wait_for_outcome(
-    chain: ChainName, query: TransactionQuery, *, seconds: Decimal | None, account_id: str
-) -> None:
+def wait_for_outcome(chain: ChainName, query: TransactionQuery, *, seconds: Decimal | None, account_id: str) -> None:
     """Wait for a movement's outcome, if the account gets a thread, and settle it once decided.
 
     Waits up to `seconds`, or as long as is usual for the chain.
@@ -109,8 +107,6 @@ def wait_for_outcome(
         return
     state = app_state()
     with state.threads.try_acquire(ResourceUse.OUTCOME, account_id) as has_permit:
-        outcome = (
-            state.part(OutcomePollers)[chain].wait(query, seconds=float(seconds)) if has_permit else None
-        )
+        outcome = state.part(OutcomePollers)[chain].wait(query, seconds=float(seconds)) if has_permit else None
     if outcome is not None:
         settlement.settle(query, outcome)

@@ -201,9 +201,7 @@ def execute(
     return view
 
 
-def record_failed(
-    movement: Movement, reason: str, details: Mapping[str, str], *, claim: Claim
-) -> ServiceError:
+def record_failed(movement: Movement, reason: str, details: Mapping[str, str], *, claim: Claim) -> ServiceError:
     """Record a movement that failed before signing, and return its error. Limits are checked first."""
     transaction = new_transaction(new_id(), movement)
     transaction.cost_nanos = 0
@@ -276,9 +274,7 @@ def _record_signed(
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
         assert_affordable(session, movement, draft)
         transaction = new_transaction(transaction_id, movement)
-        signed = lifecycle.record_signed(
-            session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce)
-        )
+        signed = lifecycle.record_signed(session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce))
         claim.bind(session, transaction_id)
         recorded = history.view_of(session, transaction)
         if on_recorded is not None:
@@ -319,9 +315,7 @@ def broadcast_and_wait(
         if refusal is None and wait_seconds is not None and wait_seconds <= 0:
             return recorded
         if settlement.may_land(refusal):
-            query = settlement.query_for(
-                recorded.id, recorded.from_address or "", signed, output_token=output_token
-            )
+            query = settlement.query_for(recorded.id, recorded.from_address or "", signed, output_token=output_token)
             outcome_polling.wait_for_outcome(chain.name, query, seconds=wait_seconds, account_id=account_id)
         return history.current_view(recorded.id)
     except Exception:

@@ -100,9 +100,7 @@ def final_status(session: Session, transaction_id: str) -> MovementStatus | None
     return None if outcome is None else outcome.status
 
 
-def failed_fee_units(
-    session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime
-) -> int:
+def failed_fee_units(session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime) -> int:
     """Return the network fees of a wallet's movements since an instant that a block contains without effect."""
     fees = select(Transaction.fee_units).where(
         Transaction.wallet_id == wallet_id,
@@ -116,9 +114,7 @@ def failed_fee_units(
     return sum(int(units or 0) for units in session.scalars(fees))
 
 
-def failed_hashes(
-    session: Session, agent_id: str, chain: ChainName, *, kind: str, since: datetime
-) -> list[str]:
+def failed_hashes(session: Session, agent_id: str, chain: ChainName, *, kind: str, since: datetime) -> list[str]:
     """Return all hashes of an agent's movements since an instant that finally failed."""
     rows = (
         select(SignedAttempt.tx_hash)

@@ -96,9 +96,7 @@ def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
         purpose, draft = drafted
         signer = custody.signer_of(movement.wallet_id)
     except (PortError, NotFound) as error:
-        _log.warning(
-            "replacement_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone")
-        )
+        _log.warning("replacement_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
         return False
     # A used nonce needs no replacement, and a nonce that is not reached yet cannot land.
     if draft.sequence != movement.nonce or not network_fees.is_within_cap(chain.name, draft.fee_units):
@@ -130,15 +128,11 @@ def _lock_newest(session: Session, movement: OpenMovement) -> Transaction | None
         .values(fee_cap_units=Transaction.fee_cap_units)
         .returning(Transaction)
     ).one_or_none()
-    newest = session.scalar(
-        select(func.max(SignedAttempt.id)).where(SignedAttempt.transaction_id == movement.id)
-    )
+    newest = session.scalar(select(func.max(SignedAttempt.id)).where(SignedAttempt.transaction_id == movement.id))
     return locked if newest == movement.latest.id else None
 
 
-def _draft_replacement(
-    chain: Chain, movement: OpenMovement
-) -> tuple[AttemptPurpose, TransactionDraft] | None:
+def _draft_replacement(chain: Chain, movement: OpenMovement) -> tuple[AttemptPurpose, TransactionDraft] | None:
     """Draft the movement at a higher fee, or its cancellation if it cannot succeed; None to wait.
 
     Raises: PortError.
@@ -164,10 +158,7 @@ def _draft_replacement(
 
 def _is_permanently_refused(chain: Chain, movement: OpenMovement) -> bool:
     """Return whether nodes still refuse the bytes permanently; a single refusal may have been an error."""
-    return (
-        movement.latest.refusal in _PERMANENT_REASONS
-        and _rebroadcast_refusal(chain, movement) in _PERMANENT_REASONS
-    )
+    return movement.latest.refusal in _PERMANENT_REASONS and _rebroadcast_refusal(chain, movement) in _PERMANENT_REASONS
 
 
 def _is_unaffordable(chain: Chain, movement: OpenMovement, refusal: Rejected) -> bool:

@@ -27,9 +27,7 @@ from app.wallets.core.models import SignedAttempt, Transaction
 
 _log = structlog.get_logger(__name__)
 _TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
-_TRANSACTION = PreparedRead(
-    select(*table_of(Transaction).c).where(Transaction.id == bindparam("of_transaction"))
-)
+_TRANSACTION = PreparedRead(select(*table_of(Transaction).c).where(Transaction.id == bindparam("of_transaction")))
 _ATTEMPTS = PreparedRead(
     select(SignedAttempt.tx_hash, SignedAttempt.purpose).where(
         SignedAttempt.transaction_id == bindparam("of_transaction")
@@ -55,8 +53,7 @@ def is_decided(outcome: TransactionOutcome, *, needed: int) -> bool:
 def is_landed(outcome: TransactionOutcome, *, needed: int) -> bool:
     """Return whether a movement is in the chain at the depth that is needed, executed or reverted."""
     return (
-        outcome.status in (TransactionStatus.SUCCEEDED, TransactionStatus.REVERTED)
-        and outcome.confirmations >= needed
+        outcome.status in (TransactionStatus.SUCCEEDED, TransactionStatus.REVERTED) and outcome.confirmations >= needed
     )
 
 
@@ -81,9 +78,7 @@ def settle(query: TransactionQuery, outcome: TransactionOutcome) -> bool:
         purpose = purposes.get(outcome.tx_hash or "")
         target, reason = _final_status(outcome, purpose, transaction)
         changes = _outcome_changes(transaction, outcome, target)
-        moved = move(
-            session, transaction_id, MovementStatus.PENDING, target, reason=reason, account=account, **changes
-        )
+        moved = move(session, transaction_id, MovementStatus.PENDING, target, reason=reason, account=account, **changes)
         if moved and transaction.bridge_id is not None:
             lifecycle.schedule_bridge_check(session, transaction.bridge_id)
         return moved
@@ -125,9 +120,7 @@ def reopen(transaction_id: str) -> bool:
         return reopen_from(session, transaction, source, reason=StatusReason.REORGANISED)
 
 
-def reopen_from(
-    session: Session, transaction: Transaction, source: MovementStatus, *, reason: StatusReason
-) -> bool:
+def reopen_from(session: Session, transaction: Transaction, source: MovementStatus, *, reason: StatusReason) -> bool:
     """Reopen a movement that has this status; return whether this call did it. Its account must be locked."""
     undone = ("block_number", "block_hash", "confirmed_at", "fee_units", "native_out_units", "output_units")
     changes: dict[str, Any] = {**dict.fromkeys(undone), "next_check_at": clock.now(), "checks": 0}
@@ -230,9 +223,7 @@ def _outcome_changes(
     return changes
 
 
-def _native_out(
-    transaction: _TransactionRow, outcome: TransactionOutcome, target: MovementStatus
-) -> int | None:
+def _native_out(transaction: _TransactionRow, outcome: TransactionOutcome, target: MovementStatus) -> int | None:
     """Return what a movement took from the sender's native balance, to distinguish it from deposits.
 
     None if unknown, and on chains without nonces, on which hashes identify deposits.
@@ -245,9 +236,7 @@ def _native_out(
     if target is not MovementStatus.CONFIRMED:
         return out
     symbol = native(ChainName(transaction.chain)).symbol
-    leaves_wallet = (
-        transaction.output_currency is not None or transaction.to_address != transaction.from_address
-    )
+    leaves_wallet = transaction.output_currency is not None or transaction.to_address != transaction.from_address
     if transaction.currency == symbol and leaves_wallet:
         out += transaction.amount_units
     if transaction.output_currency == symbol:

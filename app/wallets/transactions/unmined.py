@@ -19,9 +19,7 @@ _SINCE = bindparam("since", type_=BigInteger)
 
 def _unmined_where(condition: ColumnElement[bool]) -> PreparedRead:
     return PreparedRead(
-        select(
-            Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units, Transaction.status
-        ).where(
+        select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units, Transaction.status).where(
             Transaction.chain == bindparam("of_chain"),
             Transaction.from_address == bindparam("of_sender"),
             condition,

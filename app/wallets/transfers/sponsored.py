@@ -78,9 +78,7 @@ def execute(
         reported = without_gas if without_gas and error.reason == submissions.UNAVAILABLE else error
         raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
     chain, account_id = app_state().ports.chains[movement.chain], movement.wallet.agent_id
-    submitted = pipeline.broadcast_and_wait(
-        chain, submission, signed, wait_seconds=wait_seconds, account_id=account_id
-    )
+    submitted = pipeline.broadcast_and_wait(chain, submission, signed, wait_seconds=wait_seconds, account_id=account_id)
     if submitted.status == MovementStatus.PENDING:
         return history.current_view(recorded.id)
     # Another party may have submitted it first: then the submission failed, and the transfer did not.
@@ -131,9 +129,7 @@ def _record(
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
         _assert_affordable(session, priced, plan)
         now = int(clock.now().timestamp())
-        authorized = sponsor.authorize(
-            plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now
-        )
+        authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
         submission, signed = submissions.record(session, plan.submission(authorized), submitter)
         # Their signed bytes are part of the submission's.

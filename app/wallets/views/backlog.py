@@ -35,8 +35,7 @@ def pending(session: Session) -> list[Backlog]:
 def _count_by_age(session: Session, condition: ColumnElement[bool]) -> list[Backlog]:
     now = clock.now()
     counts = [
-        func.sum(case((Transaction.created_at <= now - timedelta(seconds=age), 1), else_=0))
-        for age in _AGES_SECONDS
+        func.sum(case((Transaction.created_at <= now - timedelta(seconds=age), 1), else_=0)) for age in _AGES_SECONDS
     ]
     rows = session.execute(
         select(Transaction.type, Transaction.chain, func.min(Transaction.created_at), *counts)

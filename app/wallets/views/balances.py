@@ -48,8 +48,7 @@ def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[Chai
     ports, readers = state.ports, state.balance_readers
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     futures = {
-        name: readers[name].submit(chain.balances, wallet.address_on(name))
-        for name, chain in ports.chains.items()
+        name: readers[name].submit(chain.balances, wallet.address_on(name)) for name, chain in ports.chains.items()
     }
     prices = {token: ports.prices.nanos_per_token(token) for name in futures for token in tokens(name)}
     balances_by_chain: dict[ChainName, Balances] = {}
@@ -73,6 +72,4 @@ def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExe
 
     They start on demand, so that a server may fork before.
     """
-    return {
-        name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}") for name in chains
-    }
+    return {name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}") for name in chains}

@@ -178,9 +178,7 @@ def _view(
         minimum_output_amount=_output(row, row.output_minimum_units),
         gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
         previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
-        explorer_url=None
-        if row.chain == PERPDEX_CHAIN
-        else bridge_views.explorer_url(row.chain, row.tx_hash),
+        explorer_url=None if row.chain == PERPDEX_CHAIN else bridge_views.explorer_url(row.chain, row.tx_hash),
         events=events,
         bridge=bridge,
     )

@@ -63,9 +63,7 @@ def example_tools(gateway: Gateway) -> None:
 
 
 def example_structured_output(gateway: Gateway) -> None:
-    answer = client_of(gateway).messages.parse(
-        model=MODEL, max_tokens=100, messages=MESSAGES, output_format=Event
-    )
+    answer = client_of(gateway).messages.parse(model=MODEL, max_tokens=100, messages=MESSAGES, output_format=Event)
     assert answer.parsed_output == Event(name="Fair", day="Friday")
 
 

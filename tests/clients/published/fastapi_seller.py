@@ -28,9 +28,7 @@ async def report() -> dict[str, str]:
 
 
 option = PaymentOption(scheme="exact", pay_to=payee, price="$0.01", network=network)
-app.add_middleware(
-    PaymentMiddlewareASGI, routes={"GET /report": RouteConfig(accepts=[option])}, server=server
-)
+app.add_middleware(PaymentMiddlewareASGI, routes={"GET /report": RouteConfig(accepts=[option])}, server=server)
 with socket.create_server(("127.0.0.1", 0)) as listening:
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     sys.stdout.write(json.dumps({"url": url, "version": version("x402")}) + "\n")

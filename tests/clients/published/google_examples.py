@@ -21,9 +21,7 @@ class Event(BaseModel):
 
 @cache
 def client_of(gateway: Gateway, key: str = "") -> genai.Client:
-    return genai.Client(
-        api_key=key or gateway.key, http_options=types.HttpOptions(base_url=gateway.base("gemini"))
-    )
+    return genai.Client(api_key=key or gateway.key, http_options=types.HttpOptions(base_url=gateway.base("gemini")))
 
 
 def example_generate_content(gateway: Gateway) -> None:

@@ -23,9 +23,7 @@ def get_weather(city: str) -> str:
 
 
 def model_of(gateway: Gateway, **more: object) -> ChatOpenAI:
-    return ChatOpenAI(
-        model="gpt-5", base_url=gateway.base("openai"), api_key=gateway.key, max_retries=0, **more
-    )
+    return ChatOpenAI(model="gpt-5", base_url=gateway.base("openai"), api_key=gateway.key, max_retries=0, **more)
 
 
 def example_invoke(gateway: Gateway) -> None:

@@ -35,9 +35,7 @@ def example_completion_of_five_providers(gateway: Gateway) -> None:
 
 def example_stream_of_five_providers(gateway: Gateway) -> None:
     for model, provider in MODELS.items():
-        chunks = litellm.completion(
-            model=model, messages=MESSAGES, stream=True, **connection(gateway, provider)
-        )
+        chunks = litellm.completion(model=model, messages=MESSAGES, stream=True, **connection(gateway, provider))
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         assert text == "Hello there", model
 
@@ -51,16 +49,12 @@ def example_tools(gateway: Gateway) -> None:
         },
     }
     for model in ("openai/gpt-5", "anthropic/claude-sonnet-4-6", "gemini/gemini-2.5-flash"):
-        answer = litellm.completion(
-            model=model, messages=MESSAGES, tools=[tool], **connection(gateway, MODELS[model])
-        )
+        answer = litellm.completion(model=model, messages=MESSAGES, tools=[tool], **connection(gateway, MODELS[model]))
         assert answer.choices[0].message.tool_calls[0].function.name == "get_weather", model
 
 
 def example_embedding(gateway: Gateway) -> None:
-    answer = litellm.embedding(
-        model="openai/text-embedding-3-small", input=["a"], **connection(gateway, "openai")
-    )
+    answer = litellm.embedding(model="openai/text-embedding-3-small", input=["a"], **connection(gateway, "openai"))
     assert answer.data[0]["embedding"] == [0.5, -0.25]
 
 

@@ -14,9 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 PACKAGE = "mcp"
 
 
-def run(
-    gateway: Gateway, use: Callable[[Client], Awaitable[None]], *, key: bool = True, mode: str = "auto"
-) -> None:
+def run(gateway: Gateway, use: Callable[[Client], Awaitable[None]], *, key: bool = True, mode: str = "auto") -> None:
     async def connect() -> None:
         headers = {"Authorization": f"Bearer {gateway.key}"} if key else {}
         async with httpx2.AsyncClient(headers=headers, timeout=60) as http:

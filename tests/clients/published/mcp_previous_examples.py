@@ -46,9 +46,7 @@ def example_call_a_tool(gateway: Gateway) -> None:
 
 def example_refusal(gateway: Gateway) -> None:
     async def use(session: ClientSession) -> None:
-        result = await session.call_tool(
-            "get_controls", {"wallet_id": "00000000-0000-4000-8000-000000000000"}
-        )
+        result = await session.call_tool("get_controls", {"wallet_id": "00000000-0000-4000-8000-000000000000"})
         assert result.isError
         assert result.structuredContent["code"] == "NOT_FOUND"
 

@@ -64,16 +64,12 @@ def example_tools(gateway: Gateway) -> None:
     message = answer.choices[0].message
     assert message.tool_calls[0].function.arguments == '{"city": "Paris"}'
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 C"}
-    second = client.chat.completions.create(
-        model="gpt-5", messages=[*MESSAGES, message, result], tools=[WEATHER]
-    )
+    second = client.chat.completions.create(model="gpt-5", messages=[*MESSAGES, message, result], tools=[WEATHER])
     assert second.choices[0].message.content == "Hello there"
 
 
 def example_structured_output(gateway: Gateway) -> None:
-    answer = client_of(gateway).chat.completions.parse(
-        model="gpt-5", messages=MESSAGES, response_format=Event
-    )
+    answer = client_of(gateway).chat.completions.parse(model="gpt-5", messages=MESSAGES, response_format=Event)
     assert answer.choices[0].message.parsed == Event(name="Fair", day="Friday")
 
 
@@ -134,9 +130,7 @@ def example_moderation(gateway: Gateway) -> None:
 
 
 def example_image(gateway: Gateway) -> None:
-    answer = client_of(gateway).images.generate(
-        model="gpt-image-1", prompt="A cat", size="1024x1024", quality="low"
-    )
+    answer = client_of(gateway).images.generate(model="gpt-image-1", prompt="A cat", size="1024x1024", quality="low")
     assert answer.data[0].b64_json == "aGVsbG8="
 
 
@@ -155,9 +149,7 @@ def example_transcription(gateway: Gateway) -> None:
 
 
 def example_translation(gateway: Gateway) -> None:
-    answer = client_of(gateway).audio.translations.create(
-        model="whisper-1", file=("speech.wav", gateway.sound)
-    )
+    answer = client_of(gateway).audio.translations.create(model="whisper-1", file=("speech.wav", gateway.sound))
     assert answer.text == "Hello there"
 
 

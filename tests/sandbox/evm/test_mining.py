@@ -19,9 +19,7 @@ def height(node: EvmNode, tag: str = "latest") -> int:
 
 
 def upkeep_by_hand(node: EvmNode) -> BlockProducer:
-    return BlockProducer(
-        node._connected(), block_time=1, mining_lock=node.mining_lock, store=None, state_interval=1
-    )
+    return BlockProducer(node._connected(), block_time=1, mining_lock=node.mining_lock, store=None, state_interval=1)
 
 
 def test_a_transaction_does_not_wait_for_the_next_block_of_the_clock() -> None:

@@ -133,8 +133,6 @@ def test_a_dump_of_a_busy_chain_is_of_one_block(own_base_node: EvmNode, tmp_path
             transactions = sum(
                 transaction["to"] == recipient.lower()
                 for block in range(head(copy) + 1)
-                for transaction in copy.rpc("eth_getBlockByNumber", hex(block), WITH_TRANSACTIONS)[
-                    "transactions"
-                ]
+                for transaction in copy.rpc("eth_getBlockByNumber", hex(block), WITH_TRANSACTIONS)["transactions"]
             )
             assert balance(copy, recipient) == transactions > 0

@@ -76,9 +76,7 @@ def stock(base: str) -> dict[str, Any]:
     from cartridge.shop.models import DiscountCode, Product, ProductOption, ProductVariation  # noqa: PLC0415
     from django.contrib.sites.models import Site  # noqa: PLC0415
 
-    Site.objects.update_or_create(
-        pk=1, defaults={"domain": base.partition("//")[2], "name": "Loopback Supplies"}
-    )
+    Site.objects.update_or_create(pk=1, defaults={"domain": base.partition("//")[2], "name": "Loopback Supplies"})
     DiscountCode.objects.create(title="Spring", code="SPRING20", discount_percent=Decimal(20), active=True)
     for size in ("Small", "Large"):
         ProductOption.objects.create(type=1, name=size)

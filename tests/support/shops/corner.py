@@ -124,9 +124,7 @@ class Corner:
     def quote(self, session: Session, insured: Decimal = Decimal(0)) -> dict[str, Any]:
         odd = self.behaviour
         price = odd.price + odd.raises_price
-        goods = sum(
-            (price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items()
-        )
+        goods = sum((price if key == "pen-holder" else Decimal(740)) * count for key, count in session.cart.items())
         self.quoted = total = goods + odd.shipping + insured
         money = {
             "goods": f"{goods:.2f}",

@@ -118,14 +118,11 @@ class Foreign:
 
     def _frame(self, heading: str, body: str, visit: dict[str, str], *, step: int = -1) -> str:
         steps = "".join(
-            f"<li{' aria-current=step' if number == step else ''}>{name}</li>"
-            for number, name in enumerate(STEPS)
+            f"<li{' aria-current=step' if number == step else ''}>{name}</li>" for number, name in enumerate(STEPS)
         )
         shown = f"<ol>{steps}</ol>" if step >= 0 and self.wording.shows_steps else ""
         extra = self.wording.extra if step >= 0 else ""
-        sign_in = (
-            "<a href=/login>Tunnukset</a>" if self.wording.offers_sign_in and "user" not in visit else ""
-        )
+        sign_in = "<a href=/login>Tunnukset</a>" if self.wording.offers_sign_in and "user" not in visit else ""
         return (
             f"<!doctype html><html lang=fi><title>Kauppa</title>"
             f"<header><a href=/>Etusivu</a> <a href=/ostoskori>Kori {visit.get('maara', 0)}</a>{sign_in}"
@@ -203,8 +200,7 @@ class Foreign:
         return (
             f"<fieldset><legend>{title}</legend>"
             + "".join(
-                f"<label><input type=radio name={name} value={choice} required>{choice}</label>"
-                for choice in choices
+                f"<label><input type=radio name={name} value={choice} required>{choice}</label>" for choice in choices
             )
             + "</fieldset>"
         )
@@ -214,9 +210,7 @@ class Foreign:
         if self.wording.lists:
             options = "".join(f"<option>{delivery}</option>" for delivery in _DELIVERIES)
             inside = f"<label>Tapa <select name=toimitus required><option value=''>-</option>{options}</select></label>"
-        return self._frame(
-            "Toimitus", self._form(1, inside, self.wording.onward) + self._totals(visit), visit, step=1
-        )
+        return self._frame("Toimitus", self._form(1, inside, self.wording.onward) + self._totals(visit), visit, step=1)
 
     def _payment(self, visit: dict[str, str]) -> str:
         inside = self._choices("Maksu", "payment", _PAYMENTS)
@@ -226,9 +220,7 @@ class Foreign:
             "document.getElementById('kortti').hidden = choice.value !== 'Kortti'; });</script>"
         )
         totals = self._totals(visit) if self.wording.shows_total_at_payment else "<p>12.00 $</p>"
-        return self._frame(
-            "Maksu", self._form(2, inside, self.wording.onward) + totals + script, visit, step=2
-        )
+        return self._frame("Maksu", self._form(2, inside, self.wording.onward) + totals + script, visit, step=2)
 
     def _review(self, visit: dict[str, str]) -> str:
         who = html.escape(", ".join(visit.get(name, "") for name, _, _ in _FIELDS[1:]))

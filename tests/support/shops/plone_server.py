@@ -92,9 +92,7 @@ def make(root: Any, language: str) -> None:
     site = addPloneSite(root, "shop", setup_content=False, default_language=language, extension_ids=profiles)
     setSite(site)
     # Documents can be bought, as the package's own tests do it.
-    getUtility(IDexterityFTI, name="Document").behaviors += tuple(
-        f"bda.plone.shop.dx.{name}" for name in BEHAVIORS
-    )
+    getUtility(IDexterityFTI, name="Document").behaviors += tuple(f"bda.plone.shop.dx.{name}" for name in BEHAVIORS)
     for name, value in SETTINGS.items():
         plone.api.portal.set_registry_record(name, value)
     for permission in PERMISSIONS:

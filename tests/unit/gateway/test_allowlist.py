@@ -347,16 +347,12 @@ def test_a_body_is_refused_on_a_route_without_one() -> None:
 
 
 def test_a_form_is_parsed_where_a_route_accepts_one() -> None:
-    raw = form_of(
-        ("model", b"whisper-1"), ('file; filename="a b.mp3"', bytes(range(256))), ("include[]", b"logprobs")
-    )
+    raw = form_of(("model", b"whisper-1"), ('file; filename="a b.mp3"', bytes(range(256))), ("include[]", b"logprobs"))
     read = request_body.parse_body(BodyKind.FORM, raw, FORM)
     assert (read.is_form, read.parsed) == (True, {"model": "whisper-1", "include": ["logprobs"]})
     typed = form_of(MODEL).replace(b"\r\n\r\n", b'\r\nContent-Type: text/plain; charset="UTF-8"\r\n\r\n')
     assert request_body.parse_body(BodyKind.FORM, typed, FORM).parsed == {"model": "whisper-1"}
-    assert request_body.parse_body(BodyKind.EITHER, b'{"model":"m"}', "application/json").parsed == {
-        "model": "m"
-    }
+    assert request_body.parse_body(BodyKind.EITHER, b'{"model":"m"}', "application/json").parsed == {"model": "m"}
     with pytest.raises(InvalidInput):
         request_body.parse_body(BodyKind.JSON, raw, FORM)
     with pytest.raises(InvalidInput, match="multipart/form-data"):

@@ -43,9 +43,7 @@ def charged(
         parts = [(name, str(value).encode()) for name, value in asked.items()]
         body, content_type = form_of(*parts, ('file; filename="a.wav"', wav(1))), FORM
     params = read_request(dialect, "POST", path, body=body, content_type=content_type)
-    answer = ResponseReader(
-        params, status=200, content_type="text/event-stream" if events else "application/json"
-    )
+    answer = ResponseReader(params, status=200, content_type="text/event-stream" if events else "application/json")
     if events:
         for event in reported:
             answer.feed(b"data: " + json.dumps(event).encode() + b"\n\n")
@@ -349,9 +347,7 @@ def usage(tokens_in: int, tokens_out: int, **more: Any) -> dict[str, Any]:
             {},
             {
                 "text": "A sentence.",
-                "usage": usage(
-                    14, 101, type="tokens", input_token_details={"text_tokens": 10, "audio_tokens": 4}
-                ),
+                "usage": usage(14, 101, type="tokens", input_token_details={"text_tokens": 10, "audio_tokens": 4}),
             },
             10 * 2_500 + 4 * 6_000 + 101 * 10_000,
         ),
@@ -502,9 +498,7 @@ def grounded(*queries: str) -> dict[str, Any]:
         (
             "gemini-2.5-flash",
             {"service_tier": "flex"},
-            metadata(
-                promptTokenCount=1_000, candidatesTokenCount=100, totalTokenCount=1_100, serviceTier="FLEX"
-            ),
+            metadata(promptTokenCount=1_000, candidatesTokenCount=100, totalTokenCount=1_100, serviceTier="FLEX"),
             (1_000 * 300 + 100 * 2_500) // 2,
         ),
         # Google also reports the tier in a header; without it in the body, the requested tier counts.
@@ -550,9 +544,7 @@ def test_gemini(model: str, asked: Any, reported: Any, nanos: int) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["service_tier", "serviceTier"])
-def test_an_unconfirmed_discount_is_not_given(
-    dialect: Dialect, path: str, model: str, nanos: int, name: str
-) -> None:
+def test_an_unconfirmed_discount_is_not_given(dialect: Dialect, path: str, model: str, nanos: int, name: str) -> None:
     counts = {"prompt_tokens": 1_000, "completion_tokens": 100, "total_tokens": 1_100}
     assert charged(dialect, path, {"model": model, name: "flex"}, {"model": model, "usage": counts}) == nanos
 
@@ -641,9 +633,7 @@ def test_the_operators_price_takes_precedence() -> None:
     assert charged(Dialect.OPENAI, "images/generations", pictures, {}, rule) == 3 * 60_000_000
 
 
-@pytest.mark.parametrize(
-    "models", ["o5", {"o5": {}}, {"o5": "1"}, {"o5": {"input": "1"}}, {"o5": {"usd": 0.1}}]
-)
+@pytest.mark.parametrize("models", ["o5", {"o5": {}}, {"o5": "1"}, {"o5": {"input": "1"}}, {"o5": {"usd": 0.1}}])
 def test_an_invalid_price_of_a_model_is_refused(models: Any) -> None:
     with pytest.raises(ValueError, match="models"):
         PriceRow.model_validate({"type": "tokens", "table": "openai", "models": models}).rule()

@@ -306,22 +306,14 @@ PICTURE = base64.b64encode(b"\x89PNG" + bytes(600_000)).decode()
             "chat/completions",
             {
                 "messages": [
-                    {
-                        "content": [
-                            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
-                        ]
-                    }
+                    {"content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}]}
                 ]
             },
         ),
         (
             Dialect.OPENAI,
             "responses",
-            {
-                "input": [
-                    {"content": [{"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}]}
-                ]
-            },
+            {"input": [{"content": [{"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}]}]},
         ),
         (
             Dialect.ANTHROPIC,
@@ -415,8 +407,6 @@ def test_a_form_with_a_recording_names_its_model() -> None:
 
 
 def test_images_requested_by_a_form_are_counted() -> None:
-    form = form_of(
-        ("model", b"gpt-image-1"), ("n", b"3"), ('image[]; filename="a.png"', b"x"), ("prompt", b"cat")
-    )
+    form = form_of(("model", b"gpt-image-1"), ("n", b"3"), ('image[]; filename="a.png"', b"x"), ("prompt", b"cat"))
     params = read_request(Dialect.OPENAI, "POST", "images/edits", body=form, content_type=FORM)
     assert (params.candidates, params.tokens_out) == (3, 3 * 6_240)

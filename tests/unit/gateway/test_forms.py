@@ -13,9 +13,7 @@ FILE = 'Content-Disposition: form-data; name="file"; filename="a.wav"'
 SOUND = b"RIFF\x00\xff"
 
 
-def form(
-    *parts: tuple[str, bytes], boundary: str = "b", before: bytes = b"", after: bytes = b"\r\n"
-) -> bytes:
+def form(*parts: tuple[str, bytes], boundary: str = "b", before: bytes = b"", after: bytes = b"\r\n") -> bytes:
     written = [f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n" for head, content in parts]
     return before + b"".join(written) + f"--{boundary}--".encode() + after
 

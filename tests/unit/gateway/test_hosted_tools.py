@@ -74,11 +74,7 @@ FUNCTION_OF_TEST = {"name": "f", "parameters": {"type": "object"}}
         (Dialect.OPENAI, {"tools": [{"type": "shell"}]}),
         (
             Dialect.OPENAI,
-            {
-                "tools": [
-                    {"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}}
-                ]
-            },
+            {"tools": [{"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}}]},
         ),
         (
             Dialect.OPENAI,
@@ -86,11 +82,7 @@ FUNCTION_OF_TEST = {"name": "f", "parameters": {"type": "object"}}
         ),
         (
             Dialect.OPENAI,
-            {
-                "tools": [
-                    {"type": "shell", "environment": {**CONTAINER, "network_policy": {"type": "allowlist"}}}
-                ]
-            },
+            {"tools": [{"type": "shell", "environment": {**CONTAINER, "network_policy": {"type": "allowlist"}}}]},
         ),
         # Tools added within a conversation or a namespace.
         (Dialect.OPENAI, {"input": [{"type": "additional_tools", "tools": [{"type": "file_search"}]}]}),
@@ -220,9 +212,7 @@ def test_a_single_object_is_read_as_google_reads_it() -> None:
 def test_a_refusal_lists_the_available_tools() -> None:
     with pytest.raises(RouteNotAllowed) as refusal:
         call(Dialect.OPENAI, {"tools": [{"type": "file_search"}]})
-    assert {"function", "custom", "mcp", "web_search", "code_interpreter"} <= set(
-        refusal.value.details["allowed"]
-    )
+    assert {"function", "custom", "mcp", "web_search", "code_interpreter"} <= set(refusal.value.details["allowed"])
     assert "web_search" in refusal.value.message
 
 
@@ -325,9 +315,7 @@ def test_max_tool_calls_limits_the_searches() -> None:
     assert call(Dialect.OPENAI, {**tools, "max_tool_calls": 2}).searches == 2
     assert call(Dialect.OPENAI, {**tools, "max_tool_calls": 40}).searches == 40
     assert call(Dialect.GEMINI, {"model": "gemini-2.5-flash", "tools": [{"googleSearch": {}}]}).searches == 1
-    assert (
-        call(Dialect.GEMINI, {"model": "gemini-3.5-flash", "tools": [{"google_search": {}}]}).searches == 10
-    )
+    assert call(Dialect.GEMINI, {"model": "gemini-3.5-flash", "tools": [{"google_search": {}}]}).searches == 10
 
 
 USAGE = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
@@ -335,9 +323,7 @@ TOKENS = 100 * 1_250 + 10 * 10_000
 
 
 @pytest.mark.parametrize("memory", ["1g", "64g"])
-@pytest.mark.parametrize(
-    "output", [[], [{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c"}]]
-)
+@pytest.mark.parametrize("output", [[], [{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c"}]])
 def test_a_container_is_charged_even_if_unused(memory: str, output: list[Any]) -> None:
     tool = {"type": "code_interpreter", "container": {"type": "auto", "memory_limit": memory}}
     params = call(Dialect.OPENAI, {"model": "gpt-5", "tools": [tool]})
@@ -444,9 +430,7 @@ def test_code_execution_is_charged_an_hour_where_it_was_used() -> None:
     used = [{"type": "server_tool_use", "id": "srvtoolu_1", "name": "bash_code_execution", "input": {}}]
     tokens = 100 * 2_000 + 10 * 10_000
     assert charged(params, {"model": "claude-sonnet-5", "content": [], "usage": usage}) == tokens
-    assert (
-        charged(params, {"model": "claude-sonnet-5", "content": used, "usage": usage}) == tokens + 50_000_000
-    )
+    assert charged(params, {"model": "claude-sonnet-5", "content": used, "usage": usage}) == tokens + 50_000_000
 
 
 def test_grounding_with_maps_is_charged_per_prompt() -> None:

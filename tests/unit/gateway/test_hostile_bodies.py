@@ -80,8 +80,7 @@ def test_a_body_is_priced_within_bounds_or_refused(
 
 
 _REFUSED = tuple(
-    FieldRule.parse(text)
-    for text in ("previous_response_id", "file_id", "source{}", "url=^gs:", "tools=file")
+    FieldRule.parse(text) for text in ("previous_response_id", "file_id", "source{}", "url=^gs:", "tools=file")
 )
 
 

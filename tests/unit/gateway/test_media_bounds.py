@@ -123,14 +123,10 @@ def held(slug: str, path: str, asked: Any, *, file: bytes | None = None) -> int:
     return rule.quote(PricedRequest(AT, path, params=params)).worst_case.cost_nanos
 
 
-def charged(
-    slug: str, path: str, asked: Any, answer: Any, *, file: bytes | None = None, status: int = 200
-) -> int:
+def charged(slug: str, path: str, asked: Any, answer: Any, *, file: bytes | None = None, status: int = 200) -> int:
     params, rule = read(slug, path, asked, file=file)
     is_text = isinstance(answer, str)
-    opened = ResponseReader(
-        params, status=status, content_type="text/plain" if is_text else "application/json"
-    )
+    opened = ResponseReader(params, status=status, content_type="text/plain" if is_text else "application/json")
     opened.feed(answer.encode() if is_text else json.dumps(answer).encode())
     opened.flush()
     return rule.settle(params, opened.finish(), AT).cost_nanos
@@ -293,9 +289,7 @@ def test_a_recording_of_unknown_duration_is_refused_if_the_response_does_not_rep
 
 
 def test_a_recording_of_unknown_duration_is_held_at_six_kilobits_a_second() -> None:
-    assert (
-        held("openai", "audio/transcriptions", {"model": "whisper-1"}, file=b"fLaC" + bytes(749_996)) == 10**8
-    )
+    assert held("openai", "audio/transcriptions", {"model": "whisper-1"}, file=b"fLaC" + bytes(749_996)) == 10**8
 
 
 def test_a_transcription_without_a_file_is_refused() -> None:
@@ -376,9 +370,7 @@ def test_a_search_costs_what_the_response_reports(slug: str, answer: Any, nanos:
         ("audio/speech", {"model": "tts-1-hd", "input": "a" * 200_000}, {"input": "shorter"}),
     ],
 )
-def test_a_call_above_the_maximum_is_refused_with_hints(
-    path: str, asked: Any, fields: dict[str, str]
-) -> None:
+def test_a_call_above_the_maximum_is_refused_with_hints(path: str, asked: Any, fields: dict[str, str]) -> None:
     params, rule = read("openai", path, asked)
     quote = rule.quote(PricedRequest(AT, path, params=params))
     with pytest.raises(InvalidInput) as refused:
@@ -420,12 +412,8 @@ def jpeg(width: int, height: int) -> bytes:
         ("gemini-3.5-flash", b"", "low", 1_120),
     ],
 )
-def test_an_input_image_is_held_at_its_maximum(
-    model: str, picture: bytes, detail: str | None, tokens: int
-) -> None:
-    shown = images.input_image_tokens(
-        model, "data:image/png;base64," + base64.b64encode(picture).decode(), detail
-    )
+def test_an_input_image_is_held_at_its_maximum(model: str, picture: bytes, detail: str | None, tokens: int) -> None:
+    shown = images.input_image_tokens(model, "data:image/png;base64," + base64.b64encode(picture).decode(), detail)
     assert tokens <= shown
     if model.startswith("gpt-6"):
         assert shown <= 1.3 * tokens

@@ -54,15 +54,10 @@ def test_a_routing_suffix_costs_what_the_model_costs(name: str, plain: str) -> N
 def test_other_suffixes_and_other_providers_do_not_get_the_price_of_the_plain_name() -> None:
     for name in ("openai/gpt-4o-mini:tomorrow", "openai/gpt-4o-mini:nitro:tomorrow", "openrouter/auto"):
         assert priced(OPENROUTER, name)[1] > 100 * priced(OPENROUTER, "openai/gpt-4o-mini")[1]
-    assert (
-        priced(TokenPrices("openai"), "gpt-4o-mini:nitro")[1]
-        > priced(TokenPrices("openai"), "gpt-4o-mini")[1]
-    )
+    assert priced(TokenPrices("openai"), "gpt-4o-mini:nitro")[1] > priced(TokenPrices("openai"), "gpt-4o-mini")[1]
 
 
-@pytest.mark.parametrize(
-    "model", ["openai/gpt-5:online", "openai/gpt-5:online:nitro", "openai/gpt-5:nitro:ONLINE"]
-)
+@pytest.mark.parametrize("model", ["openai/gpt-5:online", "openai/gpt-5:online:nitro", "openai/gpt-5:nitro:ONLINE"])
 def test_the_online_suffix_holds_searches_like_the_web_plugin(model: str) -> None:
     def call(**body: Any) -> CostParams:
         raw = json.dumps({"max_tokens": 9, **body}).encode()
@@ -70,8 +65,7 @@ def test_the_online_suffix_holds_searches_like_the_web_plugin(model: str) -> Non
 
     plugin = call(model="openai/gpt-5", plugins=[{"id": "web"}])
     held = [
-        OPENROUTER.quote(PricedRequest(AT, params=each)).worst_case.cost_nanos
-        for each in (plugin, call(model=model))
+        OPENROUTER.quote(PricedRequest(AT, params=each)).worst_case.cost_nanos for each in (plugin, call(model=model))
     ]
     assert held[0] > 10 * 1_000_000
     assert abs(held[0] - held[1]) < 100_000

@@ -152,10 +152,7 @@ def test_the_hold_covers_each_model_that_may_answer() -> None:
     assert announced.output_bound(announced.minimum_nanos) == 256
     for model in models:
         alone = params._replace(model=model, alternatives=(), tokens_out=256)
-        assert (
-            rule.quote(PricedRequest(at=clock.now(), params=alone)).worst_case.cost_nanos
-            <= announced.minimum_nanos
-        )
+        assert rule.quote(PricedRequest(at=clock.now(), params=alone)).worst_case.cost_nanos <= announced.minimum_nanos
     # The context window of the first allows 8 191 tokens, the second writes 128 000.
     models = ("openai/gpt-4", "openai/gpt-5")
     params = params_of("openrouter", json.dumps({"models": models}).encode())
@@ -231,9 +228,7 @@ def max_written(params: CostParams, body: Mapping[str, Any]) -> int:
     place = body
     if params.surface is Surface.GENERATE:
         place = body.get("generationConfig") or body.get("generation_config") or {}
-    stated = [
-        place[name] for name in injection.OUTPUT_LIMIT_FIELDS[params.surface] if place.get(name) is not None
-    ]
+    stated = [place[name] for name in injection.OUTPUT_LIMIT_FIELDS[params.surface] if place.get(name) is not None]
     return max(map(int, stated)) if stated and all(map(int, stated)) else UNBOUNDED
 
 
@@ -246,9 +241,7 @@ def answer_of(params: CostParams, model: str, tokens_in: int, tokens_out: int) -
     names = ("prompt_tokens", "completion_tokens")
     if params.surface in {Surface.RESPONSES, Surface.MESSAGES}:
         names = ("input_tokens", "output_tokens")
-    return json.dumps(
-        {"model": model, "usage": dict(zip(names, (tokens_in, tokens_out), strict=True))}
-    ).encode()
+    return json.dumps({"model": model, "usage": dict(zip(names, (tokens_in, tokens_out), strict=True))}).encode()
 
 
 def read_answer(params: CostParams, head: Head, answer: bytes) -> UsageReading:
@@ -266,9 +259,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Draw a call: a surface, its model, and limits in one or several of its fields."""
     kind = draw(st.sampled_from(sorted(PATHS)))
     params = params_of(kind, b"{}")
-    bounds = {
-        name: draw(COUNTS) for name in injection.OUTPUT_LIMIT_FIELDS[params.surface] if draw(st.booleans())
-    }
+    bounds = {name: draw(COUNTS) for name in injection.OUTPUT_LIMIT_FIELDS[params.surface] if draw(st.booleans())}
     text: dict[str, Any] = {"messages": [{"content": "x" * draw(st.integers(0, 4000))}]}
     if kind == "gemini":
         config = {"candidateCount": draw(st.integers(1, 3)), **bounds}

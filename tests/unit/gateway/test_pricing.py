@@ -127,10 +127,7 @@ def test_a_more_expensive_tier_costs_its_price() -> None:
     dear = OPENAI.settle(chat(), answered(chat(), {**recorded.CHAT, "service_tier": "priority"}), AT)
     assert dear.cost_nanos == 2 * plain.cost_nanos
     asked = quote(OPENAI, chat(tokens_in=10, tokens_out=10, tier="priority"))
-    assert (
-        asked.worst_case.cost_nanos
-        == 2 * quote(OPENAI, chat(tokens_in=10, tokens_out=10)).worst_case.cost_nanos
-    )
+    assert asked.worst_case.cost_nanos == 2 * quote(OPENAI, chat(tokens_in=10, tokens_out=10)).worst_case.cost_nanos
 
 
 MODELS = [
@@ -236,9 +233,7 @@ def test_no_call_costs_more_than_its_quote(
         reasoning=part(tokens_out),
         searches=part(searches),
     )
-    reading = UsageReading(
-        usage=used, is_complete=True, model=model.id, tier=data.draw(st.sampled_from([None, tier]))
-    )
+    reading = UsageReading(usage=used, is_complete=True, model=model.id, tier=data.draw(st.sampled_from([None, tier])))
     cost = rule.settle(params, reading, AT)
     assert 0 <= cost.cost_nanos <= announced.worst_case.cost_nanos
     assert announced.minimum_nanos <= announced.worst_case.cost_nanos
@@ -296,9 +291,7 @@ def test_the_affordable_output_is_the_most_that_fits(
     assert worst(fitting + 1) > available_nanos - 1
 
 
-@pytest.mark.parametrize(
-    ("factor", "cached"), [("0.5", "10"), ("1", "10"), ("1.1", "11"), ("2", "20")], ids=str
-)
+@pytest.mark.parametrize(("factor", "cached"), [("0.5", "10"), ("1", "10"), ("1.1", "11"), ("2", "20")], ids=str)
 def test_a_surcharge_applies_to_cached_tokens_and_a_discount_does_not(factor: str, cached: str) -> None:
     listed = price_table.Rates(input=Decimal(100), cache_read=Decimal(10), search=Decimal(5))
     scaled = rates._scale_rates(listed, Decimal(factor))
@@ -449,9 +442,7 @@ def test_an_unreadable_response_costs_the_hold() -> None:
 
 
 def test_an_image_without_usage_costs_its_configured_price() -> None:
-    params = read_request(
-        Dialect.OPENAI, "POST", "images/generations", body=b'{"model":"dall-e-3","prompt":"x","n":2}'
-    )
+    params = read_request(Dialect.OPENAI, "POST", "images/generations", body=b'{"model":"dall-e-3","prompt":"x","n":2}')
     prices = place("openai", "POST", "images/generations").match.route.rule
     assert isinstance(prices, TokenPrices)
     assert quote(prices, params).worst_case.cost_nanos == 240_000_000
@@ -481,9 +472,7 @@ def test_speech_of_an_unknown_model_costs_at_least_the_highest_price() -> None:
 
 def test_tokens_of_what_is_sold_by_the_hour_are_not_free() -> None:
     reading = UsageReading(usage=Usage(100, 10), is_complete=True, model="whisper-1")
-    assert OPENAI.settle(chat(surface=Surface.OPAQUE), reading, AT) == MeteredUsage(
-        750_000, 100, 10, "fallback"
-    )
+    assert OPENAI.settle(chat(surface=Surface.OPAQUE), reading, AT) == MeteredUsage(750_000, 100, 10, "fallback")
 
 
 def test_a_recording_costs_its_seconds_rounded_up() -> None:
@@ -541,9 +530,7 @@ def test_a_fraction_of_a_nano_dollar_is_rounded_up_once() -> None:
     assert rates is not None
     each = rates.rates(AT, 3).input
     assert each is not None
-    cost = OPENROUTER.settle(
-        chat(model="openai/gpt-oss-20b"), UsageReading(usage=Usage(3, 0), is_complete=True), AT
-    )
+    cost = OPENROUTER.settle(chat(model="openai/gpt-oss-20b"), UsageReading(usage=Usage(3, 0), is_complete=True), AT)
     assert cost.cost_nanos == int((3 * each).to_integral_value(rounding=ROUND_CEILING))
 
 
@@ -656,9 +643,7 @@ def test_the_price_table_is_the_bundled_one() -> None:
 
 
 def test_long_prompts_never_cost_less_where_prices_rise() -> None:
-    known = [
-        found for table, model in MODELS if (found := price_table.find_model(table, model.id)) is not None
-    ]
+    known = [found for table, model in MODELS if (found := price_table.find_model(table, model.id)) is not None]
     assert len(known) > len(MODELS) * 9 // 10
     for found in known:
         for tokens in (0, 128_001, 200_001, 272_001, 10**6):

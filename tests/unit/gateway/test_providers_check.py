@@ -59,9 +59,7 @@ def test_an_allowed_route_that_the_document_lacks_is_an_error(app: Flask, tmp_pa
     assert found.output.splitlines()[:-1] == ["? POST findSimilar", "? POST answer"]
 
 
-@pytest.mark.parametrize(
-    "text", ["[", "[]", "paths: 5", "\x00", "{'a': {", "a: !!python/object/apply:os.getcwd []"]
-)
+@pytest.mark.parametrize("text", ["[", "[]", "paths: 5", "\x00", "{'a': {", "a: !!python/object/apply:os.getcwd []"])
 def test_a_file_that_is_not_an_openapi_document_is_refused(app: Flask, tmp_path: Path, text: str) -> None:
     file = tmp_path / "document"
     file.write_text(text)
@@ -92,9 +90,7 @@ def test_an_unknown_provider_is_refused(app: Flask, tmp_path: Path) -> None:
         ("coingecko", "https://api.coingecko.com/api/v3", "/coins/{id}/ohlc/range", "get"),
     ],
 )
-def test_a_path_is_read_below_the_base_of_its_provider(
-    slug: str, server: str, path: str, method: str
-) -> None:
+def test_a_path_is_read_below_the_base_of_its_provider(slug: str, server: str, path: str, method: str) -> None:
     document: dict[str, Any] = {"servers": [{"url": server}], "paths": {path: {method: {}}}}
     refused, absent = providers_cli.compare_routes(table().find(slug), document)
     # A placeholder does not match the alternatives in the table.

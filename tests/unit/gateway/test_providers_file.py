@@ -21,9 +21,7 @@ def row(tmp_path: Path, slug: str, text: str) -> Provider:
 
 
 def test_a_wide_route_does_not_override_the_prices_of_narrower_ones(tmp_path: Path) -> None:
-    openai = row(
-        tmp_path, "openai", '[providers.openai.routes]\n"POST {path**}" = "0.001"\n"POST {a}" = "0.002"\n'
-    )
+    openai = row(tmp_path, "openai", '[providers.openai.routes]\n"POST {path**}" = "0.001"\n"POST {a}" = "0.002"\n')
     assert openai.match("POST", "chat/completions").route.text == "POST chat/completions"
     assert openai.match("POST", "responses").route.text == "POST responses"
     assert openai.match("POST", "fine_tuning/jobs").route.rule == FixedPrice(1_000_000)

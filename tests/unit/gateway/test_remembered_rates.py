@@ -46,9 +46,7 @@ def _switches(constraint: Any) -> list[datetime]:
 
 
 def _steps(model: ModelInfo) -> set[int]:
-    listed = (
-        [model.prices] if isinstance(model.prices, ModelPrice) else [each.prices for each in model.prices]
-    )
+    listed = [model.prices] if isinstance(model.prices, ModelPrice) else [each.prices for each in model.prices]
     listed += [variant.prices for variant in model.price_variants or ()]
     prices = [price for each in listed for price in vars(each).values()]
     return {tier.start for price in prices if isinstance(price, TieredPrices) for tier in price.tiers}
@@ -83,8 +81,7 @@ def test_rates_change_exactly_above_each_size_of_prompt() -> None:
 
 def test_books_of_one_table_keep_their_own_prices() -> None:
     cheap, dear = (
-        TokenPrices("openai", models={"gpt-5*": Rates(input=Decimal(each), output=Decimal(each))})
-        for each in (1, 2)
+        TokenPrices("openai", models={"gpt-5*": Rates(input=Decimal(each), output=Decimal(each))}) for each in (1, 2)
     )
     for book, each in ((cheap, 1), (dear, 2), (cheap, 1)):
         found, source = book.rates_for("gpt-5-mini", _AT, 10)

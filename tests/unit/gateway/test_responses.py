@@ -32,9 +32,7 @@ def pieces(whole: bytes, cuts: list[int]) -> list[bytes]:
     return [whole[a:b] for a, b in zip([0, *at], [*at, len(whole)], strict=True)]
 
 
-def read(
-    answer: ResponseReader, chunks: list[bytes], *, is_broken: bool = False
-) -> tuple[bytes, UsageReading]:
+def read(answer: ResponseReader, chunks: list[bytes], *, is_broken: bool = False) -> tuple[bytes, UsageReading]:
     passed = b"".join(answer.feed(chunk) for chunk in chunks)
     if not is_broken:
         passed += answer.flush()
@@ -150,9 +148,7 @@ def test_no_response_makes_reading_fail_or_yields_a_negative_count(
 ) -> None:
     call = params(surface, dialect, usage_injected=streamed)
     body = recorded.data(reported) if streamed else json.dumps(reported).encode()
-    _, reading = read(
-        ResponseReader(call, status=200, content_type=SSE if streamed else "application/json"), [body]
-    )
+    _, reading = read(ResponseReader(call, status=200, content_type=SSE if streamed else "application/json"), [body])
     if reading.usage is not None:
         counts = [getattr(reading.usage, name) or 0 for name in Usage._fields]
         assert all(isinstance(count, int) and 0 <= count <= 10**15 for count in counts)
@@ -164,9 +160,7 @@ PLAIN: list[tuple[CostParams, Any, Usage]] = [
     (
         params(Surface.MESSAGES, Dialect.ANTHROPIC),
         recorded.MESSAGE,
-        Usage(
-            7100, 400, cache_read=5000, cache_write=2000, cache_write_5m=1500, cache_write_1h=500, searches=2
-        ),
+        Usage(7100, 400, cache_read=5000, cache_write=2000, cache_write_5m=1500, cache_write_1h=500, searches=2),
     ),
     (
         params(Surface.GENERATE, Dialect.GEMINI, is_streamed=False),
@@ -230,9 +224,7 @@ def test_usage_is_read_in_every_content_encoding(
         "raw": raw.compress(text) + raw.flush(),
     }
     content_encoding = "deflate" if encoding == "raw" else encoding
-    answer = ResponseReader(
-        call, status=200, content_type="application/json", content_encoding=content_encoding
-    )
+    answer = ResponseReader(call, status=200, content_type="application/json", content_encoding=content_encoding)
     sent = wire.get(encoding or "", text)
     passed, reading = read(answer, pieces(sent, list(range(0, 10_000, 7))))
     assert passed == sent
@@ -274,9 +266,7 @@ def test_the_end_of_a_large_response_is_read() -> None:
     said = 'it said {"usage": {"prompt_tokens": 1}} ' * 10
     content = "x" * (MAX_BUFFERED_BYTES + 1) + said
     odd = {'a"usage': {"prompt_tokens": 2}, "said": said}
-    body = json.dumps(
-        {"choices": [{"message": {"content": content}}], "usage": recorded.CHAT_USAGE, "odd": odd}
-    )
+    body = json.dumps({"choices": [{"message": {"content": content}}], "usage": recorded.CHAT_USAGE, "odd": odd})
     answer = ResponseReader(params(Surface.CHAT), status=200, content_type="application/json")
     wire = body.encode()
     passed, reading = read(answer, [wire[at : at + 65536] for at in range(0, len(wire), 65536)])
@@ -285,9 +275,7 @@ def test_the_end_of_a_large_response_is_read() -> None:
     assert reading.is_complete
 
 
-@pytest.mark.parametrize(
-    "order", ["usage tool_usage tools", "tool_usage tools usage", "tools usage tool_usage"]
-)
+@pytest.mark.parametrize("order", ["usage tool_usage tools", "tool_usage tools usage", "tools usage tool_usage"])
 def test_client_tools_cannot_forge_the_end_of_a_large_response(order: str) -> None:
     # Responses repeat the tools of the request; their schemas may use any names.
     forged = {
@@ -351,9 +339,7 @@ def test_a_stream_interrupted_after_its_count_is_complete() -> None:
 def test_an_error_inside_a_stream_is_detected() -> None:
     for frame in (
         recorded.named({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
-        recorded.data(
-            {"error": {"code": 502, "message": "x"}, "choices": [{"delta": {}, "finish_reason": "error"}]}
-        ),
+        recorded.data({"error": {"code": 502, "message": "x"}, "choices": [{"delta": {}, "finish_reason": "error"}]}),
     ):
         answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
         passed, reading = read(answer, [frame])
@@ -366,9 +352,7 @@ def test_a_last_event_without_its_blank_line_is_read_and_relayed() -> None:
     _, reading = read(ResponseReader(params(Surface.CHAT), status=200, content_type=SSE), [whole])
     assert reading.usage is not None
     partial = b'data: {"choices":[{"del'
-    passed, _ = read(
-        ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE), [partial]
-    )
+    passed, _ = read(ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE), [partial])
     assert passed == partial
 
 

@@ -100,9 +100,7 @@ MCP = {"type": "mcp", "server_url": "https://mcp.example", "server_label": "m"}
         (Dialect.GEMINI, generate("gemini-2.5-pro"), {"tools": [{"googleSearch": {}}]}, {}, 1),
     ],
 )
-def test_the_hold_covers_all_searches(
-    dialect: Dialect, path: str, asked: Any, sent: Any, searches: int
-) -> None:
+def test_the_hold_covers_all_searches(dialect: Dialect, path: str, asked: Any, sent: Any, searches: int) -> None:
     params = call(dialect, path, asked)
     assert json.loads(params.body) == asked | sent
     assert params.searches == searches
@@ -159,9 +157,7 @@ def bounded(dialect: Dialect, path: str, asked: Any, nanos: int) -> tuple[CallQu
         (Dialect.ANTHROPIC, MESSAGES, {"model": "claude-haiku-4-5", "max_tokens": 9, "tools": [ADVISOR]}, ("tools", 0)),
     ],
 )  # fmt: skip
-def test_the_largest_limit_that_fits_is_added(
-    dialect: Dialect, path: str, asked: Any, place: Any, nanos: int
-) -> None:
+def test_the_largest_limit_that_fits_is_added(dialect: Dialect, path: str, asked: Any, place: Any, nanos: int) -> None:
     found, sent = bounded(dialect, path, asked, nanos)
     assert found.params is not None
     name = "max_uses" if place else "max_tool_calls"
@@ -302,9 +298,7 @@ def test_a_file_at_a_url_above_the_maximum_of_one_call_is_refused_with_the_reaso
 
 
 def test_a_cache_requested_with_escapes_is_held() -> None:
-    body = (
-        b'{"model":"claude-haiku-4-5","max_tokens":9,"\\u0063ache_control":{"type":"ephemeral","ttl":"1h"}}'
-    )
+    body = b'{"model":"claude-haiku-4-5","max_tokens":9,"\\u0063ache_control":{"type":"ephemeral","ttl":"1h"}}'
     plain = call(Dialect.ANTHROPIC, MESSAGES, {"model": "claude-haiku-4-5", "max_tokens": 9})
     escaped = read_request(Dialect.ANTHROPIC, "POST", MESSAGES, body=body)
     # Cache writes for an hour: twice the input's price. In any region: 1.1 times.
@@ -339,9 +333,7 @@ def test_images_and_audio_from_gemini_cost_their_own_price(
         "totalTokenCount": 10 + written,
     }
     if details is not None:
-        usage["candidatesTokensDetails"] = [
-            {"modality": kind, "tokenCount": count} for kind, count in details
-        ]
+        usage["candidatesTokensDetails"] = [{"modality": kind, "tokenCount": count} for kind, count in details]
     answer = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": usage, "modelVersion": model}
     assert settled(params, answer) == nanos
     assert quote(params).worst_case.cost_nanos >= nanos
@@ -359,9 +351,7 @@ def test_audio_costs_its_price_if_the_response_does_not_divide_its_input() -> No
 
 
 def test_images_through_openrouter_are_held_at_the_price_of_their_maker() -> None:
-    params = call(
-        Dialect.OPENROUTER, CHAT, {"model": "google/gemini-3-pro-image-preview", "max_tokens": 1_120}
-    )
+    params = call(Dialect.OPENROUTER, CHAT, {"model": "google/gemini-3-pro-image-preview", "max_tokens": 1_120})
     assert quote(params).worst_case.cost_nanos >= 1_120 * 120_000
 
 

@@ -47,9 +47,7 @@ def chat_error(**more: Any) -> dict[str, Any]:
     return {"error": {"code": "server_error", "message": "The provider disconnected"}, **more}
 
 
-PICTURE = {
-    "choices": [{"index": 0, "delta": {"images": [{"image_url": {"url": f"data:image/png;base64,{HUGE}"}}]}}]
-}
+PICTURE = {"choices": [{"index": 0, "delta": {"images": [{"image_url": {"url": f"data:image/png;base64,{HUGE}"}}]}}]}
 STREAMS = [
     Stream(Surface.CHAT, Dialect.OPENAI, "gpt-5", lambda end: recorded.chat_stream(end, asked=True), PICTURE, chat_error()),
     Stream(Surface.CHAT, Dialect.GROQ, "openai/gpt-oss-20b", recorded.groq_stream, PICTURE, chat_error()),
@@ -89,9 +87,9 @@ def params(stream: Stream, **more: Any) -> CostParams:
 
 def read(call: CostParams, chunks: list[bytes], kind: str = SSE, *, is_broken: bool = False) -> UsageReading:
     reader = ResponseReader(call, status=200, content_type=kind)
-    assert b"".join(
-        [*(reader.feed(chunk) for chunk in chunks), b"" if is_broken else reader.flush()]
-    ) == b"".join(chunks)
+    assert b"".join([*(reader.feed(chunk) for chunk in chunks), b"" if is_broken else reader.flush()]) == b"".join(
+        chunks
+    )
     return reader.finish(is_broken=is_broken)
 
 
@@ -120,9 +118,7 @@ def without_usage(event: bytes, zero: bool) -> bytes:
     def changed(value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
             return {
-                key: changed(each, key)
-                for key, each in value.items()
-                if zero or key not in {"usage", "usageMetadata"}
+                key: changed(each, key) for key, each in value.items() if zero or key not in {"usage", "usageMetadata"}
             }
         if isinstance(value, list):
             return [changed(each) for each in value]
@@ -132,9 +128,7 @@ def without_usage(event: bytes, zero: bool) -> bytes:
     head, mark, body = event.partition(b"data: {")
     if not mark:
         return event
-    return (
-        head + b"data: " + json.dumps(changed(json.loads(b"{" + body)), ensure_ascii=False).encode() + b"\n\n"
-    )
+    return head + b"data: " + json.dumps(changed(json.loads(b"{" + body)), ensure_ascii=False).encode() + b"\n\n"
 
 
 @settings(max_examples=50)
@@ -300,9 +294,7 @@ def emptied(value: Any) -> Any:
 
 
 @given(VALUES, st.lists(st.integers(0, 10_000), max_size=20), st.booleans())
-def test_abridging_in_any_pieces_keeps_all_but_long_strings(
-    value: Any, cuts: list[int], is_ascii: bool
-) -> None:
+def test_abridging_in_any_pieces_keeps_all_but_long_strings(value: Any, cuts: list[int], is_ascii: bool) -> None:
     whole = json.dumps(value, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
     ends = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
     abridged = AbridgedJson()
@@ -336,12 +328,7 @@ def test_no_large_part_hides_the_usage(large: dict[str, Any], is_last: bool) -> 
 
 
 def test_hostile_depth_hides_no_usage() -> None:
-    body = (
-        b'{"a":{"b":'
-        + b"[" * 5_000_000
-        + b"]" * 5_000_000
-        + b'},"usage":{"prompt_tokens":7,"completion_tokens":9}}'
-    )
+    body = b'{"a":{"b":' + b"[" * 5_000_000 + b"]" * 5_000_000 + b'},"usage":{"prompt_tokens":7,"completion_tokens":9}}'
     reading = read(CostParams(Surface.CHAT, Dialect.OPENAI, model="m"), in_pieces(body), "application/json")
     assert reading.usage is not None
     assert reading.usage.tokens_in == 7
@@ -388,9 +375,7 @@ OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": 
         (Dialect.OPENAI, Surface.CHAT, b"<html><body>502 Bad Gateway</body></html>"),
     ],
 )  # fmt: skip
-def test_a_stream_that_fails_before_any_content_costs_nothing(
-    dialect: Dialect, surface: Surface, sent: bytes
-) -> None:
+def test_a_stream_that_fails_before_any_content_costs_nothing(dialect: Dialect, surface: Surface, sent: bytes) -> None:
     stream = next(each for each in STREAMS if (each.dialect, each.surface) == (dialect, surface))
     for cut in (1, 7, len(sent) or 1):
         chunks = [sent[at : at + cut] for at in range(0, len(sent), cut)]
@@ -429,9 +414,7 @@ def test_words_without_usage_cost_their_tokens_and_not_their_framing() -> None:
     sent = [stream_of(*words, done), b"data: [DONE]\n\n"]
     assert cost(call, read(call, sent)) == 30 * 150 + 125 * 600
     # The same as a plain response, with usage of zero, or without its content type.
-    plain = {
-        "choices": [{"message": {"role": "assistant", "content": "word " * 100}, "finish_reason": "stop"}]
-    }
+    plain = {"choices": [{"message": {"role": "assistant", "content": "word " * 100}, "finish_reason": "stop"}]}
     assert cost(call, read(call, [json.dumps(plain).encode()], "application/json")) == 30 * 150 + 125 * 600
     zero = {**plain, "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
     assert cost(call, read(call, [json.dumps(zero).encode()], "application/json")) == 30 * 150 + 125 * 600
@@ -456,9 +439,7 @@ def test_words_without_usage_cost_their_tokens_and_not_their_framing() -> None:
         (Surface.TRANSCRIPTION, Dialect.OPENAI, {"type": "transcript.text.delta", "delta": "abcd"}, 4),
     ],
 )  # fmt: skip
-def test_only_what_the_model_wrote_is_content(
-    surface: Surface, dialect: Dialect, event: Any, size: int
-) -> None:
+def test_only_what_the_model_wrote_is_content(surface: Surface, dialect: Dialect, event: Any, size: int) -> None:
     call = CostParams(surface, dialect, model="m", is_streamed=True)
     assert read(call, [recorded.data(event)]).streamed_bytes == size
 
@@ -510,9 +491,7 @@ def test_an_audio_prompt_costs_its_modalities() -> None:
         {"inlineData": {"mimeType": "audio/wav", "data": base64.b64encode(b"x" * 999).decode()}},
     ]
     path = "v1beta/models/gemini-2.5-flash:generateContent"
-    call = read_request(
-        Dialect.GEMINI, "POST", path, body=json.dumps({"contents": [{"parts": parts}]}).encode()
-    )
+    call = read_request(Dialect.GEMINI, "POST", path, body=json.dumps({"contents": [{"parts": parts}]}).encode())
 
     def charged(**counts: Any) -> int:
         body = {
@@ -542,7 +521,4 @@ def test_an_audio_prompt_costs_its_modalities() -> None:
     assert charged() == 110 * 1_000
     assert charged(promptTokensDetails=rows(TEXT=60)) == 60 * 300 + 50 * 1_000
     # Results of tools are text.
-    assert (
-        charged(promptTokensDetails=rows(TEXT=10, AUDIO=100), toolUsePromptTokenCount=7)
-        == 17 * 300 + 100 * 1_000
-    )
+    assert charged(promptTokensDetails=rows(TEXT=10, AUDIO=100), toolUsePromptTokenCount=7) == 17 * 300 + 100 * 1_000

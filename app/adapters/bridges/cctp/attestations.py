@@ -81,10 +81,7 @@ class AttestationClient:
     def request_reattestation(self, nonce: bytes) -> None:
         """Request a new attestation of an expired message. Raises: Unreachable."""
         response = self._http.post(f"{self._url}/v2/reattest/0x{nonce.hex()}", b"{}")
-        if (
-            response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            or response.status == HTTPStatus.TOO_MANY_REQUESTS
-        ):
+        if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Unreachable("attestation_service")
 
 
@@ -123,9 +120,7 @@ def _parse_messages(body: Any) -> BurnAttestation | None:
         return None
     entry = listed[0]
     is_complete = entry.get("status") == _COMPLETE
-    delay, state, forward_hash = (
-        entry.get(name) for name in ("delayReason", "forwardState", "forwardTxHash")
-    )
+    delay, state, forward_hash = (entry.get(name) for name in ("delayReason", "forwardState", "forwardTxHash"))
     return BurnAttestation(
         message=_hex_bytes(entry["message"]) if is_complete else None,
         attestation=_hex_bytes(entry["attestation"]) if is_complete else None,

@@ -79,9 +79,7 @@ class CctpBridge:
         """
         refusal = self._destination.receiving_refusal(request.recipient, USDC)
         if refusal is not None:
-            raise Rejected(
-                "recipient_blocked", details={"chain": self._destination.name.value, "usdc_is": refusal}
-            )
+            raise Rejected("recipient_blocked", details={"chain": self._destination.name.value, "usdc_is": refusal})
         try:
             fees = self._attestations.fees(
                 DOMAINS[self._source.name],
@@ -198,9 +196,7 @@ class CctpBridge:
             BridgePhase.ARRIVED, proof=proof, arrival=replace(arrival, payment_part=message.nonce.hex())
         )
 
-    def _reattestation_progress(
-        self, message: CctpMessage, attested: BurnAttestation | None
-    ) -> BridgeProgress:
+    def _reattestation_progress(self, message: CctpMessage, attested: BurnAttestation | None) -> BridgeProgress:
         """Request a new attestation and drop the old message, so that the next poll stores the new one."""
         if attested is None or attested.message is None or attested.message == message.raw:
             self._attestations.request_reattestation(message.nonce)

@@ -1,4 +1,4 @@
-"""What the parts of CCTP on both families of chains have in common."""
+"""Values and errors of CCTP on both families of chains."""
 
 from __future__ import annotations
 

@@ -11,9 +11,7 @@ from types import MappingProxyType
 
 from app.core.chains import ChainName
 
-DOMAINS: Mapping[ChainName, int] = MappingProxyType(
-    {ChainName.ETHEREUM: 0, ChainName.SOLANA: 5, ChainName.BASE: 6}
-)
+DOMAINS: Mapping[ChainName, int] = MappingProxyType({ChainName.ETHEREUM: 0, ChainName.SOLANA: 5, ChainName.BASE: 6})
 SOLANA_TRANSMITTER = "CCTPV2Sm4AdWt5296sk4P66VBZ7bEhcARwFaaS9YPbeC"
 SOLANA_MESSENGER = "CCTPV2vPZJS2u2BBsUoscuikbYjnpFmbFsvVuJdgUMQe"
 

@@ -18,9 +18,7 @@ from app.ports.chain import TransactionDraft, TransferIntent
 
 _APPROVE = Function("approve(address,uint256)")
 _BURN = Function("depositForBurn(uint256,uint32,bytes32,address,bytes32,uint256,uint32)")
-_BURN_WITH_HOOK = Function(
-    "depositForBurnWithHook(uint256,uint32,bytes32,address,bytes32,uint256,uint32,bytes)"
-)
+_BURN_WITH_HOOK = Function("depositForBurnWithHook(uint256,uint32,bytes32,address,bytes32,uint256,uint32,bytes)")
 _RECEIVE = Function("receiveMessage(bytes,bytes)")
 
 _APPROVE_GAS = 80_000
@@ -75,9 +73,7 @@ class EvmCctpChain:
             or effects.allowance_units != 0
         ):
             raise simulation.unsafe(effects, amount_units=request.amount.units, max_fee_units=max_fee_units)
-        return BridgeStep(BridgeLegKind.APPROVE, self.name, first), BridgeStep(
-            BridgeLegKind.SOURCE, self.name, second
-        )
+        return BridgeStep(BridgeLegKind.APPROVE, self.name, first), BridgeStep(BridgeLegKind.SOURCE, self.name, second)
 
     def assert_can_mint(self, owner: str) -> None:
         """Check that the owner could pay for a mint now. Raises: Rejected("insufficient_gas"), Unreachable."""
@@ -97,16 +93,12 @@ class EvmCctpChain:
     def is_minted(self, message: CctpMessage) -> bool:
         return self._chain.rpc.ask(evm_mints.nonce_used_call(self._deployment.transmitter, message))
 
-    def find_mint(
-        self, message: CctpMessage, *, hint: str | None, since: int
-    ) -> BridgeArrival | MintNotFound:
+    def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
         """Find the transaction that minted a message with a used nonce, which proves that some message was received."""
         search = evm_mints.MintSearch(self._deployment.transmitter, message, since)
         return search.run(self._chain.rpc, hint=hint)
 
-    def _draft_mint_call(
-        self, owner: str, message: bytes, attestation: bytes, *, simulates: bool
-    ) -> TransactionDraft:
+    def _draft_mint_call(self, owner: str, message: bytes, attestation: bytes, *, simulates: bool) -> TransactionDraft:
         transmitter = self._deployment.transmitter
         target = CallTarget(transmitter, 0, _RECEIVE.encode(message, attestation))
         no_amount = TransferIntent(owner, transmitter, TokenAmount(0, USDC))

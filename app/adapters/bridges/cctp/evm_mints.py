@@ -19,9 +19,7 @@ from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.bridges import BridgeArrival
 
 _USED_NONCES = Function("usedNonces(bytes32)", returns="(uint256)")
-_RECEIVED_EVENT = ContractEvent(
-    "MessageReceived(address indexed,uint32,bytes32 indexed,bytes32,uint32 indexed,bytes)"
-)
+_RECEIVED_EVENT = ContractEvent("MessageReceived(address indexed,uint32,bytes32 indexed,bytes32,uint32 indexed,bytes)")
 """Submitter, source domain, nonce, sender, finality threshold, the message's body."""
 _LOG_RANGE = 2_000
 _MAX_RANGES = 50

@@ -74,9 +74,7 @@ def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnP
     return Instruction(MESSENGER, _BURN_WITH_HOOK + arguments + _with_length(messages.FORWARDING), accounts)
 
 
-def receive_message(
-    mint_accounts: MintAccounts, mint: Pubkey, message: CctpMessage, attestation: bytes
-) -> Instruction:
+def receive_message(mint_accounts: MintAccounts, mint: Pubkey, message: CctpMessage, attestation: bytes) -> Instruction:
     """Build the mint of a message from another chain."""
     source = str(message.burn.source_domain).encode()
     accounts = [
@@ -101,9 +99,7 @@ def receive_message(
         _read(_at(MESSENGER, b"__event_authority")),
         _read(MESSENGER),
     ]
-    return Instruction(
-        TRANSMITTER, _RECEIVE + _with_length(message.raw) + _with_length(attestation), accounts
-    )
+    return Instruction(TRANSMITTER, _RECEIVE + _with_length(message.raw) + _with_length(attestation), accounts)
 
 
 def received_message(data: bytes) -> bytes | None:

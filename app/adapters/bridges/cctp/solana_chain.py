@@ -69,9 +69,7 @@ class SolanaCctpChain:
         owner, event = Pubkey.from_string(request.sender), Keypair()
         if request.amount.units >= _U64:
             raise Rejected("insufficient_funds")  # more than the chain can represent
-        burning = instructions.burn(
-            owner, self._mint, event.pubkey(), units=request.amount.units, order=order
-        )
+        burning = instructions.burn(owner, self._mint, event.pubkey(), units=request.amount.units, order=order)
         simulated = self._simulate(owner, [burning], new_account_bytes=instructions.EVENT_BYTES)
         units = fees.compute_unit_limit(simulated.simulation.compute_units)
         rent = simulated.rents[instructions.EVENT_BYTES]
@@ -105,9 +103,7 @@ class SolanaCctpChain:
             needed += fees.BASE_FEE_LAMPORTS + token_rent.result
         require(SOL, "insufficient_gas", lamports, needed)
 
-    def draft_mint(
-        self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int
-    ) -> BridgeStep:
+    def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
         key = Pubkey.from_string(owner)
         found = self._accounts_call(key)
         messenger = calls.accounts([instructions.MESSENGER_ACCOUNT], self._chain.level)
@@ -125,9 +121,7 @@ class SolanaCctpChain:
             fee_owner = instructions.fee_recipient(state.data if state else b"")
         except ValueError:
             raise Unreachable("chain_unreachable") from None
-        receipt = MintAccounts(
-            key, tokens.account_of(key, self._mint), tokens.account_of(fee_owner, self._mint)
-        )
+        receipt = MintAccounts(key, tokens.account_of(key, self._mint), tokens.account_of(fee_owner, self._mint))
         receiving = instructions.receive_message(receipt, self._mint, message, attestation)
         draft = self._simulated_draft(no_amount, [receiving], tables=self._tables(), failures=failures)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
@@ -167,9 +161,7 @@ class SolanaCctpChain:
         unlimited = [set_compute_unit_limit(fees.MAX_COMPUTE_UNITS), *marked]
         if _bytes_of(_compiled(owner, unlimited, _NO_BLOCKHASH, tables)) > transactions.MAX_BYTES:
             unlimited = marked
-        simulated = self._simulate(
-            owner, unlimited, new_account_bytes=instructions.USED_NONCE_BYTES, tables=tables
-        )
+        simulated = self._simulate(owner, unlimited, new_account_bytes=instructions.USED_NONCE_BYTES, tables=tables)
         units = fees.compute_unit_limit(simulated.simulation.compute_units * (failures + 1))
         price = fees.retry_price(simulated.price) if failures else simulated.price
         budget = [set_compute_unit_limit(units), set_compute_unit_price(price)]

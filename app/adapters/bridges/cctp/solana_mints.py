@@ -28,9 +28,7 @@ def find_mint(rpc: SolanaRpc, message: CctpMessage, *, hint: str | None) -> Brid
     return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
 
-def _find_at_endpoint(
-    endpoint: RpcEndpoint, message: CctpMessage, *, hint: str | None
-) -> BridgeArrival | MintNotFound:
+def _find_at_endpoint(endpoint: RpcEndpoint, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
     """Check our own transaction, then the account's history from its beginning. Raises: EndpointError."""
     hinted = [] if hint is None else [hint]
     found = _first_mint(endpoint, hinted, message)

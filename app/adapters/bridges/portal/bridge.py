@@ -73,9 +73,7 @@ class PortalBridge:
             return BridgeProgress(BridgePhase.WAITING)
         # A deposit is a transaction of its sender there, and uses one of its nonces. Its success is irrelevant: the
         # ether belongs to its sender in any case.
-        arrival = BridgeArrival(
-            transfer.request.amount.units, executed.tx_hash, executed.block, consumes_nonce=True
-        )
+        arrival = BridgeArrival(transfer.request.amount.units, executed.tx_hash, executed.block, consumes_nonce=True)
         return BridgeProgress(BridgePhase.ARRIVED, arrival=arrival)
 
     def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:

@@ -14,9 +14,7 @@ from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.replies import MalformedResponseError
 
 _DEPOSIT = Function("depositTransaction(address,uint256,uint64,bool,bytes)")
-_DEPOSITED_EVENT = ContractEvent(
-    "TransactionDeposited(address indexed,address indexed,uint256 indexed,bytes)"
-)
+_DEPOSITED_EVENT = ContractEvent("TransactionDeposited(address indexed,address indexed,uint256 indexed,bytes)")
 """Sender, recipient, version, opaque fields."""
 _TYPE = b"\x7e"
 _GAS = 21_000
@@ -45,9 +43,7 @@ def derived_hashes(receipt: TransactionReceipt | None, *, portal: str, sender: s
 def _hash(place: bytes, sender: str, recipient: str, opaque: bytes) -> str:
     if len(opaque) < _OPAQUE:
         raise MalformedResponseError("expected a deposit's fields")
-    mint, value, gas = (
-        int.from_bytes(opaque[start:end], "big") for start, end in ((0, 32), (32, 64), (64, 72))
-    )
+    mint, value, gas = (int.from_bytes(opaque[start:end], "big") for start, end in ((0, 32), (32, 64), (64, 72)))
     source = keccak(bytes(32) + keccak(place))
     addresses = [bytes.fromhex(address[2:]) for address in (sender, recipient)]
     fields = [source, *addresses, mint, value, gas, 0, opaque[_OPAQUE:]]

@@ -139,6 +139,4 @@ class OrderService(ABC):
 def _refusal_reason(status: int, body: object) -> str:
     words = str(body).lower()
     is_small = any(part in words for part in _TOO_SMALL)
-    return (
-        "amount_too_small" if is_small and status < HTTPStatus.INTERNAL_SERVER_ERROR else "quote_unavailable"
-    )
+    return "amount_too_small" if is_small and status < HTTPStatus.INTERNAL_SERVER_ERROR else "quote_unavailable"

@@ -37,9 +37,7 @@ class EvmRpc(JsonRpc):
             if quantity(result) != chain_id:
                 raise WrongChainError
 
-        http = HttpClient(
-            connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES
-        )
+        http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES)
         super().__init__(
             chain,
             urls,

@@ -63,9 +63,7 @@ def aggregate(address: str, items: Sequence[MulticallItem]) -> dict[str, str]:
 
 def aggregate_data(items: Sequence[MulticallItem]) -> bytes:
     """Return the calldata of `AGGREGATE`, which its own encoding takes ten times as long for."""
-    calls = [
-        _number(int(item.target, 16)) + _MAY_FAIL + _number(3 * _WORD) + _dynamic(item.data) for item in items
-    ]
+    calls = [_number(int(item.target, 16)) + _MAY_FAIL + _number(3 * _WORD) + _dynamic(item.data) for item in items]
     offsets, end = [], len(items) * _WORD
     for call in calls:
         offsets.append(_number(end))

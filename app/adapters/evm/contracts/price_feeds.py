@@ -27,9 +27,7 @@ class ChainlinkPrices:
         self._rpc = rpc
         self._multicall = deployment.multicall3
         feeds = {ETH: deployment.eth_usd_feed, SOL: deployment.sol_usd_feed}
-        self._feeds: Mapping[Token, ChainlinkFeed] = {
-            token: feed for token, feed in feeds.items() if feed is not None
-        }
+        self._feeds: Mapping[Token, ChainlinkFeed] = {token: feed for token, feed in feeds.items() if feed is not None}
 
     def read(self) -> Mapping[Token, int]:
         """Return nano-dollars per whole token, for the feeds that are not stale. Raises: Unreachable."""

@@ -79,9 +79,7 @@ def find_deposits(
         if explained is None:
             continue
         units = balances[entry.address] - state.native_units + explained
-        scan_states[entry.address] = state.at_block(
-            block.number, balances[entry.address], counts[entry.address]
-        )
+        scan_states[entry.address] = state.at_block(block.number, balances[entry.address], counts[entry.address])
         if units > 0:
             own = frozenset(ours.tx_hash for ours in entry.own_transactions)
             increases.append(_BalanceIncrease(entry.address, state, units, own))
@@ -108,9 +106,7 @@ def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int,
     arrived = [
         ours
         for ours in entry.own_transactions
-        if ours.sequence is None
-        and ours.block_number is not None
-        and scan_state.number < ours.block_number <= at
+        if ours.sequence is None and ours.block_number is not None and scan_state.number < ours.block_number <= at
     ]
     used = range(scan_state.sequence, until)
     unknown = [sequence for sequence in used if sequence not in outflows]
@@ -160,9 +156,7 @@ def _incoming_transfers(
         for call in blocks:
             if call.error is None and call.result is not None:
                 ref, listed = call.result.ref, call.result.transactions
-                candidates += [
-                    _IncomingTransfer(entry, ref) for entry in listed if _is_incoming(entry, ref, near)
-                ]
+                candidates += [_IncomingTransfer(entry, ref) for entry in listed if _is_incoming(entry, ref, near)]
     receipts = [calls.receipt(arrival.transaction.tx_hash) for arrival in candidates]
     endpoint.run(receipts)
     found: dict[str, list[_IncomingTransfer]] = {}
@@ -183,9 +177,7 @@ def _is_incoming(entry: RpcTransaction, block: BlockRef, near: Mapping[str, _Bal
     )
 
 
-def _balances(
-    endpoint: RpcEndpoint, multicall: str, addresses: Sequence[str], block: BlockRef
-) -> Mapping[str, int]:
+def _balances(endpoint: RpcEndpoint, multicall: str, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
     readings: list[RpcCall[tuple[int, ...]]] = []
     for start in range(0, len(addresses), _ADDRESSES_PER_CALL):
         chunk = addresses[start : start + _ADDRESSES_PER_CALL]

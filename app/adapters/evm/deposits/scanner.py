@@ -28,9 +28,7 @@ _MAX_SCAN_BLOCKS = 50_000
 class EvmDepositScanner:
     """Finds deposits on one chain."""
 
-    def __init__(
-        self, rpc: EvmRpc, deployment: EvmDeployment, *, native_token: Token, confirmations: int
-    ) -> None:
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, *, native_token: Token, confirmations: int) -> None:
         """Store the depth at which a deposit counts; 1 is the newest block. Raises: ValueError below 1."""
         if confirmations < 1:
             raise ValueError("a deposit needs at least one confirmation")
@@ -47,9 +45,7 @@ class EvmDepositScanner:
         """Find deposits since the cursor and scan states. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
 
-    def _scan(
-        self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None
-    ) -> DepositScan:
+    def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:
         number = endpoint.ask(calls.head()) - self._confirmations + 1
         if number < 0:
             return DepositScan(cursor, {}, ())
@@ -78,9 +74,7 @@ class EvmDepositScanner:
         )
 
 
-def _start_blocks(
-    watched: Sequence[WatchedAddress], cursor: BlockRef | None, *, is_gone: bool
-) -> Mapping[str, int]:
+def _start_blocks(watched: Sequence[WatchedAddress], cursor: BlockRef | None, *, is_gone: bool) -> Mapping[str, int]:
     """Return the block after which each address's logs are new."""
     scanned_block = 0 if cursor is None else cursor.number - _REWIND_BLOCKS if is_gone else cursor.number
     states = {entry.address: EvmScanState.from_terms(entry.scan_state) for entry in watched}

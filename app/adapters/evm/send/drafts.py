@@ -77,9 +77,7 @@ class EvmDrafter:
             next_gas=next_gas,
         )
 
-    def draft_submission(
-        self, sender: str, call: ContractCall, *, most_gas: int | None = None
-    ) -> TransactionDraft:
+    def draft_submission(self, sender: str, call: ContractCall, *, most_gas: int | None = None) -> TransactionDraft:
         """Draft a call that costs the sender only its fee.
 
         With `most_gas`, it is simulated with that much, at the price that will be signed: foreign code that it runs
@@ -216,9 +214,7 @@ class EvmDrafter:
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
         )
 
-    def _simulate_priced(
-        self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int
-    ) -> EvmDraftData:
+    def _simulate_priced(self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int) -> EvmDraftData:
         price = readings.price
         # Nodes refuse to simulate what the sender could not pay for.
         require(self._native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)

@@ -109,9 +109,7 @@ class AuthorizationPoller:
             return dict.fromkeys(authorizations, _WAITING)
         _time, *are_used = _uses_at(now, opened)
         final_time, *were_used = _uses_at(final, opened) if final.error is None else (0, *are_used)
-        uses = self._uses(
-            endpoint, [each for each, is_used in zip(opened, are_used, strict=True) if is_used], head
-        )
+        uses = self._uses(endpoint, [each for each, is_used in zip(opened, are_used, strict=True) if is_used], head)
         outcomes = {}
         for (key, each), is_used, was_used in zip(authorizations.items(), are_used, were_used, strict=True):
             if is_used and each.nonce in uses:

@@ -106,9 +106,7 @@ class NonceHistoryReader:
             )
             parity_field = fields.get("yParity")
             y_parity = quantity(fields.get("v") if parity_field is None else parity_field)
-            raw = transactions.encode_signed(
-                unsigned, y_parity, quantity(fields.get("r")), quantity(fields.get("s"))
-            )
+            raw = transactions.encode_signed(unsigned, y_parity, quantity(fields.get("r")), quantity(fields.get("s")))
         except ValueError:
             return None
         return raw if transactions.hash_of(raw) == found.tx_hash else None
@@ -140,9 +138,7 @@ def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTran
 
 def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
     """Read the raw signed bytes; not every node has the method."""
-    call = RpcCall(
-        "eth_getRawTransactionByHash", (tx_hash,), read=or_none(hex_bytes), tolerates=accept_any_error
-    )
+    call = RpcCall("eth_getRawTransactionByHash", (tx_hash,), read=or_none(hex_bytes), tolerates=accept_any_error)
     endpoint.run([call])
     raw = None if call.error is not None else call.result
     return raw if raw and transactions.hash_of(raw) == tx_hash else None

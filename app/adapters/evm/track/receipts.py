@@ -36,9 +36,7 @@ class EvmReceiptPoller:
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
         authorizations = {
-            query.key: found
-            for query in queries
-            if (found := OpenAuthorization.from_terms(query.terms)) is not None
+            query.key: found for query in queries if (found := OpenAuthorization.from_terms(query.terms)) is not None
         }
         queries = [query for query in queries if query.key not in authorizations]
         return {
@@ -78,17 +76,13 @@ class EvmReceiptPoller:
         canonical = {number: calls.block_or_none(hex(number)) for number in {ref.number for ref in blocks}}
         self._rpc.run(safe, *canonical.values())
         orphaned = frozenset(
-            ref
-            for ref in blocks
-            if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
+            ref for ref in blocks if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
         )
         if safe.error is None and safe.result is not None:
             return orphaned, safe.result.number
         return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
-    def _outcomes_of_used_nonces(
-        self, queries: Sequence[TransactionQuery]
-    ) -> Mapping[str, TransactionOutcome]:
+    def _outcomes_of_used_nonces(self, queries: Sequence[TransactionQuery]) -> Mapping[str, TransactionOutcome]:
         """Return outcomes of movements with a nonce that seems used: void only by the evidence of one endpoint.
 
         One endpoint's count proves nothing about the receipts of another, which may lag behind.
@@ -122,14 +116,10 @@ class EvmReceiptPoller:
         self, landed: Mapping[str, TransactionReceipt], queries: Sequence[TransactionQuery], *, head: int
     ) -> Mapping[str, TransactionOutcome]:
         return {
-            watch.key: self._outcome(watch, landed[watch.key], head=head)
-            for watch in queries
-            if watch.key in landed
+            watch.key: self._outcome(watch, landed[watch.key], head=head) for watch in queries if watch.key in landed
         }
 
-    def _outcome(
-        self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int
-    ) -> TransactionOutcome:
+    def _outcome(self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int) -> TransactionOutcome:
         has_l1_fee = self._deployment.gas_price_oracle is not None
         l1_fee = receipt.l1_fee_units if has_l1_fee else 0
         return TransactionOutcome(
@@ -141,9 +131,7 @@ class EvmReceiptPoller:
             fee_units=None if l1_fee is None else receipt.gas_used * receipt.gas_price_units + l1_fee,
             received_units=None
             if query.expected_token is None
-            else swap_output.swap_output(
-                receipt, query.sender, query.expected_token, deployment=self._deployment
-            ),
+            else swap_output.swap_output(receipt, query.sender, query.expected_token, deployment=self._deployment),
         )
 
 
@@ -209,9 +197,7 @@ def _receipt_calls(
     queries: Sequence[TransactionQuery],
 ) -> list[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]:
     return [
-        (watch, calls.receipt(tx_hash, tolerates=accept_any_error))
-        for watch in queries
-        for tx_hash in watch.tx_hashes
+        (watch, calls.receipt(tx_hash, tolerates=accept_any_error)) for watch in queries for tx_hash in watch.tx_hashes
     ]
 
 

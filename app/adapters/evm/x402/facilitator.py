@@ -74,9 +74,7 @@ class EvmFacilitator:
             return self._claim(signed.payer, signed.nonce)
         return self._unverified_claim(signed)
 
-    def verify(
-        self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int
-    ) -> PaymentAuthorization:
+    def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
         signed = SignedAuthorization.read(payload)
         signed.check(expected, now=now)
         claim, terms = self._claim(signed.payer, signed.nonce), signed.as_terms()
@@ -156,9 +154,7 @@ class EvmFacilitator:
         most = FeeTerms(_TYPICAL_GAS_LIMIT, price, l1_fee_units).max_units
         # The market's price survives six full blocks; what is paid is about half of it.
         likely = _SUBMISSION_GAS * (price.max_fee + price.tip) // 2 + l1_fee_units
-        return SettlementCapacity(
-            readings.native_units, likely, max_fee_units=most, recipient_can_receive=True
-        )
+        return SettlementCapacity(readings.native_units, likely, max_fee_units=most, recipient_can_receive=True)
 
     def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:  # noqa: ARG002 - nothing to open
         """Return None: any address receives USDC."""
@@ -225,9 +221,7 @@ class EvmFacilitator:
         calls = [self._deployment_call(terms), (submission.to, False, submission.data)]
         return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(calls)), _MAX_DEPLOYMENT_GAS
 
-    def _incoming_payment(
-        self, endpoint: RpcEndpoint, tx_hash: str, recipient: str
-    ) -> IncomingPayment | None:
+    def _incoming_payment(self, endpoint: RpcEndpoint, tx_hash: str, recipient: str) -> IncomingPayment | None:
         found, head = calls.receipt(tx_hash), calls.head()
         endpoint.run([found, head])
         receipt = found.result

@@ -63,9 +63,7 @@ class EvmPaymentSigner:
             raise Rejected("permit2_allowance_missing")
         return {"permit_nonce": permit_nonce}
 
-    def authorize(
-        self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int
-    ) -> AuthorizedPayment:
+    def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign an authorization with a random nonce, which the token, or Permit2, accepts once."""
         nonce, end = secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
         by_permit2 = _method(intent.extra) == permit2.METHOD

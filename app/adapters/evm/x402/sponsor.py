@@ -49,17 +49,13 @@ class EvmTransferSponsor:
         sent = {"from": transfer.sender, "to": self._usdc, "data": "0x" + paying.hex()}
         # Some nodes simulate no call of a sender without ether.
         with_ether = {transfer.sender: {"balance": hex(10**18)}}
-        simulated = RpcCall(
-            "eth_call", (sent, "latest", with_ether), read=hex_bytes, tolerates=refusals.is_revert
-        )
+        simulated = RpcCall("eth_call", (sent, "latest", with_ether), read=hex_bytes, tolerates=refusals.is_revert)
         code = calls.has_code(transfer.recipient)
         self._chain.rpc.run(sequence, head, balance, simulated, code)
         (token_units,) = balance.result
         require(USDC, "insufficient_funds", token_units, transfer.units)
         if simulated.error is not None:
-            raise Rejected(
-                "simulation_failed", details={"revert": refusals.revert_text(simulated.error) or ""}
-            )
+            raise Rejected("simulation_failed", details={"revert": refusals.revert_text(simulated.error) or ""})
         sample = self._target(eip3009.SAMPLE_CALL, eip3009.SAMPLE_CALL)
         readings = self._drafter.read(submitter, sample, estimates=False)
         fee_terms = FeeTerms(_GAS_LIMIT, readings.price, readings.l1_fee_units)
@@ -80,18 +76,14 @@ class EvmTransferSponsor:
             transfer, TokenAmount(cost, self._native), token_units, sequence.result, head.result, submission
         )
 
-    def authorize(
-        self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int
-    ) -> AuthorizedTransfer:
+    def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         transfer = draft.transfer
         payments = [(transfer.recipient, transfer.units)]
         if fee_units:
             payments.append((transfer.sponsor.fee_recipient, fee_units))
         signed = []
         for recipient, units in payments:
-            intent = PaymentIntent(
-                transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.since_block
-            )
+            intent = PaymentIntent(transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.since_block)
             signed.append(self._signer.authorize(intent, {}, signer, now=now))
         target = self._target(*(SignedAuthorization.read(each.payload).call() for each in signed))
         # The token accepts it while the block's time is below `validBefore`.

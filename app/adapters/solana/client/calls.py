@@ -24,9 +24,7 @@ def accounts(
     keys: Sequence[Pubkey], level: CommitmentLevel, *, at_least: int | None = None
 ) -> SolanaRpcCall[wire.Accounts]:
     """Return a call for accounts; `at_least` is the slot that the node must have reached."""
-    config = RpcAccountInfoConfig(
-        encoding=UiAccountEncoding.Base64, commitment=level, min_context_slot=at_least
-    )
+    config = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=level, min_context_slot=at_least)
     return SolanaRpcCall(GetMultipleAccounts(list(keys), config), wire.accounts(len(keys)))
 
 

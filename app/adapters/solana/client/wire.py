@@ -238,8 +238,7 @@ def statuses(count: int) -> Callable[[object], SignatureStatuses]:
 def history(result: object) -> tuple[HistoryEntry, ...]:
     """Read `getSignaturesForAddress`, newest first."""
     return tuple(
-        HistoryEntry(_signature(field(entry, "signature")), number(field(entry, "slot")))
-        for entry in entries(result)
+        HistoryEntry(_signature(field(entry, "signature")), number(field(entry, "slot"))) for entry in entries(result)
     )
 
 
@@ -294,9 +293,7 @@ def _landed(result: object) -> LandedTransaction:
     for side in ("writable", "readonly"):
         keys += [text(key) for key in entries(loaded.get(side) or [])]
     named = [
-        place
-        for each in transaction.message.instructions
-        for place in (each.program_id_index, *bytes(each.accounts))
+        place for each in transaction.message.instructions for place in (each.program_id_index, *bytes(each.accounts))
     ]
     if any(place >= len(keys) for place in named):
         raise MalformedResponseError("expected the accounts that the instructions refer to")

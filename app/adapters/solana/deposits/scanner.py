@@ -93,9 +93,7 @@ class SolanaDepositScanner:
         """Find deposits since the scan states. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
 
-    def _scan(
-        self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None
-    ) -> DepositScan:
+    def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:
         latest = endpoint.ask(calls.blockhash(CommitmentLevel.Finalized))
         if cursor is not None and latest.slot < cursor.number:
             raise EndpointError("lagging")
@@ -124,12 +122,8 @@ class SolanaDepositScanner:
     ) -> Iterator[_ScannedAccount]:
         """Yield the addresses with final scan states and their current balances."""
         # A scan state is taken at a slot that is not final yet: until it is, changes cannot be distinguished.
-        ready = [
-            entry for entry in watched if SolanaScanState.from_terms(entry.scan_state).since <= latest.slot
-        ]
-        chunks = [
-            ready[start : start + _ADDRESSES_PER_CALL] for start in range(0, len(ready), _ADDRESSES_PER_CALL)
-        ]
+        ready = [entry for entry in watched if SolanaScanState.from_terms(entry.scan_state).since <= latest.slot]
+        chunks = [ready[start : start + _ADDRESSES_PER_CALL] for start in range(0, len(ready), _ADDRESSES_PER_CALL)]
         holdings = [
             self._holdings(
                 [self._holder(entry.address) for entry in chunk],
@@ -152,9 +146,7 @@ class SolanaDepositScanner:
     def _holdings(
         self, holders: Sequence[TokenHolder], commitment: CommitmentLevel, *, at_least: int | None
     ) -> SolanaRpcCall[Accounts]:
-        keys = [
-            Pubkey.from_string(key) for holder in holders for key in (holder.address, holder.token_account)
-        ]
+        keys = [Pubkey.from_string(key) for holder in holders for key in (holder.address, holder.token_account)]
         return calls.accounts(keys, commitment, at_least=at_least)
 
     def _units(self, holder: TokenHolder, found: Accounts, *, place: int) -> tuple[int, int]:
@@ -238,9 +230,7 @@ def _read_deposits(
             lamports=scan_state.lamports + change.lamports,
             usdc_units=scan_state.usdc_units + change.usdc_units,
             wallet=scan_state.wallet.with_read(entry) if holder.address in landed.keys else scan_state.wallet,
-            tokens=scan_state.tokens.with_read(entry)
-            if holder.token_account in landed.keys
-            else scan_state.tokens,
+            tokens=scan_state.tokens.with_read(entry) if holder.token_account in landed.keys else scan_state.tokens,
         )
         if not balance_changes.is_signed_by(holder, landed) and not landed.failed:
             deposits += _deposits(holder, entry, landed)
@@ -249,9 +239,7 @@ def _read_deposits(
     ), deposits
 
 
-def _reconciled(
-    scan_state: SolanaScanState, account: _ScannedAccount, *, at: int, has_unread: bool
-) -> SolanaScanState:
+def _reconciled(scan_state: SolanaScanState, account: _ScannedAccount, *, at: int, has_unread: bool) -> SolanaScanState:
     """Return the scan state, with a mismatch if the balances changed and no transaction explains it.
 
     A node's index may be late. What it does not explain in time is accepted without being a deposit, so that the

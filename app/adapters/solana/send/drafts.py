@@ -58,9 +58,7 @@ class SolanaDrafter:
         readings = self._simulate(intent, reference)
         parties = TransferParties(*readings.before)
         assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
-        creates_account = (
-            intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
-        )
+        creates_account = intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
         plan = TransactionPlan(
             blockhash=readings.latest.blockhash,
             blockhash_slot=readings.latest.slot,
@@ -86,9 +84,7 @@ class SolanaDrafter:
     ) -> TransactionDraft:
         amount, parties = intent.amount, TransferParties(*readings.before)
         lamports = parties.lamports
-        token_units = tokens.units_of(
-            parties.sender_tokens, owner=Pubkey.from_string(intent.sender), mint=self._mint
-        )
+        token_units = tokens.units_of(parties.sender_tokens, owner=Pubkey.from_string(intent.sender), mint=self._mint)
         moves_native = amount.token == SOL
         outflow = fee_units + (amount.units if moves_native and intent.sender != intent.recipient else 0)
         if moves_native:
@@ -116,16 +112,12 @@ class SolanaDrafter:
         keys = [sender, recipient, *(tokens.account_of(key, self._mint) for key in (sender, recipient))]
         # What is not known yet is estimated at its maximum: the account creation is included, and has no effect when
         # the account exists.
-        unsimulated = TransactionPlan(
-            _NO_BLOCKHASH, 0, 0, fees.MAX_COMPUTE_UNITS, 0, reference, creates_account=True
-        )
+        unsimulated = TransactionPlan(_NO_BLOCKHASH, 0, 0, fees.MAX_COMPUTE_UNITS, 0, reference, creates_account=True)
         message = transactions.transfer_message(intent, unsimulated, mint=self._mint)
         return simulate(self._rpc, self._level, message, keys)
 
 
-def assert_valid_recipient(
-    intent: TransferIntent, parties: TransferParties, empty_rent: int, *, mint: Pubkey
-) -> None:
+def assert_valid_recipient(intent: TransferIntent, parties: TransferParties, empty_rent: int, *, mint: Pubkey) -> None:
     """Refuse recipients that could not use the money. Raises: Rejected."""
     sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
     if recipient == tokens.account_of(sender, mint):
@@ -152,9 +144,7 @@ def recipient_kind(recipient: str, account: AccountState | None) -> str | None:
     return CONTRACT if has_program or not Pubkey.from_string(recipient).is_on_curve() else None
 
 
-def _lacks_only_fee(
-    intent: TransferIntent, readings: SimulatedTransaction, lamports: int, fee_units: int
-) -> bool:
+def _lacks_only_fee(intent: TransferIntent, readings: SimulatedTransaction, lamports: int, fee_units: int) -> bool:
     """Return whether a simulation failed only because it included no priority fee: the lamports that it left over.
 
     That is the case when a wallet is emptied, which leaves nothing after the fee.
@@ -188,9 +178,7 @@ def assert_payer_rent_exempt(minimum: int, *, lamports: int, network_fee: int) -
         require(SOL, "insufficient_gas", lamports, network_fee + minimum)
 
 
-def _assert_recipient_rent_exempt(
-    intent: TransferIntent, recipient: AccountState | None, empty_rent: int
-) -> None:
+def _assert_recipient_rent_exempt(intent: TransferIntent, recipient: AccountState | None, empty_rent: int) -> None:
     """Refuse what would leave the recipient's account below the rent-exempt minimum."""
     account_found = recipient.lamports if recipient else 0
     if intent.recipient == intent.sender or account_found + intent.amount.units >= empty_rent:

@@ -146,8 +146,6 @@ def _simulate(
         before=found.result.states,
         after=after,
         simulation=simulation,
-        price=fees.priority_price(
-            prices.result, estimate.result if estimates and estimate.error is None else None
-        ),
+        price=fees.priority_price(prices.result, estimate.result if estimates and estimate.error is None else None),
         rents={size: call.result for size, call in rents.items()},
     )

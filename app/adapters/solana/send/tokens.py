@@ -27,9 +27,7 @@ def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
     return get_associated_token_address(owner, mint)
 
 
-def transfer_checked(
-    owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int
-) -> Instruction:
+def transfer_checked(owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int) -> Instruction:
     """Build TransferChecked between the two associated token accounts; the chain compares the decimals."""
     return instructions.transfer_checked(
         TransferCheckedParams(

@@ -67,9 +67,7 @@ def new_reference() -> str:
     return str(Pubkey.from_bytes(secrets.token_bytes(Pubkey.LENGTH)))
 
 
-def transfer_instructions(
-    intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey
-) -> Sequence[Instruction]:
+def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> Sequence[Instruction]:
     """Return the instructions that execute an intent, preceded by their compute budget."""
     sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
     budget = [
@@ -77,16 +75,10 @@ def transfer_instructions(
         set_compute_unit_price(plan.micro_lamports_per_unit),
     ]
     if intent.amount.token != USDC:
-        paying = transfer(
-            TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=intent.amount.units)
-        )
+        paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=intent.amount.units))
         return [*budget, with_reference(paying, plan.reference)]
-    creating = (
-        [create_idempotent_associated_token_account(sender, recipient, mint)] if plan.creates_account else []
-    )
-    paying = tokens.transfer_checked(
-        sender, recipient, mint, units=intent.amount.units, decimals=USDC.decimals
-    )
+    creating = [create_idempotent_associated_token_account(sender, recipient, mint)] if plan.creates_account else []
+    paying = tokens.transfer_checked(sender, recipient, mint, units=intent.amount.units, decimals=USDC.decimals)
     return [*budget, *creating, with_reference(paying, plan.reference)]
 
 
@@ -101,9 +93,7 @@ def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pub
 
 
 def unsigned_transaction(message: MessageV0) -> VersionedTransaction:
-    return VersionedTransaction.populate(
-        message, [Signature.default()] * message.header.num_required_signatures
-    )
+    return VersionedTransaction.populate(message, [Signature.default()] * message.header.num_required_signatures)
 
 
 def sign(partial: VersionedTransaction, signer: Signer, *, sender: str) -> tuple[bytes, str]:

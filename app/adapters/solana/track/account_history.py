@@ -138,9 +138,7 @@ def transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[La
     return transaction_call(signature, commitment, landed_or_none(signature), tolerates=accept_any_error)
 
 
-def traced_transaction(
-    signature: str, commitment: CommitmentLevel
-) -> SolanaRpcCall[TracedTransaction | None]:
+def traced_transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[TracedTransaction | None]:
     """Return a call for a transaction with all of its calls, inner ones included; it may have an error."""
     return transaction_call(signature, commitment, traced_or_none(signature), tolerates=accept_any_error)
 
@@ -163,9 +161,7 @@ def landed_transaction(call: SolanaRpcCall[LandedTransaction | None]) -> LandedT
     return None if call.error is not None else call.result
 
 
-def transactions(
-    endpoint: RpcEndpoint, signatures: Collection[str]
-) -> Mapping[str, LandedTransaction | None]:
+def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[str, LandedTransaction | None]:
     """Return finalized transactions by signature, or None if the node cannot show one.
 
     The last ones are left out when the time limit is reached, never the first. Raises: EndpointError.

@@ -111,9 +111,7 @@ class SponsoredTransferPoller:
         """
         if not payments:
             return {}, ()
-        view = self._rpc.run_on_first(
-            lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed)
-        )
+        view = self._rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
         found = dict(view.found)
         missing = [each for each in payments if each.key not in found]
         if landed_only or not missing:
@@ -157,9 +155,7 @@ class SponsoredTransferPoller:
         read = account_history.continue_reading(
             endpoint, cursors, read_limits=_READ_LIMITS, at_least=at_least, commitment=commitment
         )
-        listed = {
-            payer: [entry.signature for entry in entries] for payer, (_progress, entries) in read.items()
-        }
+        listed = {payer: [entry.signature for entry in entries] for payer, (_progress, entries) in read.items()}
         self._learn(endpoint, dict.fromkeys(name for names in listed.values() for name in names), commitment)
         found: dict[str, str] = {}
         complete: set[str] = set()

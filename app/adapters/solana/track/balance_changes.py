@@ -56,11 +56,7 @@ def payer_of_tokens(landed: LandedTransaction, mint: str) -> str:
     """Return the owner who paid the most of a mint's tokens; the fee payer if none did."""
     payments = token_payments(landed, mint)
     largest = max(payments.values(), default=0)
-    return (
-        next(owner for owner, units in payments.items() if units == largest)
-        if largest > 0
-        else landed.keys[0]
-    )
+    return next(owner for owner, units in payments.items() if units == largest) if largest > 0 else landed.keys[0]
 
 
 def token_payments(landed: LandedTransaction, mint: str) -> Mapping[str, int]:
@@ -77,6 +73,5 @@ def _token_units(holder: TokenHolder, side: Sequence[TokenBalance]) -> int:
     return sum(
         balance.units
         for balance in side
-        if (balance.account, balance.mint, balance.owner)
-        == (holder.token_account, holder.mint, holder.address)
+        if (balance.account, balance.mint, balance.owner) == (holder.token_account, holder.mint, holder.address)
     )

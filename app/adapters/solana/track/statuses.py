@@ -107,9 +107,7 @@ class SolanaReceiptPoller:
         hashes, void = self._authorizations.search(payments, landed_only=landed_only)
         keys = {each.key for each in payments}
         own = [query for query in queries if query.key not in keys]
-        completed = [
-            replace(query, tx_hashes=(hashes[query.key],)) for query in queries if query.key in hashes
-        ]
+        completed = [replace(query, tx_hashes=(hashes[query.key],)) for query in queries if query.key in hashes]
         outcomes = dict(self._transaction_outcomes([*own, *completed], landed_only=landed_only))
         # The seller's fee payer paid the fee.
         outcomes |= {key: replace(outcomes[key], fee_units=0) for key in hashes}
@@ -131,9 +129,7 @@ class SolanaReceiptPoller:
         ]
         void: list[str] = []
         if missing and not landed_only:
-            snapshots = [
-                *self._rpc.run_on_each(lambda endpoint: _finalized_snapshot(endpoint, _hashes(missing)))
-            ]
+            snapshots = [*self._rpc.run_on_each(lambda endpoint: _finalized_snapshot(endpoint, _hashes(missing)))]
             later = {tx_hash: status for one in snapshots for tx_hash, status in one.found.items()}
             landed |= self._landed(missing, later)
             void = [watch.key for watch in missing if _is_void(watch, later, snapshots)]
@@ -183,8 +179,7 @@ class SolanaReceiptPoller:
         if not landed:
             return {}
         calls = {
-            tx_hash: account_history.transaction(tx_hash, CommitmentLevel.Confirmed)
-            for tx_hash, _ in landed.values()
+            tx_hash: account_history.transaction(tx_hash, CommitmentLevel.Confirmed) for tx_hash, _ in landed.values()
         }
         self._rpc.run(*calls.values())
         settled = {}
@@ -245,9 +240,7 @@ def _is_void(
 ) -> bool:
     if any(tx_hash in found for tx_hash in query.tx_hashes):
         return False
-    beyond = [
-        look for look in snapshots if _is_expired(query, look.finalized) and look.slot >= look.finalized.slot
-    ]
+    beyond = [look for look in snapshots if _is_expired(query, look.finalized) and look.slot >= look.finalized.slot]
     # It cannot land before the slot in which its blockhash was the newest: all later ones must be on record.
     since = _blockhash_slot(query)
     if any(look.first_slot <= since for look in beyond):
@@ -273,13 +266,9 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
     searched = _status_calls(older, config=_SEARCH)
     endpoint.run(searched)
     found = {**snapshot.found, **_by_hash(older, searched)}
-    suspects = [
-        block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number
-    ]
+    suspects = [block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number]
     proofs = {
-        block: SolanaRpcCall(
-            GetBlock(block.number, _WITH_SIGNATURES), or_none(_signatures), tolerates=accept_any_error
-        )
+        block: SolanaRpcCall(GetBlock(block.number, _WITH_SIGNATURES), or_none(_signatures), tolerates=accept_any_error)
         for block in suspects
         if block.number <= snapshot.finalized.slot
     }
@@ -325,9 +314,7 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     }
     endpoint.run([*parents.values()])
     return frozenset(
-        slot
-        for slot, call in parents.items()
-        if call.error is None and call.result is not None and call.result < slot
+        slot for slot, call in parents.items() if call.error is None and call.result is not None and call.result < slot
     )
 
 
@@ -365,9 +352,7 @@ def _status_calls(
     return calls
 
 
-def _by_hash(
-    hashes: Sequence[str], calls: Sequence[SolanaRpcCall[SignatureStatuses]]
-) -> Mapping[str, SignatureStatus]:
+def _by_hash(hashes: Sequence[str], calls: Sequence[SolanaRpcCall[SignatureStatuses]]) -> Mapping[str, SignatureStatus]:
     found = [status for call in calls for status in call.result.found]
     return {tx_hash: status for tx_hash, status in zip(hashes, found, strict=True) if status is not None}
 

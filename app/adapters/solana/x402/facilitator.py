@@ -34,9 +34,7 @@ from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAutho
 
 _CONFIRMED = CommitmentLevel.Confirmed
 # The payer's signature is checked before; ours is still missing.
-_SIMULATION = RpcSimulateTransactionConfig(
-    sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED
-)
+_SIMULATION = RpcSimulateTransactionConfig(sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED)
 _ACCOUNT_CREATION_UNITS = 40_000
 
 
@@ -165,9 +163,7 @@ class SolanaFacilitator:
         simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation)
         self._rpc.run(latest, found, simulated)
         if simulated.result.error is not None:
-            raise Rejected(
-                "simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)}
-            )
+            raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)})
         state, *paying = found.result.states
         held = tokens.read_account(paying[0]) if paying else None
         lamports = state.lamports if state else 0

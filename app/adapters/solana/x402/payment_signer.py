@@ -50,9 +50,7 @@ class SolanaPaymentSigner:
         self._chain = chain
         self._rpc = chain.rpc
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
-        self.asset = replace(
-            payments.usdc_asset(chain.deployment), legacy_network=chain.deployment.legacy_network
-        )
+        self.asset = replace(payments.usdc_asset(chain.deployment), legacy_network=chain.deployment.legacy_network)
 
     def canonical_recipient(self, text: str) -> str | None:
         try:
@@ -118,14 +116,10 @@ class SolanaPaymentSigner:
         expected = ExpectedPayment(intent.units, intent.recipient, _fee_payer(intent))
         if payments.verify(payload, expected, mint=self._mint).payer != intent.payer:
             raise ValueError("the payment is signed by another key than the payer's")
-        opened = OpenTransfer(
-            int(prepared["blockhash_slot"] or 0), int(prepared["last_valid_block_height"] or 0)
-        )
+        opened = OpenTransfer(int(prepared["blockhash_slot"] or 0), int(prepared["last_valid_block_height"] or 0))
         return AuthorizedPayment(str(signature), payload, opened.as_terms())
 
-    def _message(
-        self, intent: PaymentIntent, blockhash: Hash, *, memo: bytes, compute_units: int
-    ) -> MessageV0:
+    def _message(self, intent: PaymentIntent, blockhash: Hash, *, memo: bytes, compute_units: int) -> MessageV0:
         """Return the message to sign. Raises: Rejected("invalid_fee_payer") if that is a party of the payment."""
         payer, fee_payer = Pubkey.from_string(intent.payer), Pubkey.from_string(_fee_payer(intent))
         instructions = [

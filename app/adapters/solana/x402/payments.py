@@ -88,9 +88,7 @@ def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubke
         program = keys[instruction.program_id_index]
         if program != MEMO_PROGRAM and (program != _LIGHTHOUSE or place == _MEMO_INDEX):
             raise Rejected("invalid_exact_solana_payload_transaction_instructions")
-    return PartialTransaction(
-        transaction, _signed_digest(transaction, message), str(keys[1]), units, fee_lamports
-    )
+    return PartialTransaction(transaction, _signed_digest(transaction, message), str(keys[1]), units, fee_lamports)
 
 
 def digest_of(payload: Mapping[str, Any]) -> str:

@@ -70,9 +70,7 @@ class SolanaTransferSponsor:
         if lamports < cost + readings.empty_rent:
             raise Rejected("gas_unavailable")
         submission = TransactionDraft(
-            intent=TransferIntent(
-                transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL)
-            ),
+            intent=TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL)),
             fee_units=cost,
             native_units=lamports,
             token_units=lamports,

@@ -67,9 +67,7 @@ class JupiterApi:
         )
         self._quotes = SingleFlightCache()
 
-    def build(
-        self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int
-    ) -> JupiterRoute:
+    def build(self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int) -> JupiterRoute:
         """Return the best route, requested now or seconds ago: a dry run and the swap after it are one request.
 
         Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited").

@@ -161,24 +161,18 @@ class JupiterExchange:
         before = [create_idempotent_associated_token_account(owner, owner, WRAPPED_SOL_MINT)]
         if request.input_amount.token == SOL:
             before += [
-                transfer(
-                    TransferParams(from_pubkey=owner, to_pubkey=wrapped, lamports=request.input_amount.units)
-                ),
+                transfer(TransferParams(from_pubkey=owner, to_pubkey=wrapped, lamports=request.input_amount.units)),
                 sync_native(SyncNativeParams(program_id=TOKEN_PROGRAM_ID, account=wrapped)),
                 create_idempotent_associated_token_account(owner, owner, self._usdc_mint),
             ]
         after = [tokens.close_account(wrapped, owner)]
         expected = [_instruction_content(each) for each in (*before, *after)]
-        expected += [
-            _instruction_content(create_idempotent_associated_token_account(owner, owner, self._usdc_mint))
-        ]
+        expected += [_instruction_content(create_idempotent_associated_token_account(owner, owner, self._usdc_mint))]
         if built.unexpected_instructions or any(
             _instruction_content(each) not in expected for each in built.auxiliary_instructions
         ):
             raise Rejected("unsafe_instructions")
-        route = routes.with_minimum(
-            built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units
-        )
+        route = routes.with_minimum(built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units)
         first, *rest = before
         # A new key makes every transaction unique (see `transactions.TransactionPlan`).
         marked = transactions.with_reference(first, transactions.new_reference())
@@ -193,9 +187,7 @@ class JupiterExchange:
     def _balances(self, owner: Pubkey, states: Sequence[AccountState | None]) -> SwapBalances:
         return balances.read_balances(states, owner=owner, usdc_mint=self._usdc_mint)
 
-    def _is_exactly_swap(
-        self, simulated: SimulatedTransaction, request: SwapRequest, minimum_units: int
-    ) -> bool:
+    def _is_exactly_swap(self, simulated: SimulatedTransaction, request: SwapRequest, minimum_units: int) -> bool:
         """Return whether a simulation did what was requested and nothing else; one that failed did nothing."""
         if simulated.simulation.error is not None:
             return True

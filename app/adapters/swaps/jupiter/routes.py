@@ -74,9 +74,7 @@ def with_minimum(route: Instruction, pair: SwapAccounts, *, units: int, minimum_
     if route.program_id != JUPITER or layout is None:
         raise Rejected("unsafe_instructions")
     try:
-        in_units, _quoted, _slippage, fee_bps, better_fee_bps = _AMOUNTS.unpack_from(
-            data, layout.amounts_offset
-        )
+        in_units, _quoted, _slippage, fee_bps, better_fee_bps = _AMOUNTS.unpack_from(data, layout.amounts_offset)
         keys = [meta.pubkey for meta in route.accounts]
         is_right = _do_accounts_match(keys, layout, pair)
     except (struct.error, IndexError):

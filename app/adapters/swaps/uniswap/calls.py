@@ -105,9 +105,7 @@ def _encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -
         return False
     if pays_ether:
         exchange, refund = steps
-        return refund == _REFUND.encode() and _is_swap_call(
-            deployment, exchange, swap, recipient=request.owner
-        )
+        return refund == _REFUND.encode() and _is_swap_call(deployment, exchange, swap, recipient=request.owner)
     permit, exchange, unwrap = steps
     token, units, until, *_signature = _SELF_PERMIT.decode(permit)
     return (

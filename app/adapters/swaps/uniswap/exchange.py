@@ -94,9 +94,7 @@ class UniswapExchange:
         # Without a permit the call is not what would be signed, but has its length except for the permit.
         target = self._call(swap).target if is_whole else calls.encode_swap(self._deployment, swap)
         intent = TransferIntent(request.owner, request.owner, request.input_amount)
-        draft = self._chain.draft_call(
-            intent, ContractCall(target, deadline), gas=_TYPICAL_GAS, simulates=is_whole
-        )
+        draft = self._chain.draft_call(intent, ContractCall(target, deadline), gas=_TYPICAL_GAS, simulates=is_whole)
         if is_whole:
             self._assert_exact_effects(draft, target, swap)
         terms = {
@@ -123,9 +121,7 @@ class UniswapExchange:
         Where a node cannot simulate, the gas estimate has shown that it does not revert, and the call was decoded.
         """
         deployment, owner = self._deployment, swap.request.owner
-        effects = simulation.simulate(
-            self._chain.rpc, deployment, owner, [target], spender=deployment.uniswap_router
-        )
+        effects = simulation.simulate(self._chain.rpc, deployment, owner, [target], spender=deployment.uniswap_router)
         if effects is None:
             return
         amount, minimum = swap.request.input_amount.units, swap.minimum_units
@@ -137,9 +133,7 @@ class UniswapExchange:
             is_right = -amount - draft.fee_units <= effects.native_units <= maximum
             is_right = is_right and effects.usdc_units >= minimum
         if not is_right or effects.added_allowance_units > 0:
-            raise simulation.unsafe(
-                effects, amount_units=amount, minimum_units=minimum, max_fee_units=draft.fee_units
-            )
+            raise simulation.unsafe(effects, amount_units=amount, minimum_units=minimum, max_fee_units=draft.fee_units)
 
     def _with_permit(self, swap: UniswapSwap, permit_facts: PermitFacts, signer: Signer) -> UniswapSwap:
         units = swap.request.input_amount.units

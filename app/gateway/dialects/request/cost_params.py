@@ -56,9 +56,7 @@ class Surface(StrEnum):
 
 
 # Surfaces whose responses are text; only there can the request limit the output.
-TEXT_SURFACES = frozenset(
-    {Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE}
-)
+TEXT_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE})
 # How to change a request so that its worst-case cost is lower, by field.
 _SHORTER_INPUT = {"input": "must be shorter, or fewer texts"}
 _SHORTER_MESSAGES = {"messages": "must be shorter, or with fewer and smaller images and files"}
@@ -202,9 +200,7 @@ class CostParams(NamedTuple):
             affordable_count = self.candidates * max_nanos // max(1, worst_case_nanos)
             found = {"n": f"must be at most {affordable_count}" if affordable_count else "must be 1"} | found
         if self.is_input_unbounded:
-            found["model"] = (
-                "must have a smaller context window, because files at URLs and MCP servers may fill it"
-            )
+            found["model"] = "must have a smaller context window, because files at URLs and MCP servers may fill it"
         if self.tools.searches or self.tools.is_unbounded or self.tools.image or self.tools.sub_calls:
             found["tools"] = "must be fewer, or limited by max_tool_calls or max_uses"
         return found

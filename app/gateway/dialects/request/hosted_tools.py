@@ -91,17 +91,13 @@ def read_hosted_tools(
         if billing is not ToolBilling.NOTHING
     ]
     if len(hosted) > _MAX_HOSTED_TOOLS:
-        raise InvalidInput.field(
-            "tools", f"has {len(hosted)} hosted tools: at most {_MAX_HOSTED_TOOLS} are allowed"
-        )
+        raise InvalidInput.field("tools", f"has {len(hosted)} hosted tools: at most {_MAX_HOSTED_TOOLS} are allowed")
     are_limited = dialect is not Dialect.GEMINI and any(billing in LIMITED for _, billing, _ in hosted)
     paths = _paths(parsed) if are_limited else {}
     found = [_read_tool(dialect, paths, kind, billing, definition) for kind, billing, definition in hosted]
     models = [each.lower() for each in models]
     is_research = any("deep-research" in each for each in models)
-    if (dialect is Dialect.GROQ and _COMPOUND.fullmatch(models[0])) or (
-        is_research and dialect is not Dialect.OPENAI
-    ):
+    if (dialect is Dialect.GROQ and _COMPOUND.fullmatch(models[0])) or (is_research and dialect is not Dialect.OPENAI):
         # Only OpenAI's own deep research has a limit on its calls.
         raise not_offered_error("model", models[0], "Use a model without built-in tools.")
     servers = parsed.get("mcp_servers") or ()
@@ -134,9 +130,7 @@ def compaction_calls(parsed: Mapping[str, Any], model: str, tokens_in: int) -> t
         if isinstance(edit, dict) and str(edit.get("type")).startswith("compact_"):
             trigger = edit.get("trigger")
             value = _count(trigger, "value") if isinstance(trigger, dict) else None
-            if tokens_in >= max(
-                _COMPACTION_DEFAULT_TOKENS if value is None else value, _COMPACTION_MIN_TOKENS
-            ):
+            if tokens_in >= max(_COMPACTION_DEFAULT_TOKENS if value is None else value, _COMPACTION_MIN_TOKENS):
                 return (SubCall(model, 1, _SUMMARY_TOKENS),)
     return ()
 
@@ -156,9 +150,7 @@ def _iter_tools(surface: Surface, parsed: Mapping[str, Any]) -> Iterator[Mapping
         yield from listed
 
 
-def _classify(
-    dialect: Dialect, surface: Surface, definition: Mapping[str, Any]
-) -> Iterator[tuple[str, ToolBilling]]:
+def _classify(dialect: Dialect, surface: Surface, definition: Mapping[str, Any]) -> Iterator[tuple[str, ToolBilling]]:
     # In generateContent, the kind of a tool is the name of its field.
     kinds = list(definition) if surface is Surface.GENERATE else [_kind(definition)]
     if dialect is Dialect.GEMINI:
@@ -183,9 +175,7 @@ def _kind(definition: Mapping[str, Any]) -> str:
     kind = definition.get("type")
     if kind is not None:
         return str(kind)
-    unknown = [
-        name for name in definition if name not in _FUNCTION_FIELDS and type(definition[name]) is not bool
-    ]
+    unknown = [name for name in definition if name not in _FUNCTION_FIELDS and type(definition[name]) is not bool]
     if unknown or not definition:
         what = f"a tool without type, and with {unknown[0]}" if unknown else "an empty tool"
         raise not_offered_error("tools", what, "Send its type.")
@@ -215,9 +205,7 @@ def _read_tool(
     if billing is ToolBilling.ADVISOR:
         model, tokens = definition.get("model"), _count(definition, "max_tokens")
         if not isinstance(model, str):
-            raise InvalidInput.field(
-                "tools", "must name the model of an advisor, because it is billed separately"
-            )
+            raise InvalidInput.field("tools", "must name the model of an advisor, because it is billed separately")
         call = SubCall(model, 0, tokens or ADVISOR_TOKENS)
         tool = tool._replace(sub_call=call, has_tokens=bool(tokens), uses=uses or None)
     if billing in LIMITED and dialect is not Dialect.GEMINI:

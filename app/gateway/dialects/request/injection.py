@@ -20,9 +20,7 @@ OUTPUT_LIMIT_FIELDS: Mapping[Surface, tuple[str, ...]] = {
     Surface.GENERATE: ("maxOutputTokens", "max_output_tokens"),
 }
 # The object that contains it, on surfaces that do not have it in the body itself.
-CONFIG_FIELDS: Mapping[Surface, tuple[str, ...]] = {
-    Surface.GENERATE: ("generationConfig", "generation_config")
-}
+CONFIG_FIELDS: Mapping[Surface, tuple[str, ...]] = {Surface.GENERATE: ("generationConfig", "generation_config")}
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder()
 _STREAM_OPTIONS = b'"stream_options":{"include_usage":true}'
@@ -70,9 +68,7 @@ def limit_output(params: CostParams, tokens: int) -> CostParams:
         given = {name: text[slice(*span)] for name, span in _value_spans(text).items() if name in configs}
         config = next((name for name, value in given.items() if value != "null"), configs[0])
         value = given.get(config, "null")
-        text = _with_member(
-            text, config, _with_output_limit("{}" if value == "null" else value, names, tokens)
-        )
+        text = _with_member(text, config, _with_output_limit("{}" if value == "null" else value, names, tokens))
     return params._replace(
         body=text.encode("utf-8", "surrogatepass"),
         tokens_out=min(params.tokens_out, tokens * params.candidates),

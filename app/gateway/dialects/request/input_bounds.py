@@ -73,9 +73,7 @@ def likely_tokens(count: int) -> int:
     return -(-count // LIKELY_BYTES_PER_TOKEN)
 
 
-def input_bound(
-    body: bytes, parsed: Mapping[str, Any], model: str, tools: HostedTools = NO_TOOLS
-) -> InputBound:
+def input_bound(body: bytes, parsed: Mapping[str, Any], model: str, tools: HostedTools = NO_TOOLS) -> InputBound:
     """Return the input bound of a JSON request: its text with tools and instructions, its media, and tool results.
 
     Raises: InvalidInput for too many parts.
@@ -91,9 +89,7 @@ def input_bound(
             continue
         media += 1
         if media > _MAX_MEDIA:
-            raise InvalidInput(
-                f"The request has more than {_MAX_MEDIA} images, recordings and files: send fewer."
-            )
+            raise InvalidInput(f"The request has more than {_MAX_MEDIA} images, recordings and files: send fewer.")
         is_unbounded, has_audio = is_unbounded or part.is_unbounded, has_audio or part.has_audio
         counted = part.text.encode("utf-8", "surrogatepass")
         at_most += part.at_most - max_text_tokens(counted)
@@ -107,8 +103,7 @@ def input_bound(
 def opaque_input_bound(body: bytes) -> InputBound:
     """Return the input bound of a body that is not JSON, such as a form with a recording."""
     return InputBound(
-        max(max_text_tokens(body[:_MIN_RECORDING_TOKENS]), len(body) // _RECORDING_BYTES_PER_TOKEN)
-        + _OVERHEAD_TOKENS,
+        max(max_text_tokens(body[:_MIN_RECORDING_TOKENS]), len(body) // _RECORDING_BYTES_PER_TOKEN) + _OVERHEAD_TOKENS,
         -(-len(body) // _RECORDING_LIKELY_BYTES_PER_TOKEN),
         has_media=True,
         writes_cache=False,
@@ -156,9 +151,7 @@ def _document_or_none(block: Mapping[str, Any]) -> _MediaPart | None:
     if isinstance(source, dict) and _string(source, "type") in {"text", "content"}:
         return None
     content = (
-        _text_at(block, "source", "data")
-        or _text_at(block, "file", "file_data")
-        or _text_at(block, "file_data", "")
+        _text_at(block, "source", "data") or _text_at(block, "file", "file_data") or _text_at(block, "file_data", "")
     )
     addresses = (_text_at(block, "source", "url"), _text_at(block, "file_url", "url"))
     # OpenRouter also accepts a URL as `file_data`.
@@ -188,9 +181,7 @@ def _image_part(content: str | None, model: str, detail: str | None = None) -> _
 
 def _recording_part(content: str) -> _MediaPart:
     at_most = max(_MIN_RECORDING_TOKENS, len(content) // _RECORDING_BYTES_PER_TOKEN)
-    return _MediaPart(
-        at_most, -(-len(content) // _RECORDING_LIKELY_BYTES_PER_TOKEN), has_audio=True, text=content
-    )
+    return _MediaPart(at_most, -(-len(content) // _RECORDING_LIKELY_BYTES_PER_TOKEN), has_audio=True, text=content)
 
 
 def _document_part(content: str) -> _MediaPart:

@@ -60,12 +60,8 @@ def read_cost_params(
         return CostParams(surface, dialect, model, body=body)
     if is_form and parsed.get("url"):
         # Groq accepts the URL of a recording of 100 MB, which may be days of speech.
-        raise InvalidInput.field(
-            "url", "is not forwarded: send the file in the form, because its length is billed"
-        )
-    is_streamed = is_streaming_path or (
-        surface is not Surface.GENERATE and _flag(parsed, "stream", is_form=is_form)
-    )
+        raise InvalidInput.field("url", "is not forwarded: send the file in the form, because its length is billed")
+    is_streamed = is_streaming_path or (surface is not Surface.GENERATE and _flag(parsed, "stream", is_form=is_form))
     if surface in search_costs.SEARCH_SURFACES:
         most = search_costs.max_nanos(dialect, surface, parsed)
         return CostParams(surface, dialect, body=body, is_streamed=is_streamed, max_nanos=most)
@@ -90,11 +86,7 @@ def read_cost_params(
         )
     alternatives = _alternatives(dialect, parsed)
     hosted = hosted_tools.read_hosted_tools(dialect, surface, (model, *alternatives), parsed)
-    bound = (
-        input_bounds.opaque_input_bound(body)
-        if is_form
-        else input_bounds.input_bound(body, parsed, model, hosted)
-    )
+    bound = input_bounds.opaque_input_bound(body) if is_form else input_bounds.input_bound(body, parsed, model, hosted)
     if surface is Surface.MESSAGES:
         summaries = hosted_tools.compaction_calls(parsed, model, bound.tokens_in)
         hosted = hosted._replace(sub_calls=(*hosted.sub_calls, *summaries))
@@ -148,9 +140,7 @@ def _needs_usage_request(params: CostParams) -> bool:
 
 def _output_bound(surface: Surface, parsed: Mapping[str, Any]) -> int | None:
     # An unknown surface may use any of these fields, or none.
-    names = injection.OUTPUT_LIMIT_FIELDS.get(
-        surface, ("max_tokens", "max_completion_tokens", "max_output_tokens")
-    )
+    names = injection.OUTPUT_LIMIT_FIELDS.get(surface, ("max_tokens", "max_completion_tokens", "max_output_tokens"))
     # With both spellings, the upstream may read either. Some upstreams treat zero as no limit.
     counts = _counts(surface, parsed, names)
     return min(max(counts), MAX_TOKENS_OUT) if counts and all(counts) else None
@@ -227,11 +217,7 @@ def _alternatives(dialect: Dialect, parsed: Mapping[str, Any]) -> tuple[str, ...
         named = [each.get("model") if isinstance(each, dict) else None for each in fallbacks]
     if named is None:
         return ()
-    if (
-        not isinstance(named, list)
-        or len(named) > _MAX_ALTERNATIVES
-        or not all(isinstance(m, str) for m in named)
-    ):
+    if not isinstance(named, list) or len(named) > _MAX_ALTERNATIVES or not all(isinstance(m, str) for m in named):
         where = "models" if fallbacks is None else "fallbacks"
         raise InvalidInput.field(where, f"must be a list of at most {_MAX_ALTERNATIVES} names")
     return tuple(named)
@@ -274,9 +260,7 @@ def _string(parsed: Mapping[str, Any], name: str) -> str | None:
 
 def _tier(parsed: Mapping[str, Any]) -> str | None:
     """Return the requested service tier, in Google's spelling too: with both, the more expensive one."""
-    named = {
-        name: tier.lower() for name in ("service_tier", "serviceTier") if (tier := _string(parsed, name))
-    }
+    named = {name: tier.lower() for name in ("service_tier", "serviceTier") if (tier := _string(parsed, name))}
     for name, tier in named.items():
         if tier not in _TIERS and tier != "unspecified":
             raise InvalidInput.field(name, f"must be one of {', '.join(sorted(_TIERS))}")

@@ -92,9 +92,7 @@ class ToolRequest(NamedTuple):
         if not self.tools and not self.has_bare_servers and not limits:
             return billed
         return billed._replace(
-            readers=billed.readers
-            + self.has_bare_servers
-            + sum(_reader_count(tool, most) for tool in self.tools),
+            readers=billed.readers + self.has_bare_servers + sum(_reader_count(tool, most) for tool in self.tools),
             is_unbounded=self.has_bare_servers or bool(self.of(ToolBilling.UNBOUNDED)),
             limits=tuple(limits),
             container_nanos=sum(tool.nanos for tool in self.tools if tool.billing is ToolBilling.CONTAINER),
@@ -171,9 +169,7 @@ def _fees(model: str, found: Sequence[HostedTool]) -> tuple[tuple[str, int], ...
             fees[CODE_EXECUTION] = _CODE_EXECUTION_NANOS
         if tool.billing is ToolBilling.MAPS:
             if not model.startswith(SEARCH_PER_PROMPT):
-                raise not_offered_error(
-                    "tools", tool.kind, "Grounding with Maps is available with Gemini 2 models."
-                )
+                raise not_offered_error("tools", tool.kind, "Grounding with Maps is available with Gemini 2 models.")
             fees[GOOGLE_MAPS] = _MAPS_NANOS
     return tuple(fees.items())
 

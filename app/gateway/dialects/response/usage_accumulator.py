@@ -112,9 +112,7 @@ class UsageAccumulator:
     def fail(self) -> None:
         self._has_failed = True
 
-    def reading(
-        self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int
-    ) -> UsageReading:
+    def reading(self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int) -> UsageReading:
         return UsageReading(
             status=status,
             usage=self._usage(),
@@ -170,9 +168,7 @@ class UsageAccumulator:
 
     def _is_anthropic(self) -> bool:
         if self._surface is Surface.OPAQUE:
-            return (
-                "cache_read_input_tokens" in self._reported or "cache_creation_input_tokens" in self._reported
-            )
+            return "cache_read_input_tokens" in self._reported or "cache_creation_input_tokens" in self._reported
         return self._surface is Surface.MESSAGES
 
     def _merge_usage(self, payload: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
@@ -254,9 +250,7 @@ class UsageAccumulator:
         key = (kind, _text(item, "id") or str(index))
         if kind == "server_tool_use":
             name = _text(item, "name") or ""
-            self._tool_calls[key] = (
-                tool_costs.CODE_EXECUTION if name.endswith(tool_costs.CODE_EXECUTION) else name
-            )
+            self._tool_calls[key] = tool_costs.CODE_EXECUTION if name.endswith(tool_costs.CODE_EXECUTION) else name
         elif kind.endswith("_call"):
             name = kind.removesuffix("_call")
             action = item.get("action")
@@ -288,9 +282,7 @@ def _larger(earlier: Any, later: Any) -> Any:
     if isinstance(earlier, dict):
         if not isinstance(later, dict):
             return earlier
-        merged = {
-            name: _larger(earlier.get(name), value) for name, value in later.items() if value is not None
-        }
+        merged = {name: _larger(earlier.get(name), value) for name, value in later.items() if value is not None}
         return {**earlier, **merged}
     if _is_number(earlier):
         return max(earlier, later) if _is_number(later) else earlier
@@ -338,9 +330,7 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
                 elif isinstance(value, _CONTAINERS) and value:
                     if name in _ARGUMENT_FIELDS and isinstance(value, dict):
                         size += _utf8_size(_ARGUMENTS.encode(value))
-                    elif name not in _OTHER_FIELDS or (
-                        name == _REASONING_PARTS and not node.get("reasoning")
-                    ):
+                    elif name not in _OTHER_FIELDS or (name == _REASONING_PARTS and not node.get("reasoning")):
                         stack.append(value)
     return size
 

@@ -43,9 +43,7 @@ def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | 
     details_out = _nested(reported, "completion_tokens_details", "output_tokens_details")
     within, beyond = _counts(details_in), _counts(details_out)
     by_age = _counts(_nested(details_in, "cache_write_tokens_details"))
-    by_kind = _counts(
-        _nested(reported, "cached_tokens_details") or _nested(details_in, "cached_tokens_details")
-    )
+    by_kind = _counts(_nested(reported, "cached_tokens_details") or _nested(details_in, "cached_tokens_details"))
     return Usage(
         tokens_in=tokens_in,
         tokens_out=tokens_out or 0,
