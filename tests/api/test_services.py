@@ -186,7 +186,7 @@ def test_an_unknown_status_and_an_empty_update_are_refused(seller: Agent) -> Non
     path = f"/v1/services/{sell(seller)['id']}"
     assert field_problem(seller.put(path, {"status": "retired"}), "status")
     for body in ({}, {"unknown": 1}):
-        assert field_problem(seller.put(path, body), "body") == "has no field to change"
+        assert field_problem(seller.put(path, body), "body") == "has no field to set"
 
 
 def test_services_of_other_agents_are_not_found(client: FlaskClient, seller: Agent) -> None:

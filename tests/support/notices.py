@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import http_ece
+import http_ece  # type: ignore[import-untyped]
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from cryptography.hazmat.primitives.asymmetric import ec
