@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -54,6 +54,7 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
 
 def _count_host(wallet: WalletView, host: str) -> None:
     limiter, seen = app_state().rate_limiter, f"{wallet.agent_id}:{host}"
+    hosts = (f"{MAX_HOSTS} per day", "fetched-hosts", wallet.agent_id)
     try:
         limiter.check("1 per day", "fetched-host", seen)
     except RateLimited:
@@ -61,11 +62,14 @@ def _count_host(wallet: WalletView, host: str) -> None:
     if records.has_payee(wallet.id, host):
         return
     try:
-        limiter.count(f"{MAX_HOSTS} per day", "fetched-hosts", wallet.agent_id)
+        limiter.check(*hosts)
     except RateLimited as refusal:
         raise RateLimited(
             f"This agent has requested resources of {MAX_HOSTS} hosts today without ever paying them. Hosts that it "
             "has paid are not counted; another one can be requested tomorrow.",
             retry_after_seconds=refusal.retry_after_seconds,
         ) from None
-    limiter.count("1 per day", "fetched-host", seen)
+    # Of concurrent requests to one host, only the first counts it.
+    with suppress(RateLimited):
+        limiter.count("1 per day", "fetched-host", seen)
+        limiter.count(*hosts)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.chain
 
 # The idempotency claim; the unpaid request; the signed payment, recorded; the paid request; its answer, stored;
 # the outcome on the chain; the end of the claim's lease.
-PURCHASE = points(COMMIT, "send", COMMIT, "send", COMMIT, "outcomes", COMMIT, COMMIT)
+PURCHASE = points(COMMIT, COMMIT, "send", COMMIT, COMMIT, "send", COMMIT, "outcomes", COMMIT, COMMIT)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.sellers import CENT
 from tests.support.solana_sellers import SolanaSeller, solana_seller
 
 pytestmark = pytest.mark.chain
-SIGNED = Point(COMMIT, "after", 2)
+SIGNED = Point(COMMIT, "after", 3)
 EXPIRED_SLOTS = 1_700
 
 
