@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 
-from app.errors import RateLimited, ServiceError
+from app.errors import PaymentPending, RateLimited, ServiceError
 from app.state import app_state
 from app.web.client_request import ClientRequest
 
 _IPV6_PREFIX_BITS = 64
+# Each repetition of a payment that is not settled asks the chain; a client that waits as it is told stays below this.
+_PENDING_PAYMENTS = "60 per minute"
 
 
 def client_address(remote_address: str | None) -> str:
@@ -76,14 +78,20 @@ def count_requested_delivery(owner_id: str) -> None:
 
 @contextmanager
 def count_failed_payment(network: str) -> Iterator[None]:
-    """Count a presented payment if the block refuses it with status 402.
+    """Count a presented payment if the block refuses it with status 402, or it is not settled yet.
 
-    Raises: RateLimited when X402_MISS_LIMIT is exceeded.
+    Raises: RateLimited when X402_MISS_LIMIT, or 60 repetitions a minute of pending payments, are exceeded.
     """
     limiter, limit, scope = app_state().rate_limiter, app_state().settings.x402_miss_limit, "payment"
+    pending = (_PENDING_PAYMENTS if limit else None, "pending payment", network)
     limiter.check(limit, scope, network)
+    limiter.check(*pending)
     try:
         yield
+    except PaymentPending:
+        with suppress(RateLimited):
+            limiter.count(*pending)
+        raise
     except ServiceError as refusal:
         if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
             with suppress(RateLimited):

@@ -13,7 +13,10 @@ from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import USDC, ChainName
+from app.errors import PaymentPending, RateLimited
+from app.identity import limits
 from sandbox.evm import EvmNode
+from tests.support.applications import change_settings
 from tests.support.chains import evm_chain, fund
 from tests.support.evm import sent as pay
 from tests.support.gateway import SEARCH
@@ -158,3 +161,13 @@ def test_an_unreachable_chain_consumes_nothing_and_asks_for_a_retry(
         assert answer.get_json()["details"]["reason"] == "chain_unreachable"
         assert "Retry-After" in answer.headers
         assert made.claims() == set()
+
+
+def test_repetitions_of_a_payment_that_is_not_settled_are_bounded(app: Flask) -> None:
+    change_settings(app, x402_miss_limit="30 per minute")
+    with app.app_context():
+        for _ in range(60):
+            with pytest.raises(PaymentPending), limits.count_failed_payment("192.0.2.1"):
+                raise PaymentPending
+        with pytest.raises(RateLimited), limits.count_failed_payment("192.0.2.1"):
+            raise PaymentPending

@@ -116,3 +116,8 @@ def test_only_what_is_needed_to_read_a_page_is_kept(document: str, kept: str) ->
     assert not re.search(r"onclick|data-x|url\(|<style|<object|<noscript|refresh|<script>|javascript", once)
     assert len(once) <= recorded_page.MAX_CHARACTERS
     assert recorded_page.sanitize(once, str) == once
+
+
+def test_a_page_that_is_no_markup_ends_no_purchase_by_an_error_of_the_parser() -> None:
+    # Else an order that a shop confirms would be reported as one that was not placed.
+    assert "Thank you" in recorded_page.sanitize("<h1>Thank you! Your order was received.</h1><![</xmp>", str)

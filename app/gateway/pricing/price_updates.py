@@ -100,7 +100,12 @@ def follow() -> None:
     _InUse.next_check = int(time.monotonic()) + _CHECK_SECONDS
     accepted = stored().get(_ACCEPTED)
     if accepted is not None and accepted.digest != _InUse.digest:
-        use(accepted.content.encode(), accepted.at)
+        try:
+            use(accepted.content.encode(), accepted.at)
+        except ValueError as error:
+            # A release that was installed since then finds it implausible: the prices in use stay.
+            _log.error("price_list_refused", problem=str(error))
+            _InUse.digest = accepted.digest
 
 
 def refresh() -> str | None:
