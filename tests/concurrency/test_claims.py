@@ -39,7 +39,7 @@ def _concurrently(app: Flask, ask: Callable[[int], TestResponse | bool]) -> list
 
     def one(number: int) -> TestResponse | bool:
         start.wait(PATIENCE_SECONDS)
-        with app.app_context():
+        with app.test_request_context():
             return ask(number)
 
     with ThreadPoolExecutor(_CONCURRENT) as threads:
