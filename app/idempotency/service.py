@@ -217,8 +217,8 @@ def _claim_one(
             if row.answer_status is not None or row.subject_id is not None:
                 return StoredResponse(row.id, row.subject_id, row.answer_status, row.answer_sealed)
         # Abandoned, or too old; the row is locked.
-        for name, value in claimed.items():
-            setattr(row, name, value)
+        row.request_hmac, row.body_hmac, row.holder = canonical[0], of_bytes[0], holder
+        row.lease_until, row.created_at = now + _LEASE, now
         row.subject_id = row.answer_status = row.answer_sealed = None
         return row.id
 

@@ -18,11 +18,11 @@ def upgrade() -> None:
     """Add the table; without a row the bundled prices are used."""
     op.create_table(
         "price_lists",
-        sa.Column("state", sa.String(10), nullable=False),
+        sa.Column("kind", sa.String(10), nullable=False),
         sa.Column("digest", sa.String(64), nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("content", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("state"),
+        sa.PrimaryKeyConstraint("kind"),
     )
 
 

@@ -55,7 +55,7 @@ class PriceList(Model):
 
     __tablename__ = "price_lists"
 
-    state: Mapped[str] = mapped_column(String(10), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
     at: Mapped[datetime] = mapped_column(UtcDateTime)
     content: Mapped[str] = mapped_column(Text)
@@ -138,14 +138,14 @@ def stored() -> dict[str, PriceList]:
     with read_only_unit() as session:
         found = session.scalars(select(PriceList)).all()
         session.expunge_all()
-    return {each.state: each for each in found}
+    return {each.kind: each for each in found}
 
 
-def _store(state: str, content: bytes, text: str) -> None:
+def _store(kind: str, content: bytes, text: str) -> None:
     values = {"digest": hashlib.sha256(content).hexdigest(), "at": clock.now(), "content": text}
     with unit_of_work() as session:
-        insert = insert_into(session, PriceList).values(state=state, **values)
-        session.execute(insert.on_conflict_do_update(index_elements=["state"], set_=values))
+        insert = insert_into(session, PriceList).values(kind=kind, **values)
+        session.execute(insert.on_conflict_do_update(index_elements=["kind"], set_=values))
 
 
 def _read(location: str) -> bytes:
