@@ -79,7 +79,7 @@ def test_the_error_of_a_field_is_the_text_that_it_refers_to(read: Callable[[str]
         "Nimi on liian pitkä",
         "invalid",
     ]
-    described = seen.describe(snapshot)
+    described, _ = seen.describe(snapshot)
     assert "Katu: Katu puuttuu; Nimi: Nimi on liian pitkä" in described
     assert "Empty fields: Postinumero." in described
 
