@@ -266,7 +266,7 @@ class _StreamedBody:
         return True
 
     def _fail(self, error: BaseException) -> None:
-        """End a call of which nothing was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream broke off."""
+        """End a call before any of its response was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream broke off."""
         self._incoming.close()
         self._meter.end(_outcome_of(error))
         if isinstance(error, OutcomeUnknown):
@@ -337,7 +337,7 @@ class _StreamedBody:
         return relayed
 
     def _is_between_events(self) -> bool:
-        """Return whether a comment would be no part of an event of which the client has the beginning."""
+        """Return whether a comment would stand between events, not inside one that the client has begun to read."""
         return not self._last_relayed or self._last_relayed.endswith(_EVENT_ENDS)
 
     def _read_chunk(self, deadline: Deadline) -> bytes | None:

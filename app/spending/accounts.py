@@ -134,7 +134,7 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
 
 
 def advance_controls_version(session: Session, wallet_ids: Collection[str]) -> None:
-    """Count a change of the controls of wallets, of which the accounts are locked."""
+    """Count a change of the controls of wallets whose accounts are locked."""
     version = SpendingAccount.controls_version + 1
     change(session, SpendingAccount, SpendingAccount.wallet_id.in_(wallet_ids), controls_version=version)
 

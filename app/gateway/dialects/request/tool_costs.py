@@ -69,7 +69,7 @@ class ToolRequest(NamedTuple):
     models: tuple[str, ...]
     tools: tuple[HostedTool, ...]
     max_tool_calls: int | None
-    # Plugins and models that search, of which some search once before each answer.
+    # Plugins and models that search; some search once before each answer.
     extra: int
     is_search_model: bool
     has_bare_servers: bool

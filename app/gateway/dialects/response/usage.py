@@ -56,7 +56,7 @@ class UsageReading(NamedTuple):
     # Bytes of the response as received, and of the content in it (text, reasoning, tool arguments).
     bytes_received: int = 0
     streamed_bytes: int = 0
-    # Bytes of a body in an unknown format, all of which may be content.
+    # Bytes of a body in an unknown format; all may be content.
     bytes_unread: int = 0
     model: str | None = None
     tier: str | None = None
