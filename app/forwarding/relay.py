@@ -266,7 +266,7 @@ class _StreamedBody:
         return True
 
     def _fail(self, error: BaseException) -> None:
-        """End a call before any of its response was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream broke off."""
+        """End a call before its response was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream failed."""
         self._incoming.close()
         self._meter.end(_outcome_of(error))
         if isinstance(error, OutcomeUnknown):
