@@ -76,6 +76,7 @@ NAMES = [f"{each.dialect}-{each.surface}" for each in STREAMS]
 
 def params(stream: Stream, **more: Any) -> CostParams:
     wanted = {
+        "model": stream.model,
         "is_streamed": True,
         "tokens_in": 2_000,
         "tokens_in_likely": 1_000,
@@ -336,7 +337,7 @@ def test_hostile_depth_hides_no_usage() -> None:
 
 def test_long_text_in_a_huge_event_is_content() -> None:
     call = params(STREAMS[0])
-    text = "é\n" * (MAX_EVENT_BYTES // 2)
+    text = ("é\n" * 8 + "word " * 8) * (MAX_EVENT_BYTES // 56)
     for ascii_only in (True, False):
         event = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=ascii_only)
         size = read(call, in_pieces(f"data: {event}\n\n".encode())).streamed_bytes
@@ -408,19 +409,19 @@ def test_a_cost_that_openrouter_reports_counts_even_if_it_failed() -> None:
 
 
 def test_words_without_usage_cost_their_tokens_and_not_their_framing() -> None:
-    call = params(STREAMS[0], model="gpt-4o-mini", tokens_in_likely=30)
+    call = params(STREAMS[0], tokens_in_likely=30)
     words = [recorded.chunk(choices=[{"index": 0, "delta": {"content": "word "}}]) for _ in range(100)]
     done = recorded.chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
     sent = [stream_of(*words, done), b"data: [DONE]\n\n"]
-    assert cost(call, read(call, sent)) == 30 * 150 + 125 * 600
+    assert cost(call, read(call, sent)) == 30 * 1_250 + 125 * 10_000
     # The same as a plain response, with usage of zero, or without its content type.
     plain = {"choices": [{"message": {"role": "assistant", "content": "word " * 100}, "finish_reason": "stop"}]}
-    assert cost(call, read(call, [json.dumps(plain).encode()], "application/json")) == 30 * 150 + 125 * 600
+    assert cost(call, read(call, [json.dumps(plain).encode()], "application/json")) == 30 * 1_250 + 125 * 10_000
     zero = {**plain, "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
-    assert cost(call, read(call, [json.dumps(zero).encode()], "application/json")) == 30 * 150 + 125 * 600
-    assert cost(call, read(call, sent, "text/plain")) == 30 * 150 + 125 * 600
+    assert cost(call, read(call, [json.dumps(zero).encode()], "application/json")) == 30 * 1_250 + 125 * 10_000
+    assert cost(call, read(call, sent, "text/plain")) == 30 * 1_250 + 125 * 10_000
     # An event of JSON alone, under the type of a stream.
-    assert cost(call, read(call, [json.dumps(plain).encode()])) == 30 * 150 + 125 * 600
+    assert cost(call, read(call, [json.dumps(plain).encode()])) == 30 * 1_250 + 125 * 10_000
 
 
 @pytest.mark.parametrize(

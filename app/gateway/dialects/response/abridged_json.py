@@ -14,6 +14,8 @@ _MAX_BYTES = 8 * 1024 * 1024
 
 _STRUCTURAL = re.compile(rb'["{}\[\]]')
 _IN_STRING = re.compile(rb'["\\]')
+_BRACKET = re.compile(rb"[{}\[\]]")
+_SKIPPED_BYTES = 4096
 _FIELD = re.compile(rb'"(\w{1,50})"\s*:\s*"\Z')
 _FIELD_BYTES = 100
 _BINARY = b";base64,"
@@ -60,6 +62,8 @@ class AbridgedJson:
         """The size of the text omitted from long strings, by the names of their fields."""
 
     def feed(self, piece: bytes) -> None:
+        if self._omitted_at == _NEVER_AGAIN:
+            return
         at = 0
         if self._is_escaped and piece:
             self._is_escaped, at = False, 1
@@ -79,7 +83,7 @@ class AbridgedJson:
             elif character == b"\\":
                 escaped = piece[at : at + 1]
                 self._keep(character + escaped)
-                self._escape_bytes += 3 if escaped == b"u" else 1
+                self._escape_bytes += 6 - _utf8_bytes(piece[at + 1 : at + 3]) if escaped == b"u" else 1
                 self._is_escaped = not escaped
                 at += 1
             elif character in b"{[":
@@ -88,14 +92,24 @@ class AbridgedJson:
                 self._close(character)
 
     def _skip(self, piece: bytes, at: int) -> int:
-        """Skip what is between two strings of an omitted part, unless the part may end there."""
-        string_at = piece.find(b'"', at)
-        end = len(piece) if string_at < 0 else string_at
-        closed = piece.count(b"}", at, end) + piece.count(b"]", at, end)
-        if self._depth - closed <= (self._omitted_at or 0):
-            return at
-        self._depth += piece.count(b"{", at, end) + piece.count(b"[", at, end) - closed
-        return end
+        """Return where a string begins in an omitted part, or where the part ends."""
+        omitted_at = self._omitted_at or 0
+        is_string = False
+        while at < len(piece) and not is_string:
+            string_at = piece.find(b'"', at, at + _SKIPPED_BYTES)
+            is_string = string_at >= 0
+            end = string_at if is_string else min(at + _SKIPPED_BYTES, len(piece))
+            closed = piece.count(b"}", at, end) + piece.count(b"]", at, end)
+            if self._depth - closed > omitted_at:
+                self._depth += piece.count(b"{", at, end) + piece.count(b"[", at, end) - closed
+            else:
+                for bracket in _BRACKET.finditer(piece, at, end):
+                    is_closing = bracket.group() in b"}]"
+                    if is_closing and self._depth - 1 <= omitted_at:
+                        return bracket.start()
+                    self._depth += -1 if is_closing else 1
+            at = end
+        return at
 
     def text(self) -> bytes:
         """Return what is left of the value; nothing if that is still too large."""
@@ -123,7 +137,7 @@ class AbridgedJson:
     def _close(self, character: bytes) -> None:
         self._depth = max(0, self._depth - 1)
         del self._outer[self._depth :]
-        if self._omitted_at is not None and self._depth <= self._omitted_at != _NEVER_AGAIN:
+        if self._omitted_at is not None and self._depth <= self._omitted_at:
             self._omitted_at = None
         self._keep(character)
 
@@ -148,3 +162,8 @@ class AbridgedJson:
         if len(self._kept) > _MAX_BYTES:
             self._kept.clear()
             self._omitted_at = _NEVER_AGAIN
+
+
+def _utf8_bytes(code: bytes) -> int:
+    r"""Return the size in UTF-8 of a character that is written as `\u`, by its first two hexadecimal digits."""
+    return 2 if b"00" <= code < b"08" or b"d8" <= code.lower() <= b"df" else 3
