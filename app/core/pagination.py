@@ -1,4 +1,4 @@
-"""Offset pagination of lists."""
+"""Pagination of lists."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested slice; `limit` is already clamped to the list's maximum."""
+    """The requested slice; `limit` is already clamped to the list's maximum.
+
+    With `after`, it begins behind the row of that id, however many rows were added to the list since.
+    """
 
     limit: int
     offset: int
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ at each execution, which are most of the cost of a small statement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -17,13 +18,16 @@ from sqlalchemy import (
     bindparam,
     column,
     func,
+    literal,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core.pagination import Page, PageRequest
+from app.errors import InvalidInput
 from app.extensions import Base
 
 
@@ -53,10 +57,31 @@ def page_of(
 
     It is found in the index of `created_at` and `id` only, however deep it is; then its few rows are read.
     """
+    total = count(session, model, *conditions)
+    shown = page
+    if page.after is not None:
+        later, remaining = rows_after(session, table_of(model), page.after, *conditions, newest_first=newest_first)
+        conditions, shown = (*conditions, later), replace(page, offset=total - remaining)
     order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]
     ids = select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
     rows = session.scalars(select(model).join(ids, ids.c.id == model.id).order_by(*order)).all()
-    return Page(rows, count(session, model, *conditions), page)
+    return Page(rows, total, shown)
+
+
+def rows_after(
+    session: Session, table: Table, after: str, *conditions: ColumnElement[bool], newest_first: bool = True
+) -> tuple[ColumnElement[bool], int]:
+    """Return the condition of the rows that follow one in a list, and their number.
+
+    Raises: InvalidInput unless the row is in the list.
+    """
+    columns = (table.c.created_at, table.c.id)
+    row = session.execute(select(*columns).where(table.c.id == after, *conditions)).first()
+    if row is None:
+        raise InvalidInput.field("after", "is not the id of an entry of this list")
+    key, found = tuple_(*columns), tuple_(*map(literal, row, (each.type for each in columns)))
+    follows = key < found if newest_first else key > found
+    return follows, session.scalar(select(func.count()).select_from(table).where(*conditions, follows)) or 0
 
 
 def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -25,7 +25,7 @@ DELETED_NAME = "deleted-agent"
 def list_agents(session: Session, page: PageRequest) -> Page[AgentSnapshot]:
     """Return a page of all agents, oldest first; two queries."""
     found = page_of(session, Agent, page, Agent.deleted_at.is_(None))
-    return Page([agent_snapshot(row) for row in found.items], found.total, page)
+    return Page([agent_snapshot(row) for row in found.items], found.total, found.request)
 
 
 def list_ids_after(session: Session, after_id: str | None, *, limit: int) -> list[str]:

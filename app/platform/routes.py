@@ -25,7 +25,7 @@ from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView, CreditGrant
 from app.spending.controls import ControlsChange
 from app.web.blueprint import Blueprint
-from app.web.schemas import PageQuery, assert_any_field
+from app.web.schemas import FollowingQuery, PageQuery, assert_any_field
 
 blp = Blueprint(
     "platform",
@@ -57,7 +57,7 @@ def create_agent(body: dict[str, Any], claim: Claim) -> AgentView:
 
 
 @blp.get("/agents")
-@blp.arguments(PageQuery, location="query")
+@blp.arguments(FollowingQuery, location="query")
 @blp.response(200, schemas.ListedAgents)
 def list_agents(query: dict[str, Any]) -> Page[AgentView]:
     """List agents with their keys, oldest first. The access is recorded in the audit log."""

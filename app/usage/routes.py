@@ -84,7 +84,7 @@ def get_balance() -> Balance:
 
 
 @usage.get("")
-@usage.arguments(page_query(default=100, maximum=500), location="query")
+@usage.arguments(page_query(default=100, maximum=500, has_after=True), location="query")
 @usage.response(200, UsagePage)
 @usage.raises(Unauthorized)
 def get_usage(query: dict[str, PageRequest]) -> dict[str, Any]:

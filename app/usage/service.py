@@ -6,7 +6,7 @@ All functions are idempotent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
+from app.db.statements import rows_after, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.db.utc_days import day_of, utc_day
 from app.errors import InsufficientCredits
@@ -52,7 +52,7 @@ _TOTALS = PreparedRead(
     .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.calls > 0)
     .order_by(_SUMS.c.provider)
 )
-_PAGE = PreparedRead(
+_HISTORY = (
     select(
         _LOG.c.id, _LOG.c.api_key_id, _LOG.c.provider, _LOG.c.model, _LOG.c.tokens_in, _LOG.c.tokens_out,
         _LOG.c.cost_nanos, _LOG.c.created_at,
@@ -62,6 +62,7 @@ _PAGE = PreparedRead(
     .limit(bindparam("most", type_=BigInteger))
     .offset(bindparam("skipped", type_=BigInteger))
 )  # fmt: skip
+_PAGE = PreparedRead(_HISTORY)
 
 
 class UsageCall(NamedTuple):
@@ -197,9 +198,13 @@ def charge_lapsed(limit: int = 100) -> int:
 
 def history(session: Session, account_id: str, page: PageRequest) -> Page[Row[*tuple[Any, ...]]]:
     """Return a page of an account's log, newest first: the columns that it shows."""
-    total = _COUNT.scalar(session, {"owner_id": account_id})
+    total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
     bounds = {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
-    return Page(_PAGE.all(session, bounds), int(total or 0), page)
+    if page.after is None:
+        return Page(_PAGE.all(session, bounds), total, page)
+    later, remaining = rows_after(session, _LOG, page.after, _LOG.c.account_id == account_id)
+    rows = session.execute(_HISTORY.where(later), bounds).all()
+    return Page(rows, total, replace(page, offset=total - remaining))
 
 
 def usage_since(session: Session, account_id: str, start: datetime) -> list[UsageByDay]:

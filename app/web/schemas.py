@@ -107,8 +107,11 @@ def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:
         raise InvalidInput(f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}})
 
 
-def page_query(*, default: int, maximum: int) -> type[Schema]:
-    """Return the query schema of a list: a `limit` above the maximum is clamped, below 1 refused."""
+def page_query(*, default: int, maximum: int, has_after: bool = False) -> type[Schema]:
+    """Return the query schema of a list: a `limit` above the maximum is clamped, below 1 refused.
+
+    With `has_after`, a page may also begin behind an entry.
+    """
 
     class PageQuery(Schema):
         limit = QueryCount(
@@ -127,13 +130,27 @@ def page_query(*, default: int, maximum: int) -> type[Schema]:
 
         @post_load
         def _clamp(self, values: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
-            values["page"] = PageRequest(min(values.pop("limit"), maximum), values.pop("offset"))
+            after = values.pop("after", None)
+            page = PageRequest(min(values.pop("limit"), maximum), values.pop("offset"), after and str(after))
+            if page.after and page.offset:
+                raise ma.ValidationError({"after": ["cannot be combined with offset"]})
+            values["page"] = page
             return values
 
-    return PageQuery
+    class FollowingQuery(PageQuery):
+        after = fields.UUID(
+            load_default=None,
+            metadata={
+                "description": "The `id` of the last entry of the page before. Unlike with `offset`, no entry is "
+                "repeated or missed if entries are added in the meantime."
+            },
+        )
+
+    return FollowingQuery if has_after else PageQuery
 
 
 PageQuery = page_query(default=50, maximum=200)
+FollowingQuery = page_query(default=50, maximum=200, has_after=True)
 
 
 class Pagination(Schema):

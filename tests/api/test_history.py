@@ -124,6 +124,28 @@ def test_pages_are_newest_first_and_neither_repeat_nor_skip(agent: Agent) -> Non
     assert ids(page(agent, offset=11)) == []
 
 
+def test_a_page_after_an_entry_repeats_and_skips_nothing_that_was_added_meanwhile(
+    agent: Agent, client: FlaskClient
+) -> None:
+    start = clock.now()
+    made = [record(agent.wallet_id, at=start + timedelta(seconds=number // 3)) for number in range(11)]
+    whole = ids(page(agent))
+    first = ids(page(agent, limit=4))
+    record(agent.wallet_id, at=start + timedelta(seconds=60))
+    body = page(agent, limit=4, after=first[-1])
+    assert ids(body) == whole[4:8]
+    assert body["pagination"] == {"total": 12, "limit": 4, "offset": 5, "has_more": True}
+    last = page(agent, limit=4, after=whole[7], status="pending")
+    assert (ids(last), last["pagination"]["has_more"]) == (whole[8:], False)
+    assert len(made) == len(whole)
+    other = record(register(client).wallet_id)
+    wrong: dict[str, Any]
+    for wrong in ({"after": other}, {"after": "1"}, {"after": first[0], "offset": 1}):
+        answer = agent.get(f"{agent.wallet_url}/transactions", **wrong)
+        body = answer.get_json()
+        assert (answer.status_code, body["code"], [*body["details"]["fields"]]) == (400, "INVALID_INPUT", ["after"])
+
+
 def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
     made = {
         (type_, chain, status): record(agent.wallet_id, type_=type_, chain=chain, status=status)

@@ -117,6 +117,7 @@ def test_listing_agents_takes_a_constant_number_of_queries(
     second = ops.get("/agents?limit=2&offset=2").get_json()
     assert [row["name"] for row in second["agents"]] == ["n2", "n3"]
     assert second["pagination"]["has_more"] is True
+    assert ops.get(f"/agents?limit=2&after={made[1].id}").get_json() == second
     assert ops.get("/agents?limit=9999").get_json()["pagination"]["limit"] == 200
     assert ops.get("/agents?limit=0").status_code == 400
     shown = entries(action="agents.shown")

@@ -121,6 +121,10 @@ def test_pages_follow_each_other_and_a_limit_above_the_maximum_is_clamped(
     pages = [client.get(f"/v1/usage?limit=2&offset={offset}", headers=headers).get_json() for offset in (0, 2, 4)]
     assert [entry["id"] for page in pages for entry in page["logs"]] == ids[::-1]
     assert [page["pagination"]["has_more"] for page in pages] == [True, True, False]
+    _call(_account_of(registered), "openai", 1)
+    after = client.get(f"/v1/usage?limit=2&after={pages[0]['logs'][-1]['id']}", headers=headers).get_json()
+    assert after["logs"] == pages[1]["logs"]
+    assert after["pagination"] == {"total": 6, "limit": 2, "offset": 3, "has_more": True}
     assert client.get("/v1/usage?limit=501", headers=headers).get_json()["pagination"]["limit"] == 500
 
 

@@ -148,7 +148,7 @@ def list_agents(actor: Actor, page: PageRequest) -> Page[AgentView]:
     }
     with unit_of_work() as session:
         trail.record(session, actor, AuditEvent(AuditAction.AGENTS_SHOWN, after=shown))
-    return Page(views, found.total, page)
+    return Page(views, found.total, found.request)
 
 
 def update(actor: Actor, agent_id: str, changes: Mapping[str, str | None]) -> AgentSnapshot:

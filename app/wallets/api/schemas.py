@@ -26,7 +26,7 @@ from app.web.fields import (
     UsdOrNone,
     UsdText,
 )
-from app.web.schemas import AcceptsCamelCase, PageQuery, Schema, page_schema
+from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
 CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
@@ -270,7 +270,7 @@ def _one_of(values: Iterable[str]) -> ma.validate.OneOf:
     return ma.validate.OneOf([str(value) for value in values], error="must be one of {choices}")
 
 
-class HistoryQuery(PageQuery):  # type: ignore[misc, valid-type]
+class HistoryQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     """Filters and pagination of a history."""
 
     status = Text(load_default=None, validate=_one_of(MovementStatus))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import in_list, table_of
+from app.db.statements import in_list, rows_after, table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementKind, MovementStatus
@@ -110,9 +110,13 @@ def page_of(
     conditions = [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
     bindings = {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
-        if conditions:
+        if conditions or page.after:
             counted = select(func.count()).select_from(_TABLE).where(_OF_WALLET, *conditions)
             total = session.scalar(counted, {"of_wallet": wallet_id}) or 0
+            if page.after:
+                of_wallet = (_TABLE.c.wallet_id == wallet_id, _TABLE.c.bridge_id.is_(None), *conditions)
+                later, remaining = rows_after(session, _TABLE, page.after, *of_wallet)
+                conditions, page = [*conditions, later], replace(page, offset=total - remaining)
             rows: Sequence[Any] = session.execute(_page_where(*conditions), bindings).all()
         else:
             # The cost of counting rows would grow with the history.
