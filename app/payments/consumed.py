@@ -39,7 +39,7 @@ class PaymentStatus(StrEnum):
     SERVED = "served"
     CLOSED = "closed"
     VOID = "void"
-    REVERSED = "lost"
+    REVERSED = "reversed"
 
 
 _EVENTS = {
@@ -106,7 +106,7 @@ _BY_CLAIM = PreparedRead(
     .outerjoin(_PAYMENTS, _PAYMENTS.c.id == _CLAIMS.c.holder_id)
     .where(_CLAIMS.c.key == bindparam("of_key"))
 )
-_RESTORE_CUTOFF = PreparedRead(select(table_of(PaymentRestoreCutoff).c.drawn_at))
+_RESTORE_CUTOFF = PreparedRead(select(table_of(PaymentRestoreCutoff).c.set_at))
 _INSERT_CLAIM = PreparedInsert(PaymentClaim)
 _INSERT_UNCLAIMED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
 _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
@@ -213,7 +213,7 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
     before. A payment that is being settled is closed when it lands (`mark_landed`): if it cannot land, its claims must
     be released.
     """
-    session.merge(PaymentRestoreCutoff(id=1, drawn_at=now))
+    session.merge(PaymentRestoreCutoff(id=1, set_at=now))
     settling = select(func.count()).where(Payment.status == PaymentStatus.SETTLING.value)
     has_attempts = Payment.tries < MAX_ATTEMPTS
     closed = PAYMENTS.move(session, has_attempts, PaymentStatus.PAID, PaymentStatus.CLOSED)

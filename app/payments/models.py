@@ -92,20 +92,20 @@ class SettlementRisk(Model):
 class PaymentRestoreCutoff(Model):
     """The restore cutoff: one row, written when the database was restored from a backup."""
 
-    __tablename__ = "payment_horizons"
+    __tablename__ = "payment_restore_cutoffs"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    drawn_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    set_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class SettlementGasReserve(Model):
     """How many submissions the settlement key could pay for on a chain when it was last checked."""
 
-    __tablename__ = "payment_supplies"
+    __tablename__ = "settlement_gas_reserves"
 
     chain: Mapped[str] = mapped_column(String(20), primary_key=True)
     submissions_left: Mapped[int] = mapped_column(BigInteger)
-    looked_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    read_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class ServiceWallet(Authenticated, Model):

@@ -110,14 +110,14 @@ def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:
     """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
     submissions, now = _submissions(state), clock.now()
     with unit_of_work() as session:
-        session.merge(SettlementGasReserve(chain=chain.value, submissions_left=submissions, looked_at=now))
+        session.merge(SettlementGasReserve(chain=chain.value, submissions_left=submissions, read_at=now))
 
 
 def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:
     """Return the submissions the settler could pay for by chain, and their age in seconds."""
     now = clock.now()
     return {
-        row.chain: (row.submissions_left, max(0, int((now - row.looked_at).total_seconds())))
+        row.chain: (row.submissions_left, max(0, int((now - row.read_at).total_seconds())))
         for row in session.scalars(select(SettlementGasReserve).order_by(SettlementGasReserve.chain))
     }
 

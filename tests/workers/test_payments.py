@@ -350,7 +350,7 @@ def test_a_served_payment_reversed_by_a_reorg_is_sent_again_and_lost_only_if_the
         payment_jobs.check_gas_reserves()
         assert settlement.detect_reversed_payments(BASE) == 0
     payments = scene.shop.payments()
-    assert [payment.status for payment in payments] == ["served", "lost", "served"]
+    assert [payment.status for payment in payments] == ["served", "reversed", "served"]
     assert payments[2].tx_hash == by_another
     assert scene.received() == 2 * PRICE
     # Claims stay, so that nothing is served twice.
