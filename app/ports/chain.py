@@ -66,6 +66,8 @@ class TransactionDraft:
     recipient_is: str | None = None
     payer_units: int | None = None
     """Of a payment that is submitted for another party: the payer's balance."""
+    rent_units: int = 0
+    """The part of `fee_units` that creates the recipient's account, who can take it out: it counts like the amount."""
     is_risky: bool = False
     """Whether the payer can make its failure dear: by code of its account, which may answer differently in its block,
     or by a high priority fee."""

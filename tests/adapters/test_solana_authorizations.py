@@ -20,7 +20,7 @@ from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionSta
 from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
 from solana_node import SolanaNode
 from tests.support.ed25519 import other_signature
-from tests.support.evm import Calls, asks, proxy, spoil
+from tests.support.evm import After, Calls, asks, proxy, spoil
 from tests.support.loopback_http import Reply
 from tests.support.solana_people import FINALIZED_SLOTS, SolanaPerson, chain_at, funded
 
@@ -209,6 +209,40 @@ def test_a_longer_history_than_is_read_proves_nothing(sale: Sale) -> None:
         }
         endless.after = spoil("getSignaturesForAddress", [entry] * 1_000)
         assert sale.status(payment, endless.url) is WAITING
+
+
+def _followed_by(strangers: int, sale: Sale, slot: int) -> After:
+    """Return an alteration: later transactions of strangers name the payer, too."""
+    entry = {"slot": slot, "err": None, "memo": None, "blockTime": 0}
+    listed = [{"signature": str(Signature(each.to_bytes(64, "big"))), **entry} for each in range(1, strangers + 1)]
+    listed += sale.node.call("getSignaturesForAddress", sale.payer.address, {"commitment": "finalized"})
+    following = {each["signature"]: number for number, each in enumerate(listed, start=1)}
+
+    def after(calls: Calls, replies: Calls) -> Calls:
+        pages = {
+            call["id"]: listed[following.get(call["params"][1].get("before"), 0) :][:1_000]
+            for call in calls
+            if call["method"] == "getSignaturesForAddress"
+        }
+        return [
+            {"jsonrpc": "2.0", "id": reply["id"], "result": pages[reply["id"]]} if reply["id"] in pages else reply
+            for reply in replies
+        ]
+
+    return after
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_later_transactions_of_strangers_do_not_hide_the_outcome(sale: Sale, *, lands: bool) -> None:
+    payment = sale.sign()
+    landed = sale.complete(payment) if lands else None
+    slot = sale.node.advance(LATE_INDEX_SLOTS + VALID_BLOCKS + FINALIZED_SLOTS) - FINALIZED_SLOTS
+    with proxy(sale.node.url) as flooded:
+        flooded.after = _followed_by(25_000, sale, slot)
+        chain = chain_at(flooded.url)
+        outcomes = [sale.outcomes(chain, payment)[0] for _ in range(3)]
+    assert (outcomes[0].status, outcomes[0].tx_hash) == (WAITING, None)
+    assert (outcomes[-1].status, outcomes[-1].tx_hash) == ((SUCCEEDED, landed) if lands else (VOID, None))
 
 
 def test_an_unreachable_endpoint_is_no_evidence(sale: Sale) -> None:

@@ -102,6 +102,23 @@ def test_the_first_usdc_of_a_recipient_creates_their_account_at_the_sender_s_cos
     assert SOME_SOL - stage.held(stage.agent.solana_address)[0] - paid < TOKEN_ACCOUNT_RENT
 
 
+def test_the_rent_of_a_recipients_account_counts_against_the_limits(stage: Stage) -> None:
+    stage.agent.controls(per_tx_limit_usd=0.30)
+    order = {"amount": "0.000001", "currency": "USDC", "chain": "solana", "to": solana_address()}
+    for dry_run in (True, False):
+        refused = stage.agent.post(f"{stage.agent.wallet_url}/transfer", {**order, "dry_run": dry_run})
+        assert (refused.status_code, refused.get_json()["code"]) == (403, "PER_TX_LIMIT_EXCEEDED")
+        assert refused.get_json()["details"]["requested_usd"] == 0.305893
+    assert stage.agent.spent_today() == 0
+
+    stage.agent.controls(per_tx_limit_usd=0.31)
+    quoted = stage.agent.post(f"{stage.agent.wallet_url}/transfer", {**order, "dry_run": True}).get_json()
+    assert quoted["value_usd"] == 0.305893
+    for spent in (0.305893, 0.305894):
+        assert stage.agent.post(f"{stage.agent.wallet_url}/transfer", order).get_json()["status"] == "confirmed"
+        assert stage.agent.spent_today() == spent
+
+
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"to": "0x00000000000000000000000000000000C0FFEE00"}, "to"),
     ({"to": "11111111111111111111111111111111"}, "to"),
@@ -280,7 +297,7 @@ def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_p
     body = stage.move("2", "USDC", solana_address(), Prefer="respond-async").get_json()
     assert body["status"] == "pending"
     assert 86 <= len(body["tx_hash"]) <= 88
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_today() == 2.305892
 
 
 def test_a_wallet_may_pay_itself_and_it_counts(stage: Stage) -> None:

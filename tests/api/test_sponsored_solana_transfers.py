@@ -16,6 +16,7 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 
 from app.adapters.solana.chain import SolanaChain
+from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core import clock
 from app.core.chains import ChainName
 from app.payments import treasury
@@ -23,6 +24,7 @@ from app.ports.errors import Unreachable
 from solana_node import SolanaNode
 from tests.support.agents import Agent, register
 from tests.support.coroutines import run_apart
+from tests.support.evm import proxy, spoil
 from tests.support.faults import FaultyChain
 from tests.support.payments import facilitator_of
 from tests.support.solana import LAMPORTS, fund_solana, held, running_solana, solana_address, solana_chain
@@ -107,6 +109,17 @@ def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(sponsored:
     assert {row["status"] for row in rows.values()} == {"confirmed"}
     assert rows["transfer"]["tx_hash"] == rows["payment"]["tx_hash"]
     assert sponsored.agent.spent_today() == pytest.approx(2 + fee / DOLLAR)
+
+
+def test_a_transfer_with_a_history_that_strangers_fill_is_found_by_its_submission(sponsored: Sponsored) -> None:
+    with proxy(sponsored.node.url) as flooded:
+        flooded.after = spoil("getSignaturesForAddress", [])
+        sponsored.chain.real = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[flooded.url])
+        sent = sponsored.send("2", solana_address()).get_json()
+        assert sent["status"] == "confirmed"
+        sponsored.run_workers()
+    rows = sponsored.rows()
+    assert {(row["status"], row["tx_hash"]) for row in rows.values()} == {("confirmed", sent["tx_hash"])}
 
 
 def test_an_observer_sees_that_the_service_pays_and_the_wallet_never_has_sol(sponsored: Sponsored) -> None:

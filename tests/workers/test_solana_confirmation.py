@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import time_machine
@@ -44,6 +45,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.chain
 VALID_BLOCKS = 150
+SPENT = 2.305892
+"""2 USDC, and the rent of the recipient's token account."""
 
 
 @pytest.fixture
@@ -65,9 +68,9 @@ class Stage:
     to: str
     later: timedelta = field(default_factory=timedelta)
 
-    def send(self, amount: str = "2", currency: str = "USDC") -> str:
+    def send(self, amount: str = "2", currency: str = "USDC", **options: Any) -> str:
         """Send a transfer and return the id of the pending transaction."""
-        body = self.agent.move(amount, currency, chain="solana", to=self.to).get_json()
+        body = self.agent.move(amount, currency, chain="solana", to=self.to, options=options).get_json()
         assert body["status"] == "pending", body
         identifier: str = body["transaction_id"]
         return identifier
@@ -119,7 +122,7 @@ def test_a_pending_transfer_is_confirmed_by_a_worker_once_and_checked_until_fina
     with read_only_unit() as session:
         assert list(session.scalars(select(Transaction.next_check_at))) == [None]
     assert stage.look().checked == 0
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_today() == SPENT
 
 
 def test_a_dropped_transaction_is_rebroadcast_unchanged(stage: Stage) -> None:
@@ -143,7 +146,7 @@ def test_an_expired_transaction_fails_only_once_its_height_is_final(stage: Stage
         stage.node.advance(VALID_BLOCKS + 10)
         stage.look()
         assert stage.status(transaction_id)[0] == "pending"
-        assert stage.agent.spent_today() == 2
+        assert stage.agent.spent_today() == SPENT
         assert len(_signed()) == signed
         stage.node.advance(FINALIZED)
         stage.look()
@@ -179,7 +182,7 @@ def test_a_transfer_that_can_no_longer_land_is_signed_once_more_at_a_higher_fee_
     stage.node.advance(FINALIZED)
     stage.look()
     assert stage.received() == (0, 2_000_000)
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_today() == SPENT
 
 
 def test_a_transfer_is_not_signed_again_while_the_first_may_have_landed(stage: Stage) -> None:
@@ -203,6 +206,50 @@ def test_an_expired_transfer_is_not_signed_again_after_a_freeze(stage: Stage) ->
     stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
     with unit_of_work() as session:
         spending_accounts.set_frozen(session, stage.agent.id, frozen=True)
+    stage.look()
+    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
+
+
+@pytest.mark.parametrize(
+    "controls", [{"per_tx_limit_usd": 2}, {"daily_limit_usd": 2.3}, {"allowed_addresses": [USDC_MINT]}], ids=str
+)
+def test_an_expired_transfer_is_not_signed_again_beyond_controls_that_were_tightened(
+    stage: Stage, controls: dict[str, Any]
+) -> None:
+    stage.node.faults(drop=10**6)
+    transaction_id = stage.send()
+    stage.agent.controls(**controls)
+    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
+    stage.look()
+    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
+    assert stage.agent.spent_today() == 0
+
+
+def test_an_expired_transfer_counts_once_when_it_is_checked_again(stage: Stage) -> None:
+    stage.node.faults(drop=10**6)
+    stage.agent.controls(daily_limit_usd=SPENT, per_tx_limit_usd=SPENT, allowed_addresses=[stage.to])
+    stage.send()
+    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
+    stage.look()
+    assert (stage.agent.spent_today(), len(_signed())) == (SPENT, 2)
+
+
+def test_an_expired_transfer_is_not_signed_again_above_the_network_fee_of_its_request(stage: Stage) -> None:
+    stage.node.faults(drop=10**6)
+    transaction_id = stage.send("0.1", "SOL", max_network_fee_usd=0.000752)
+    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
+    stage.look()
+    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
+
+
+def test_an_expired_transfer_does_not_open_an_account_that_was_closed_since(stage: Stage) -> None:
+    fund_solana(stage.node, stage.to, sol=0, dollars=1)
+    stage.node.faults(drop=10**6)
+    transaction_id = stage.send()
+    assert stage.agent.spent_today() == 2
+    to_tokens = get_associated_token_address(Pubkey.from_string(stage.to), Pubkey.from_string(USDC_MINT))
+    stage.node.set_account(to_tokens, Account(0, b"", Pubkey.default()))
+    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
     stage.look()
     assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
 
@@ -245,7 +292,7 @@ def test_a_halted_cluster_is_waited_for_and_the_transfer_lands_once(stage: Stage
     for _ in range(5):
         assert stage.look().settled == 0
     assert stage.status(transaction_id)[0] == "pending"
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_today() == SPENT
     stage.node.advance(CONFIRMED)
     stage.look()
     assert stage.status(transaction_id) == ("confirmed", None)

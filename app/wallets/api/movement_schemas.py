@@ -204,7 +204,10 @@ class QuoteShape(_Quote):
     amount = fields.String(required=True, attribute="movement.amount")
     currency = fields.String(required=True, attribute="movement.amount.token.symbol")
     chain = fields.String(required=True, attribute="movement.chain")
-    value_usd = _value()
+    value_usd = _value(
+        description="What counts against the limits: the amount, and on Solana the rent of the token account that the "
+        "payment creates for its recipient, which is a part of `network_fee`."
+    )
     recipient_is = fields.String(
         required=True,
         allow_none=True,

@@ -83,8 +83,8 @@ class Transaction(Authenticated, Model):
     not_authenticated = frozenset({
         "from_address", "tx_hash", "status", "error", "cost_nanos", "created_at", "confirmed_at", "output_currency",
         "output_quoted_units", "output_minimum_units", "output_units", "gas_fee_units", "expires_at_height",
-        "fee_cap_units", "fee_units", "native_out_units", "block_number", "block_hash", "opened_block", "expires_at",
-        "next_check_at", "quarantined_at", "checks", "request_id"
+        "fee_cap_units", "max_fee_nanos", "fee_units", "native_out_units", "block_number", "block_hash", "opened_block",
+        "expires_at", "next_check_at", "quarantined_at", "checks", "request_id"
     })  # fmt: skip
     __table_args__ = (
         UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
@@ -142,6 +142,8 @@ class Transaction(Authenticated, Model):
     nonce: Mapped[int | None] = mapped_column(BigInteger)
     expires_at_height: Mapped[int | None] = mapped_column(BigInteger)
     fee_cap_units: Mapped[int | None] = mapped_column(Units)
+    # What the request allows for the network: no later bytes of a chain without nonces may cost more.
+    max_fee_nanos: Mapped[int | None] = mapped_column(BigInteger)
     fee_units: Mapped[int | None] = mapped_column(Units)
     native_out_units: Mapped[int | None] = mapped_column(Units)
     block_number: Mapped[int | None] = mapped_column(BigInteger)

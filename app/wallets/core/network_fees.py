@@ -21,7 +21,7 @@ def usd_value_nanos(amount: TokenAmount) -> int | None:
 
 def is_within_cap(chain: ChainName, units: int) -> bool:
     """Return whether a fee is within the operator's cap, at a high assumed price if none is known."""
-    return _nanos(chain, units) <= nanos_from_usd(app_state().settings.max_network_fee_usd)
+    return nanos(chain, units) <= nanos_from_usd(app_state().settings.max_network_fee_usd)
 
 
 def assert_acceptable(chain: ChainName, units: int, maximum_nanos: int | None = None) -> None:
@@ -32,7 +32,7 @@ def assert_acceptable(chain: ChainName, units: int, maximum_nanos: int | None = 
     if not is_within_cap(chain, units):
         raise Rejected("network_fee_too_high")
     if maximum_nanos is not None:
-        assert_below(_nanos(chain, units), maximum_nanos)
+        assert_below(nanos(chain, units), maximum_nanos)
 
 
 def assert_below(fee_nanos: int, maximum_nanos: int | None) -> None:
@@ -42,7 +42,8 @@ def assert_below(fee_nanos: int, maximum_nanos: int | None) -> None:
         raise Rejected("network_fee_above_maximum", details=details)
 
 
-def _nanos(chain: ChainName, units: int) -> int:
+def nanos(chain: ChainName, units: int) -> int:
+    """Return the dollar value of a fee, at a high assumed price if none is known. Reads the network."""
     fee = TokenAmount(units, native(chain))
-    nanos = usd_value_nanos(fee)
-    return value_nanos(fee, _FALLBACK_NANOS_PER_TOKEN[fee.token.symbol]) if nanos is None else nanos
+    known = usd_value_nanos(fee)
+    return value_nanos(fee, _FALLBACK_NANOS_PER_TOKEN[fee.token.symbol]) if known is None else known

@@ -179,7 +179,7 @@ def _record(
             recorded.append(submissions.record(session, each, seller, kind=MovementKind.GAS_SALE))
         lifecycle.record_authorization(
             session, pipeline.new_transaction(payment_id, payment),
-            reference=authorized.transfer.reference, raw=b"", terms=authorized.transfer.terms,
+            reference=authorized.transfer.reference, raw=b"", terms=authorized.transfer.terms_in(recorded[0][1]),
         )  # fmt: skip
     return recorded
 

@@ -55,6 +55,7 @@ class OpenMovement:
     attempts: tuple[SignedBytes, ...]
     intent: TransferIntent
     kind: str | None = None
+    max_fee_nanos: int | None = None
 
     @property
     def lacks_fee(self) -> bool:
@@ -201,5 +202,5 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
         ),
         attempts=tuple(attempts),
         intent=TransferIntent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
-        kind=row.kind,
+        kind=row.kind, max_fee_nanos=row.max_fee_nanos,
     )  # fmt: skip

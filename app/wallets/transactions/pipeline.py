@@ -7,7 +7,7 @@ A process that dies between phases leaves a `pending` row that `confirmation` se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeVar
 
@@ -149,9 +149,10 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
     """Prepare a movement and check limits and balances. Raises: what `execute` raises before signing."""
 
     def assert_possible(drafted: TransactionDraft) -> TransactionDraft:
+        counted = counting_rent(movement, drafted)
         with read_only_unit() as session:
-            spending_holds.check(session, movement.wallet.id, movement.spending_request)
-            assert_affordable(session, movement, drafted)
+            spending_holds.check(session, movement.wallet.id, counted.spending_request)
+            assert_affordable(session, counted, drafted)
         return drafted
 
     try:
@@ -180,7 +181,8 @@ def execute(
     signer = custody.signer_of(movement.wallet.id)
 
     def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
-        return _record_signed(movement, drafted, sign, signer, claim=claim, on_recorded=on_recorded)
+        counted = counting_rent(movement, drafted)
+        return _record_signed(counted, drafted, sign, signer, claim=claim, on_recorded=on_recorded)
 
     try:
         recorded, signed = _retry_after_settling_pending(movement, lambda: draft(signer), commit)
@@ -259,6 +261,20 @@ def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> Transa
     return drafted
 
 
+def counting_rent(movement: Movement, draft: TransactionDraft) -> Movement:
+    """Return a movement that counts the rent of the recipient's account, too. Reads the network.
+
+    An owner who approved the payment is not asked again for the rent.
+    """
+    if not draft.rent_units or movement.value_nanos is None:
+        return movement
+    rent_nanos = network_fees.nanos(movement.chain, draft.rent_units)
+    wallet = movement.wallet
+    if wallet.approved is not None:
+        wallet = replace(wallet, approved=replace(wallet.approved, max_nanos=wallet.approved.max_nanos + rent_nanos))
+    return replace(movement, wallet=wallet, value_nanos=movement.value_nanos + rent_nanos)
+
+
 def _record_signed(
     movement: Movement,
     draft: TransactionDraft,
@@ -335,5 +351,6 @@ def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
         output_quoted_units=output.quoted_units if output else None,
         output_minimum_units=output.minimum_units if output else None,
         gas_fee_units=movement.gas_fee_units,
+        max_fee_nanos=movement.max_fee_nanos,
         cost_nanos=movement.value_nanos or 0, created_at=clock.now(), checks=0,
     )  # fmt: skip

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import ChainName, native
 from app.db.unit_of_work import unit_of_work
-from app.errors import NotFound
-from app.ports.chain import Chain, TransactionDraft
+from app.errors import InternalError, NotFound, ServiceError
+from app.ports.chain import Chain, SignedTransaction, TransactionDraft
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core.lifecycle import AttemptPurpose, MovementKind, MovementStatus
@@ -48,33 +48,47 @@ def retry_expired(chain: Chain, movement: OpenMovement) -> bool:
 
     Returns whether it stays pending: it was sent again, or the chain could not be read. Only its first bytes, and only
     soon after the request, so that no forgotten payment is made late; the delivery of what was sold, more often. All
-    of its hashes must have been found `VOID`.
+    of its hashes must have been found `VOID`, and the wallet's controls and the request's maximum must still allow it.
     A payment to a web service is never signed again: its seller may have got the first bytes.
     """
     if movement.is_authorization or not _may_retry(movement):
         return False
     try:
         draft = chain.draft_retry(movement.attempt())
-        if draft is None or not network_fees.is_within_cap(chain.name, draft.fee_units):
+        if draft is None:
             return False
-        signer = custody.signer_of(movement.wallet_id)
+        network_fees.assert_acceptable(chain.name, draft.fee_units, movement.max_fee_nanos)
+        signed = _sign_retry(chain, movement, draft)
     except Unreachable as error:
         _log.warning("retry_postponed", transaction_id=movement.id, reason=error.reason)
         return True
-    except (PortError, NotFound) as error:
-        _log.warning("retry_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
+    except InternalError:
+        raise
+    except (PortError, ServiceError) as error:
+        _log.warning("retry_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "refused"))
         return False
+    if signed is not None:
+        settlement.broadcast(chain, movement.id, signed)
+        _log.info("movement_retried", transaction_id=movement.id, tx_hash=signed.tx_hash)
+    return True
+
+
+def _sign_retry(chain: Chain, movement: OpenMovement, draft: TransactionDraft) -> SignedTransaction | None:
+    """Check the wallet's controls, sign and record; None if it is decided or signed again already.
+
+    Raises: what `check_held` raises.
+    """
+    signer = custody.signer_of(movement.wallet_id)
+    payee = movement.intent.recipient if movement.kind is None else None
     with unit_of_work() as session:
-        is_frozen = spending_accounts.lock_account(session, movement.wallet_id).frozen
+        spending_holds.check_held(session, movement.wallet_id, payee, chain.name.family, reference=movement.id)
         transaction = _lock_newest(session, movement)
-        if is_frozen or transaction is None:
-            return not is_frozen
+        if transaction is None:
+            return None
         signed = chain.sign(draft, signer, sequence=None)
         transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
         lifecycle.record_retry(session, transaction, signed)
-    settlement.broadcast(chain, movement.id, signed)
-    _log.info("movement_retried", transaction_id=movement.id, tx_hash=signed.tx_hash)
-    return True
+        return signed
 
 
 def _may_retry(movement: OpenMovement) -> bool:

@@ -32,7 +32,8 @@ def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
         if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
             return sponsored.quote(movement, without_gas=error)
         raise
-    return MovementQuote(movement=movement, fee_units=draft.fee_units, recipient_is=draft.recipient_is)
+    counted = pipeline.counting_rent(movement, draft)
+    return MovementQuote(movement=counted, fee_units=draft.fee_units, recipient_is=draft.recipient_is)
 
 
 def send(

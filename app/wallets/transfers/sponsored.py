@@ -138,7 +138,8 @@ def _record(
         if fee is not None and authorized.fee is not None:
             parts.append((pipeline.new_transaction(fee_id, fee), authorized.fee))
         for each, part in parts:
-            lifecycle.record_authorization(session, each, reference=part.reference, raw=b"", terms=part.terms)
+            terms = part.terms_in(signed)
+            lifecycle.record_authorization(session, each, reference=part.reference, raw=b"", terms=terms)
         recorded = history.view_of(session, row)
         claim.bind(session, transfer_id)
         if on_recorded is not None:

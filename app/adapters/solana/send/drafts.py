@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solders.commitment_config import CommitmentLevel
 from solders.hash import Hash
@@ -51,7 +51,9 @@ class SolanaDrafter:
         if "reference" not in attempt.terms:
             return None  # a swap, a bridge or an x402 payment: only a plain transfer stores its plan
         previous = TransactionPlan.from_terms(attempt.terms)
-        return self.draft(attempt.intent, least_price=fees.retry_price(previous.micro_lamports_per_unit))
+        draft = self.draft(attempt.intent, least_price=fees.retry_price(previous.micro_lamports_per_unit))
+        # Rent that the first bytes did not pay was never counted against the wallet's limits.
+        return None if draft.rent_units and not previous.creates_account else draft
 
     def draft(self, intent: TransferIntent, *, least_price: int = 0) -> TransactionDraft:
         reference = transactions.new_reference()
@@ -70,11 +72,13 @@ class SolanaDrafter:
         )
         fee_units = fees.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
         assert_payer_rent_exempt(readings.empty_rent, lamports=parties.lamports, network_fee=fee_units)
+        rent_units = 0
         if creates_account:
             # SOL that was sent to the address of the account in advance pays that much of its rent.
             existing_lamports = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
-            fee_units += max(readings.token_rent - existing_lamports, 0)
-        draft = self._assert_affordable(intent, readings, plan, fee_units)
+            rent_units = max(readings.token_rent - existing_lamports, 0)
+        fee_units += rent_units
+        draft = replace(self._assert_affordable(intent, readings, plan, fee_units), rent_units=rent_units)
         if not _lacks_only_fee(intent, readings, parties.lamports, fee_units):
             readings.assert_succeeded()
         return draft

@@ -108,9 +108,9 @@ def continue_reading(
     at_least: int | None,
     commitment: CommitmentLevel = CommitmentLevel.Finalized,
 ) -> Mapping[str, tuple[HistoryProgress, tuple[HistoryEntry, ...]]]:
-    """Return, by account, the progress and the entries that come next, oldest first.
+    """Return, by account, the progress and the entries that were read, oldest first.
 
-    A history that is still being read from its newest end has none yet. `at_least` is the slot that the node must
+    While `before` is set, older entries precede them, which come next. `at_least` is the slot that the node must
     have reached at this level.
 
     Raises: EndpointError.
@@ -187,11 +187,9 @@ def _take(walk: _HistoryWalk, page: Sequence[HistoryEntry], *, is_last: bool) ->
 
 
 def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ...]]:
-    progress = walk.reading.progress
-    if not walk.is_complete:
-        # From the beginning of the last page, so that the final pass has at least that much.
-        return replace(progress, before=walk.last_page), ()
-    return replace(progress, before=None), tuple(reversed(walk.entries))
+    # From the beginning of the last page, so that the final pass has at least that much.
+    before = None if walk.is_complete else walk.last_page
+    return replace(walk.reading.progress, before=before), tuple(reversed(walk.entries))
 
 
 def _page(

@@ -2,7 +2,7 @@
 
 The hash of such a transaction is the fee payer's signature, which only its owner can predict. The wallet signs it
 as well, so it is in the wallet's history, and our signature identifies it there: it is over the whole message, of
-which a bank executes at most one transaction.
+which a bank executes at most one transaction. A transaction of which this service pays the fee is found by its hash.
 
 "Void" promises that it can never land. It is returned only by the rule of decision 0012, read in the histories of all
 endpoints, and ten minutes later than there: an index of addresses may be late.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, product
 from typing import Any
 
 import structlog
@@ -50,11 +51,22 @@ class OpenTransfer:
     """It cannot land before."""
     payment_last_height: int
     """It cannot land after this block height."""
+    submission: str | None = None
+    """The only transaction that can contain it, if this service pays its fee."""
 
     @classmethod
     def from_terms(cls, terms: Terms) -> OpenTransfer | None:
         """Read the output of `as_terms`; None for the terms of a transaction of our own."""
         return cls(**dict[str, Any](terms)) if _MARK in terms else None
+
+    @classmethod
+    def submission_of(cls, query: TransactionQuery) -> TransactionQuery:
+        """Return the query of the transaction that submits a transfer if it is known, else the query unchanged."""
+        found = cls.from_terms(query.terms)
+        if found is None or found.submission is None:
+            return query
+        terms, height = {"blockhash_slot": found.payment_blockhash_slot}, found.payment_last_height
+        return replace(query, tx_hashes=(found.submission,), expires_at_height=height, terms=terms)
 
     def as_terms(self) -> Terms:
         """Return JSON values."""
@@ -94,6 +106,34 @@ class _HistoryView:
     complete: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The reading of a payer's history from its newest end, for payments that can land up to a block height.
+
+    `started` is the finalized moment of its beginning; None while they can still land.
+    """
+
+    cursor: HistoryCursor
+    last_height: int
+    started: EpochInfo | None
+
+    @classmethod
+    def from_newest(cls, payer: str, payments: Sequence[OpenPayment], now: EpochInfo | None) -> _Walk:
+        since = min(each.transfer.payment_blockhash_slot for each in payments) - 1
+        last_height = max(each.transfer.payment_last_height for each in payments)
+        return cls(HistoryCursor(payer, HistoryProgress(), since), last_height, now)
+
+    def may_contain(self, slot: int) -> bool:
+        """Return whether a payment can be in a slot: there are no more blocks than slots."""
+        return self.started is None or slot <= self.started.slot - (self.started.block_height - self.last_height)
+
+    def covers(self, transfer: OpenTransfer) -> bool:
+        """Return whether the history, read to its end, shows a transfer if it landed."""
+        is_final = self.started is None or transfer.has_expired(self.started)
+        since = self.cursor.since
+        return is_final and transfer.payment_blockhash_slot > since and transfer.payment_last_height <= self.last_height
+
+
 class SponsoredTransferPoller:
     """Finds the transactions of signed transfers on the cluster."""
 
@@ -101,6 +141,8 @@ class SponsoredTransferPoller:
         self._rpc = rpc
         # What a hash stands for never changes; None of it is evidence that a transaction landed.
         self._signatures: dict[str, frozenset[str]] = {}
+        # Of histories that are too long for one pass. In another process, they are read from the newest end again.
+        self._walks: dict[tuple[RpcEndpoint, str], _Walk] = {}
 
     def search(
         self, payments: Sequence[OpenPayment], *, landed_only: bool
@@ -128,7 +170,7 @@ class SponsoredTransferPoller:
         first = SolanaRpcCall(GetFirstAvailableBlock(), number)
         endpoint.run([now, first])
         expired = [each for each in payments if each.transfer.has_expired(now.result)]
-        view = self._histories(endpoint, expired, CommitmentLevel.Finalized, at_least=now.result.slot)
+        view = self._histories(endpoint, expired, CommitmentLevel.Finalized, now=now.result)
         unproven = {
             each.key: each.transfer.payment_blockhash_slot
             for each in expired
@@ -144,35 +186,51 @@ class SponsoredTransferPoller:
         payments: Sequence[OpenPayment],
         commitment: CommitmentLevel,
         *,
-        at_least: int | None = None,
+        now: EpochInfo | None = None,
     ) -> _HistoryView:
-        """Search the histories of the payers since the payments were signed. Raises: EndpointError."""
-        since: dict[str, int] = {}
+        """Search the histories of the payers since the payments were signed, for expired ones in several passes.
+
+        Raises: EndpointError.
+        """
+        by_payer: dict[str, list[OpenPayment]] = {}
         for each in payments:
-            slot = each.transfer.payment_blockhash_slot
-            since[each.payer] = min(slot, since.get(each.payer, slot))
-        cursors = [HistoryCursor(payer, HistoryProgress(), slot - 1) for payer, slot in since.items()]
+            by_payer.setdefault(each.payer, []).append(each)
+        walks = {
+            payer: (now and self._walks.get((endpoint, payer))) or _Walk.from_newest(payer, signed, now)
+            for payer, signed in by_payer.items()
+        }
         read = account_history.continue_reading(
-            endpoint, cursors, read_limits=_READ_LIMITS, at_least=at_least, commitment=commitment
-        )
-        listed = {payer: [entry.signature for entry in entries] for payer, (_progress, entries) in read.items()}
-        self._learn(endpoint, dict.fromkeys(name for names in listed.values() for name in names), commitment)
+            endpoint, [walk.cursor for walk in walks.values()], read_limits=_READ_LIMITS, commitment=commitment,
+            at_least=None if now is None else now.slot,
+        )  # fmt: skip
+        # Others can add any number of later entries: they are listed, but not read.
+        listed = {
+            payer: [entry.signature for entry in entries if walks[payer].may_contain(entry.slot)]
+            for payer, (_progress, entries) in read.items()
+        }
+        shortest_first: list[list[str]] = sorted(listed.values(), key=len)
+        self._learn(endpoint, dict.fromkeys(chain.from_iterable(shortest_first)), commitment)
         found: dict[str, str] = {}
         complete: set[str] = set()
-        for each in payments:
-            known = {name: self._signatures.get(name) for name in listed[each.payer]}
-            for name, signatures in known.items():
-                if signatures and each.signature in signatures:
+        for payer, (progress, _entries) in read.items():
+            walk, known = walks[payer], {name: self._signatures.get(name) for name in listed[payer]}
+            for name, each in product(known, by_payer[payer]):
+                if each.signature in (known[name] or ()):
                     found[each.key] = name
-            if read[each.payer][0].before is None and None not in known.values():
-                complete.add(each.key)
+            if None in known.values():
+                continue
+            if progress.before is None:
+                self._walks.pop((endpoint, payer), None)
+                complete |= {each.key for each in by_payer[payer] if walk.covers(each.transfer)}
+            elif now is not None:
+                self._walks[endpoint, payer] = replace(walk, cursor=replace(walk.cursor, progress=progress))
         return _HistoryView(found, frozenset(complete))
 
     def _learn(self, endpoint: RpcEndpoint, names: Collection[str], commitment: CommitmentLevel) -> None:
         """Read which signatures transactions have; one that cannot be shown stays unknown. Raises: EndpointError."""
         unknown = [name for name in names if name not in self._signatures][: _READ_LIMITS.transactions]
         if len(self._signatures) + len(unknown) > _MAX_KNOWN:
-            self._signatures.clear()
+            self._signatures = {name: self._signatures[name] for name in names if name in self._signatures}
         reading = {name: account_history.transaction(name, commitment) for name in unknown}
         endpoint.run([*reading.values()], max_batch=MAX_LARGE_BATCH)
         for name, call in reading.items():

@@ -41,7 +41,7 @@ from app.adapters.solana.client.wire import (
 )
 from app.adapters.solana.track import account_history, swap_output
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
-from app.adapters.solana.track.authorizations import OpenPayment, SponsoredTransferPoller
+from app.adapters.solana.track.authorizations import OpenPayment, OpenTransfer, SponsoredTransferPoller
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
 _MAX_SIGNATURES = 256
@@ -103,14 +103,15 @@ class SolanaReceiptPoller:
         *,
         landed_only: bool = False,
     ) -> Mapping[str, TransactionOutcome]:
+        paid_by_others = {query.key for query in queries if OpenTransfer.from_terms(query.terms) is not None}
+        queries = [OpenTransfer.submission_of(query) for query in queries]
         payments = [found for query in queries if (found := OpenPayment.of(query)) is not None]
         hashes, void = self._authorizations.search(payments, landed_only=landed_only)
         keys = {each.key for each in payments}
         own = [query for query in queries if query.key not in keys]
         completed = [replace(query, tx_hashes=(hashes[query.key],)) for query in queries if query.key in hashes]
         outcomes = dict(self._transaction_outcomes([*own, *completed], landed_only=landed_only))
-        # The seller's fee payer paid the fee.
-        outcomes |= {key: replace(outcomes[key], fee_units=0) for key in hashes}
+        outcomes |= {key: replace(outcomes[key], fee_units=0) for key in paid_by_others & outcomes.keys()}
         outcomes |= {key: _WAITING for key in keys if key not in hashes}
         return outcomes | dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
 
