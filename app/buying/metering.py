@@ -20,7 +20,7 @@ PROVIDER = "x402"
 PRICE_NANOS = 1_000_000
 MAX_HOSTS = 50
 MAX_UNCHARGED = 10
-"""Requests of an agent a day without credits and without a payment."""
+_UNCHARGED = f"{MAX_UNCHARGED} per day"
 _LEASE = timedelta(minutes=5)
 
 
@@ -42,10 +42,18 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
     never paid.
     """
     _count_host(wallet, host)
-    price = MeteredUsage(PRICE_NANOS)
-    uncharged = (f"{MAX_UNCHARGED} per day", "fetched-uncharged", wallet.agent_id)
-    hold_id = _hold(wallet, UsageCall(key_id or wallet.agent_id, PROVIDER, host), price, uncharged)
-    meter = FetchMeter()
+    meter, price, limiter = FetchMeter(), MeteredUsage(PRICE_NANOS), app_state().rate_limiter
+    call, uncharged = UsageCall(key_id or wallet.agent_id, PROVIDER, host), ("fetched-uncharged", wallet.agent_id)
+    hold_id: str | None = (new := new_id())
+    try:
+        with unit_of_work() as session:
+            usage.begin(session, wallet.agent_id, call, hold_id=new, nanos=PRICE_NANOS, estimate=price, lease=_LEASE)
+    except InsufficientCredits as refusal:
+        hold_id = None
+        try:
+            limiter.check(_UNCHARGED, *uncharged)
+        except RateLimited:
+            raise refusal from None
     try:
         yield meter
     finally:
@@ -58,24 +66,7 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
                     usage.cancel(session, hold_id)
         elif is_due:
             with suppress(RateLimited):
-                app_state().rate_limiter.count(*uncharged)
-
-
-def _hold(wallet: WalletView, call: UsageCall, price: MeteredUsage, uncharged: tuple[str, str, str]) -> str | None:
-    """Hold the price, and return the hold; None without enough credits. Raises: InsufficientCredits."""
-    hold_id = new_id()
-    try:
-        with unit_of_work() as session:
-            usage.begin(
-                session, wallet.agent_id, call, hold_id=hold_id, nanos=PRICE_NANOS, estimate=price, lease=_LEASE
-            )
-    except InsufficientCredits as refusal:
-        try:
-            app_state().rate_limiter.check(*uncharged)
-        except RateLimited:
-            raise refusal from None
-        return None
-    return hold_id
+                limiter.count(_UNCHARGED, *uncharged)
 
 
 def _count_host(wallet: WalletView, host: str) -> None:
