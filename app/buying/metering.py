@@ -10,7 +10,7 @@ from datetime import timedelta
 from app.buying import records
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
-from app.errors import RateLimited
+from app.errors import InsufficientCredits, RateLimited
 from app.state import app_state
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
@@ -19,6 +19,8 @@ from app.wallets.core.wallets import WalletView
 PROVIDER = "x402"
 PRICE_NANOS = 1_000_000
 MAX_HOSTS = 50
+MAX_UNCHARGED = 10
+_UNCHARGED = f"{MAX_UNCHARGED} per day"
 _LEASE = timedelta(minutes=5)
 
 
@@ -34,22 +36,37 @@ class FetchMeter:
 def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[FetchMeter]:
     """Hold the price of an unpaid request, and charge it at the end if one was sent and nothing was paid.
 
-    Raises: InsufficientCredits; RateLimited for more hosts in a day than MAX_HOSTS that the wallet has never paid.
+    A wallet pays its sellers without credits, too: then some unpaid requests a day are free.
+
+    Raises: InsufficientCredits after those; RateLimited for more hosts in a day than MAX_HOSTS that the wallet has
+    never paid.
     """
     _count_host(wallet, host)
-    hold_id, price = new_id(), MeteredUsage(PRICE_NANOS)
-    call = UsageCall(key_id or wallet.agent_id, PROVIDER, host)
-    with unit_of_work() as session:
-        usage.begin(session, wallet.agent_id, call, hold_id=hold_id, nanos=PRICE_NANOS, estimate=price, lease=_LEASE)
-    meter = FetchMeter()
+    meter, price, limiter = FetchMeter(), MeteredUsage(PRICE_NANOS), app_state().rate_limiter
+    call, uncharged = UsageCall(key_id or wallet.agent_id, PROVIDER, host), ("fetched-uncharged", wallet.agent_id)
+    hold_id: str | None = (new := new_id())
+    try:
+        with unit_of_work() as session:
+            usage.begin(session, wallet.agent_id, call, hold_id=new, nanos=PRICE_NANOS, estimate=price, lease=_LEASE)
+    except InsufficientCredits as refusal:
+        hold_id = None
+        try:
+            limiter.check(_UNCHARGED, *uncharged)
+        except RateLimited:
+            raise refusal from None
     try:
         yield meter
     finally:
-        with unit_of_work() as session:
-            if meter.was_sent and not meter.is_paid:
-                usage.settle(session, hold_id, price)
-            else:
-                usage.cancel(session, hold_id)
+        is_due = meter.was_sent and not meter.is_paid
+        if hold_id is not None:
+            with unit_of_work() as session:
+                if is_due:
+                    usage.settle(session, hold_id, price)
+                else:
+                    usage.cancel(session, hold_id)
+        elif is_due:
+            with suppress(RateLimited):
+                limiter.count(_UNCHARGED, *uncharged)
 
 
 def _count_host(wallet: WalletView, host: str) -> None:

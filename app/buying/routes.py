@@ -142,7 +142,8 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) 
 
     The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
     signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it is an error.
-    A request that ends without a payment costs 0.001 USD of credits, dry runs too.
+    A request that ends without a payment costs 0.001 USD of credits, dry runs too; without enough
+    credits, ten a day are free.
     """
     order = _order(body)
     if body["dry_run"]:

@@ -220,18 +220,21 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
     return len(closed) + (session.scalar(settling) or 0)
 
 
-def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> None:
-    """Record the transaction in which a signed payment landed; one from before the restore cutoff is closed."""
+def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> bool:
+    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed."""
     cutoff = restore_cutoff(session)
     is_before_cutoff = cutoff is not None and get(session, payment_id).created_at <= cutoff
     status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
-    PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
+    moved = PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
+    return bool(moved)
 
 
-def void(session: Session, payment_id: str) -> None:
-    """Record that a signed payment did not land, and release its claims."""
-    if PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID):
+def void(session: Session, payment_id: str) -> bool:
+    """Record that a signed payment did not land, and release its claims; return whether it had no outcome."""
+    moved = bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID))
+    if moved:
         session.execute(delete(_CLAIMS).where(_CLAIMS.c.holder_id == payment_id))
+    return moved
 
 
 def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.money import TokenAmount
-from app.ports.chain import SignedTransaction, Terms, TransactionDraft
+from app.ports.chain import Terms, TransactionDraft
 from app.ports.vault import Signer
 
 
@@ -56,14 +56,13 @@ class SponsoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class SignedPart:
-    """An authorization: its identity on the chain, and what its outcome is found by."""
+    """An authorization: its identity on the chain, and what its outcome is found by.
+
+    The recorded terms have the hash of its first `submission`, too.
+    """
 
     reference: str
     terms: Terms
-
-    def terms_in(self, submission: SignedTransaction) -> Terms:
-        """Return the terms with the hash of the submission that contains it; a replacement has another one."""
-        return {**self.terms, "submission": submission.tx_hash}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,12 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.core.chains import ETH, ChainName
 from app.core.money import usd_from_nanos
-from app.db.unit_of_work import read_only_unit
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events.models import Event
+from app.payments import consumed
 from app.payments.models import SettlementRisk
+from app.payments.x402 import settlement
+from app.wallets.views import history
 from sandbox.evm import EvmNode
 from tests.support.applications import change_settings
 from tests.support.chains import evm_chain
@@ -132,6 +135,20 @@ def test_a_payment_that_failed_in_its_block_is_never_submitted_again_and_its_pay
     assert 'purser_settlement_failed_usd{chain="base"} 0.' in scene.shop.ask(path="/metrics").text
     with time_machine.travel(clock.now().timestamp() + 25 * 3600, tick=True):
         assert scene.shop.ask(payer.pays(scene.shop.ask())).status_code == 503
+
+
+def test_an_outcome_that_another_process_recorded_first_settles_no_risk(scene: Scene, own_base_node: EvmNode) -> None:
+    payer = EvmPayer(own_base_node)
+    burn(scene, own_base_node, payer)
+    [payment] = scene.shop.payments()
+    with unit_of_work() as session:
+        consumed.mark_landed(session, payment.id, tx_hash="0x" + "11" * 32)
+    end(scene, own_base_node)
+    with scene.shop.app.app_context():
+        view = history.current_view(str(payment.transaction_id))
+        settlement._apply_outcome(payment, str(payment.transaction_id), view)
+    assert view.status == "failed"
+    assert [each.failed for each in risks()] == [False]
 
 
 def test_many_payers_together_burn_no_more_than_the_days_budget_and_keys_still_pay(

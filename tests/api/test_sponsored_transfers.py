@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from app.adapters.evm.contracts import calls as contracts
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
+from app.core.money import nanos_from_usd
 from app.db.statements import count
-from app.db.unit_of_work import read_only_unit
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.errors import Unreachable
 from app.state import app_state
 from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.gas import submissions
 from app.wallets.gas.submissions import SUBMISSION_KIND
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
@@ -195,6 +198,17 @@ def test_the_first_transfers_of_a_day_are_free(sponsored: Sponsored) -> None:
 def test_many_agents_get_no_more_for_free_than_the_service_gives_away_in_a_day(sponsored: Sponsored) -> None:
     assert float(sponsored.send("1", dry_run=True).get_json()["gas_fee"]) > 0
     assert float(sponsored.send("1").get_json()["gas_fee"]) > 0
+
+
+@pytest.mark.parametrize("settings", [{"sponsored_free_per_day": 9, "sponsored_free_usd_per_day": "1"}], indirect=True)
+def test_what_is_given_away_in_a_day_is_counted_in_dollars(sponsored: Sponsored) -> None:
+    plan = submissions.plan(BASE, sponsored.agent.address, "0x" + "77" * 20, usdc(1))
+    # Three for 30 cents are not three of the cheapest.
+    for cost_usd, is_free in (("0.3", True), ("0.3", True), ("0.3", True), ("0.2", False), ("0.1", True), ("0", True)):
+        priced = replace(plan, cost_nanos=nanos_from_usd(Decimal(cost_usd)))
+        for counts in (False, True):
+            with unit_of_work() as session:
+                assert submissions.is_free(session, priced, 1, counts=counts) is is_free
 
 
 @pytest.mark.parametrize("settings", [{"sponsored_per_day": 2}], indirect=True)

@@ -146,12 +146,21 @@ def test_a_request_without_a_payment_is_charged_and_logged_with_its_host(buyer: 
     assert usage(buyer)["pagination"]["total"] == seen["pagination"]["total"]
 
 
-def test_without_credits_nothing_is_sent(buyer: Buyer, seller: ScriptedSeller) -> None:
+def test_a_wallet_without_credits_pays_sellers_and_sends_little_else(buyer: Buyer, seller: ScriptedSeller) -> None:
     with unit_of_work() as session:
         spent = UsageCall(new_id(), "test", "x")
         charge(session, buyer.agent.id, spent, charge_id=new_id(), metered=MeteredUsage(9_999_500_000))
-    refused(buyer.fetch(seller.url + "/report"), "INSUFFICIENT_CREDITS")
-    assert seller.upstream.asked == []
+    before = usage(buyer)["pagination"]["total"]
+    for number in range(metering.MAX_UNCHARGED + 1):
+        paid = buyer.fetch(seller.url + f"/report?{number}", key=str(number), max_amount_usd=0.02)
+        assert paid.get_json()["payment"]["state"] == "paid"
+    for _ in range(metering.MAX_UNCHARGED):
+        assert buyer.fetch(seller.url + "/report", dry_run=True).status_code == 200
+    asked = len(seller.upstream.asked)
+    for body in ({"dry_run": True}, {}):
+        refused(buyer.fetch(seller.url + "/other", **body), "INSUFFICIENT_CREDITS")
+    assert len(seller.upstream.asked) == asked
+    assert usage(buyer)["pagination"]["total"] == before
 
 
 def test_the_service_says_who_sends_a_request_and_passes_on_no_forged_origin(

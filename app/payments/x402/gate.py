@@ -38,7 +38,7 @@ _MAX_RETRY_SECONDS = 300
 _ALREADY_USED = "already_used"
 _SETTLED_ELSEWHERE = "invalid_exact_evm_nonce_already_used"
 _NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
-_UNUSED = "An earlier payment of this payer for this request served it. The authorization that was sent is never used."
+_UNUSED = "An earlier payment of this payer for this request served it. The one that was sent now is never submitted."
 _WALLETS = (
     "only Coinbase Smart Wallet 1 and 1.1 and Safe 1.3.0, 1.4.1 and 1.5.0 can sign payments: their official code, with"
     " keys as owners and Safe's own fallback handler."

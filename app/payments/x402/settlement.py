@@ -157,14 +157,14 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
             spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
         if landed_hash is not None:
-            consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
-            if payment.terms.get("risky"):
+            landed = consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
+            if landed and payment.terms.get("risky"):
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
-        # must not be released.
-        elif (final := relayed.final_outcome(session, transaction_id)) is not None and final.has_failed:
-            # If another party makes it land after all, its hash pays for a call.
-            consumed.void(session, payment.id)
+        # must not be released. If another party makes it land after all, its hash pays for a call.
+        elif (final := relayed.final_outcome(session, transaction_id)) is not None and (
+            final.has_failed and consumed.void(session, payment.id)
+        ):
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
         return consumed.get(session, payment.id)

@@ -142,7 +142,7 @@ class Transaction(Authenticated, Model):
     nonce: Mapped[int | None] = mapped_column(BigInteger)
     expires_at_height: Mapped[int | None] = mapped_column(BigInteger)
     fee_cap_units: Mapped[int | None] = mapped_column(Units)
-    # What the request allows for the network: no later bytes of a chain without nonces may cost more.
+    # What the request allows for the network.
     max_fee_nanos: Mapped[int | None] = mapped_column(BigInteger)
     fee_units: Mapped[int | None] = mapped_column(Units)
     native_out_units: Mapped[int | None] = mapped_column(Units)
@@ -165,7 +165,7 @@ class Transaction(Authenticated, Model):
 
 
 class SponsoredDay(Model):
-    """How many transfers of an agent the service has submitted on a day."""
+    """How many transfers of an agent the service has submitted on a day; of all agents, what free ones cost."""
 
     __tablename__ = "sponsored_days"
 

@@ -179,7 +179,8 @@ def _record(
             recorded.append(submissions.record(session, each, seller, kind=MovementKind.GAS_SALE))
         lifecycle.record_authorization(
             session, pipeline.new_transaction(payment_id, payment),
-            reference=authorized.transfer.reference, raw=b"", terms=authorized.transfer.terms_in(recorded[0][1]),
+            reference=authorized.transfer.reference, raw=b"",
+            terms={**authorized.transfer.terms, "submission": recorded[0][1].tx_hash},
         )  # fmt: skip
     return recorded
 

@@ -26,16 +26,18 @@ from app.wallets.views.history import TransactionView
 
 UNAVAILABLE = "gas_unavailable"
 SUBMISSION_KIND = "sponsored"
-_ALL_AGENTS = "00000000-0000-0000-0000-000000000000"
+# Its row counts what free transfers cost, in millionths of a dollar.
+_ALL_AGENTS, _NANOS_PER_COUNT = "00000000-0000-0000-0000-000000000000", 1_000
 # USDC counts as one dollar everywhere.
 NANOS_PER_UNIT = 10**9 // 10**USDC.decimals
 _OF_TODAY = (SponsoredDay.agent_id == bindparam("of_agent")) & (SponsoredDay.day == bindparam("today"))
 _USED_TODAY = PreparedRead(select(SponsoredDay.transfers).where(_OF_TODAY))
 _INSERT_DAY = PreparedInsert(SponsoredDay, unique=[SponsoredDay.agent_id, SponsoredDay.day])
+_COUNTED = SponsoredDay.transfers + bindparam("amount", type_=BigInteger)
 _COUNT_TODAY = PreparedStatement(
     update(table_of(SponsoredDay))
-    .where(_OF_TODAY, SponsoredDay.transfers < bindparam("maximum", type_=BigInteger))
-    .values({SponsoredDay.transfers: SponsoredDay.transfers + 1})
+    .where(_OF_TODAY, bindparam("maximum", type_=BigInteger) >= _COUNTED)
+    .values({SponsoredDay.transfers: _COUNTED})
     .returning(SponsoredDay.transfers)
 )
 
@@ -142,10 +144,11 @@ def is_free(session: Session, plan: SubmissionPlan, number: int, *, counts: bool
     settings = app_state().settings
     if number > settings.sponsored_free_per_day or plan.draft.creates_account:
         return False
-    most = nanos_from_usd(settings.sponsored_free_usd_per_day) // max(plan.cost_nanos, 1)
+    most = nanos_from_usd(settings.sponsored_free_usd_per_day) // _NANOS_PER_COUNT
+    cost = -(-plan.cost_nanos // _NANOS_PER_COUNT)
     if counts:
-        return _count_today(session, _ALL_AGENTS, most) is not None
-    return _used_today(session, _ALL_AGENTS) < most
+        return _count_today(session, _ALL_AGENTS, most, amount=cost) is not None
+    return _used_today(session, _ALL_AGENTS) + cost <= most
 
 
 def _used_today(session: Session, agent_id: str) -> int:
@@ -153,10 +156,10 @@ def _used_today(session: Session, agent_id: str) -> int:
     return 0 if row is None else int(row.transfers)
 
 
-def _count_today(session: Session, agent_id: str, maximum: int) -> int | None:
-    """Count one more of today; return its number, None if that would exceed the maximum."""
+def _count_today(session: Session, agent_id: str, maximum: int, *, amount: int = 1) -> int | None:
+    """Add to the count of today; return it, None if that would exceed the maximum."""
     today = clock.now().date()
-    values = {"of_agent": agent_id, "today": today, "maximum": maximum}
+    values = {"of_agent": agent_id, "today": today, "maximum": maximum, "amount": amount}
     number = _COUNT_TODAY.scalar(session, values)
     if number is None:
         _INSERT_DAY.execute(session, {"agent_id": agent_id, "day": today, "transfers": 0})

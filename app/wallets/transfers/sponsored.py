@@ -138,7 +138,7 @@ def _record(
         if fee is not None and authorized.fee is not None:
             parts.append((pipeline.new_transaction(fee_id, fee), authorized.fee))
         for each, part in parts:
-            terms = part.terms_in(signed)
+            terms = {**part.terms, "submission": signed.tx_hash}
             lifecycle.record_authorization(session, each, reference=part.reference, raw=b"", terms=terms)
         recorded = history.view_of(session, row)
         claim.bind(session, transfer_id)

@@ -129,9 +129,9 @@ class _Walk:
 
     def covers(self, transfer: OpenTransfer) -> bool:
         """Return whether the history, read to its end, shows a transfer if it landed."""
-        is_final = self.started is None or transfer.has_expired(self.started)
-        since = self.cursor.since
-        return is_final and transfer.payment_blockhash_slot > since and transfer.payment_last_height <= self.last_height
+        is_after = transfer.payment_blockhash_slot > self.cursor.since
+        is_within = is_after and transfer.payment_last_height <= self.last_height
+        return is_within and self.started is not None and transfer.has_expired(self.started)
 
 
 class SponsoredTransferPoller:
@@ -217,12 +217,12 @@ class SponsoredTransferPoller:
             for name, each in product(known, by_payer[payer]):
                 if each.signature in (known[name] or ()):
                     found[each.key] = name
-            if None in known.values():
+            if now is None or None in known.values():
                 continue
             if progress.before is None:
                 self._walks.pop((endpoint, payer), None)
                 complete |= {each.key for each in by_payer[payer] if walk.covers(each.transfer)}
-            elif now is not None:
+            else:
                 self._walks[endpoint, payer] = replace(walk, cursor=replace(walk.cursor, progress=progress))
         return _HistoryView(found, frozenset(complete))
 
