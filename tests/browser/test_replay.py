@@ -118,6 +118,26 @@ def test_only_what_is_needed_to_read_a_page_is_kept(document: str, kept: str) ->
     assert recorded_page.sanitize(once, str) == once
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<", "<a ", "<a x='>'y ", "<a x='1' ,='' >", "<!--", "<!-- >", "<![CDATA[>", "</x", "<?", "<script>>",
+        "a" * 1_990 + "<b>",
+    ],
+)  # fmt: skip
+def test_pages_of_markup_without_an_end_take_linear_time(unit: str) -> None:
+    # The parser of the library alone takes hours.
+    once = recorded_page.sanitize("<p>Total $1.00</p>" + unit * (1_000_000 // len(unit)), str)
+    assert "Total $1.00" in once
+
+
+@pytest.mark.parametrize("tag", ["<div class='a', id='b'>", "<!-- ", "</p", "<a href='"])
+def test_a_tag_that_cannot_be_read_is_left_out_alone(tag: str) -> None:
+    found = recorded_page.sanitize(f"<p>Goods</p>{tag}\n<b>Total</b> $1.00 <i>shipped &amp; paid", str)
+    assert "<p>Goods</p>" in found
+    assert "Total</b> $1.00 <i>shipped &amp; paid" in found
+
+
 def test_a_page_that_is_no_markup_ends_no_purchase_by_an_error_of_the_parser() -> None:
     # Else an order that a shop confirms would be reported as one that was not placed.
     assert "Thank you" in recorded_page.sanitize("<h1>Thank you! Your order was received.</h1><![</xmp>", str)
