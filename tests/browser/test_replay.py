@@ -98,6 +98,13 @@ def test_the_service_sanitizes_what_the_browser_process_recorded(browser: str, c
     assert [secret for secret in (PASSWORD, "ada@example.com", "Buyer", "94107", "Main") if secret in document] == []
 
 
+def test_a_purchase_that_needs_too_much_memory_fails_with_its_reason(browser: str, corner: Corner) -> None:
+    shopper = BrowserShopper(browser, private=True, sandbox_required=False, max_memory=64 * 1024**2)
+    result = purchase(shopper, corner.product)
+    assert result.failed is not None
+    assert "memory than a purchase may use (64 MiB)" in result.failed.message
+
+
 @pytest.mark.parametrize(
     ("document", "kept"),
     [
