@@ -98,8 +98,7 @@ class ControlsReplacement:
     def as_json(self, changes: ControlsChange) -> dict[str, Any]:
         """Return the values that were sent, before and after, as events and audit entries show them.
 
-        Controls that were created are shown with all values: a lock adds the default limits. An allowlist is shown by
-        its length, its digest and a few entries that the other one lacks, unless it is short.
+        Controls that were created are shown with all values: a lock adds the default limits.
         """
         sent = [name for name, value in asdict(changes).items() if value is not None]
         return {
@@ -329,10 +328,9 @@ def _shown(rules: Controls, names: Iterable[str], other: Controls) -> dict[str, 
 def _shown_list(values: Sequence[str], others: Sequence[str]) -> Any:
     if len(values) <= _MAX_LISTED:
         return list(values)
-    known = frozenset(others)
-    different = islice((each for each in values if each not in known), _MAX_LISTED)
+    different = list(islice((each for each in values if each not in others), _MAX_LISTED))
     digest = hashlib.sha256("\n".join(values).encode()).hexdigest()
-    return {"count": len(values), "sha256": digest, "different": list(different)}
+    return {"count": len(values), "sha256": digest, "different": different}
 
 
 def _locked_controls(session: Session, wallet_id: str) -> tuple[accounts.Account, Controls | None]:
@@ -350,9 +348,8 @@ def _apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
     """Return the controls after a change; locking a wallet without controls sets the default ones."""
     if old is None:
         old = DEFAULT if changes.locked else Controls()
-    new: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in _changed_values(changes).items()
-    }
+    new = _changed_values(changes)
+    new |= {name: tuple(value) for name, value in new.items() if isinstance(value, list)}
     return replace(old, **new)
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.process import protocol
 
-_INTERVAL_SECONDS = 0.5
+_INTERVAL_SECONDS = 1
 _FIELD = re.compile(r"^(PPid|RssAnon|RssShmem):\s*(\d+)", re.MULTILINE)
 
 
