@@ -28,7 +28,7 @@ from app.ports.shopper import (
     ShoppingStep,
 )
 from shopper.flow import run
-from shopper.process import browser, egress, protocol
+from shopper.process import browser, egress, memory, protocol
 from shopper.process.egress import EgressProxy
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -115,6 +115,7 @@ def _launch(command: Mapping[str, Any], writer: BinaryIO, *, proxy: str) -> Abst
 
 
 def _run(command: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None:
+    memory.watch(writer, int(command["max_memory"]))
     request = protocol.request_from_json(command["request"])
     rules = EgressProxy(private=bool(command["private"]), reachable=tuple(command["reachable"]))
     try:

@@ -4,11 +4,22 @@
 const asBase64Url = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes)))
   .replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 
+const digestOf = async (text) =>
+  asBase64Url(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
+
 // What is signed is the request, the decision and the amount as typed: the service computes the same.
-async function challengeOf(form, decision, requestHash) {
+function challengeOfApproval(form, decision, requestHash) {
   const week = decision === "weekly" ? form.elements.week_usd.value : "";
-  const text = `purser approval\n${requestHash}\n${decision}\n${week}`;
-  return asBase64Url(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
+  return digestOf(`purser approval\n${requestHash}\n${decision}\n${week}`);
+}
+
+// Of other forms: where they are posted to, and their values as they are sent, without what authenticates them.
+const UNSIGNED = ["csrf_token", "owner_key", "passkey", "passkey_token"];
+function challengeOfForm(form, button, nonce) {
+  const data = new FormData(form, button);
+  const names = [...new Set(data.keys())].filter((name) => !UNSIGNED.includes(name)).sort();
+  const values = names.map((name) => [name, data.getAll(name).map((each) => each.replace(/\r\n?|\n/g, "\r\n"))]);
+  return digestOf(`purser form\n${nonce}\nPOST ${form.getAttribute("action")}\n${JSON.stringify(values)}`);
 }
 
 async function askDevice(field, button) {
@@ -17,7 +28,11 @@ async function askDevice(field, button) {
     const publicKey = PublicKeyCredential.parseCreationOptionsFromJSON(options);
     return navigator.credentials.create({ publicKey });
   }
-  if (field.dataset.approval) options.challenge = await challengeOf(field.form, button.value, field.dataset.approval);
+  if (field.dataset.approval) {
+    options.challenge = await challengeOfApproval(field.form, button.value, field.dataset.approval);
+  } else if (field.dataset.passkey === "confirm") {
+    options.challenge = await challengeOfForm(field.form, button, options.challenge);
+  }
   return navigator.credentials.get({ publicKey: PublicKeyCredential.parseRequestOptionsFromJSON(options) });
 }
 

@@ -66,16 +66,19 @@ class BrowserShopper:
         sandbox_required: bool,
         deadline_seconds: float = 150.0,
         reachable: Collection[str] = (),
+        max_memory: int = 3 * 1024**3,
     ) -> None:
         """`private` permits shops at any address, `reachable` at these `host:port` along with public ones.
 
-        With `sandbox_required` a browser that does not start with its sandbox is not used.
+        With `sandbox_required` a browser that does not start with its sandbox is not used. `max_memory`, in bytes, is
+        of one purchase.
         """
         self._executable = executable
         self._sandbox_required = sandbox_required
         self._private = private
         self._deadline_seconds = deadline_seconds
         self._reachable = tuple(reachable)
+        self._max_memory = max_memory
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
         assert_no_unit()
@@ -87,7 +90,7 @@ class BrowserShopper:
                 "buy",
                 request=protocol.request_to_json(request), browser=self._executable,
                 private=self._private, reachable=self._reachable, environment=environment,
-                sandbox_required=self._sandbox_required,
+                sandbox_required=self._sandbox_required, max_memory=self._max_memory,
             )  # fmt: skip
             try:
                 child.write(command, deadline=deadline)

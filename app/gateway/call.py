@@ -280,7 +280,7 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
         account_id=client_id,
         drain_on_disconnect=isinstance(meter, HoldMeter),
         secrets=(provider.api_key,) if provider.api_key else (),
-        screen_error=partial(operator_errors.screen, provider),
+        screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
     return forwarding.forward(request, outgoing, meter, options)

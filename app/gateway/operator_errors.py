@@ -6,23 +6,28 @@ operator's. Errors about the request are relayed, without such parts.
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache, partial
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote_plus
 
 import structlog
 
 from app.core.content_decoding import UndecodableResponse, decoder_for
 from app.core.strict_json import parse_response
-from app.errors import UpstreamError
+from app.errors import RateLimited, UpstreamError
 from app.gateway.providers.table import Provider
 from app.ports.errors import OutcomeUnknown
 from app.ports.upstream import Headers, UpstreamResponse
+from app.state import app_state
 
 _log = structlog.get_logger(__name__)
 _MAX_BYTES = 256 * 1024
@@ -72,6 +77,7 @@ _CERTAIN_MASKS = (b"*", b"\xe2\x80\xa2", b"\\u2022")
 _CREDENTIAL_STATUSES = frozenset({401, 402, 403})
 _ACCOUNT = re.compile(rb"\b(?:org[-_]|proj_)[A-Za-z0-9]{8,}|\bprojects?[/ ][0-9]{6,}")
 _HIDDEN = "…".encode()
+_WORD, _ESCAPE = re.compile(r"[a-z0-9]+"), re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 @dataclass
@@ -97,8 +103,12 @@ class RelayedError:
         pass
 
 
-def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
+def screen(
+    provider: Provider, client_id: str, target: str, sent: bytes, incoming: UpstreamResponse
+) -> UpstreamResponse:
     """Return a provider's error as clients may see it, decoded; the exchange is closed in any case.
+
+    One about the operator's account is logged once a minute for each client.
 
     Raises: UpstreamError if it concerns the operator's account, or is longer than 256 KiB; OutcomeUnknown.
     """
@@ -108,10 +118,12 @@ def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
         body = _read(incoming, encoding)
     finally:
         incoming.close()
-    concern = operator_concern(incoming.status, named, body)
+    concern = operator_concern(incoming.status, named, body, cache(partial(_words_sent, target, sent)))
     if concern is not None:
         reason = hide_keys(concern.encode(), provider.api_key).decode()[:200]
-        _log.error("upstream_rejected_credential", provider=provider.slug, status=incoming.status, reason=reason)
+        with suppress(RateLimited):
+            app_state().rate_limiter.count("1 per minute", "operator error", f"{provider.slug} {client_id}")
+            _log.error("upstream_rejected_credential", provider=provider.slug, status=incoming.status, reason=reason)
         raise UpstreamError(
             f"The provider {provider.slug} refused this service's own credential or account (status"
             f" {incoming.status}). Your key and your request are not the cause, and nothing was charged. Try"
@@ -129,8 +141,13 @@ def screen(provider: Provider, incoming: UpstreamResponse) -> UpstreamResponse:
     return RelayedError(incoming.status, headers, cleaned)
 
 
-def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str | None:
-    """Return what an error says about the operator's account; None if it is about the request, a rate or a failure."""
+def operator_concern(
+    status: int, headers: dict[str, str], body: bytes, words_sent: Callable[[], str] = str
+) -> str | None:
+    """Return what an error says about the operator's account; None if it is about the request, a rate or a failure.
+
+    What the request contains is only quoted (`words_sent`).
+    """
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
     try:
@@ -144,13 +161,14 @@ def operator_concern(status: int, headers: dict[str, str], body: bytes) -> str |
         texts.append(value[:_MAX_TEXT])
     if not texts:
         texts = [body[:_MAX_TEXT].decode("utf-8", "replace")]
-    concern = next(iter(sorted(codes & _OPERATOR_CODES)), None)
+    concern = next((code for code in sorted(codes & _OPERATOR_CODES) if _words(code) not in words_sent()), None)
     # A 429 that states when to try again, or calls itself a rate limit, is about a rate.
     is_rate = status == HTTPStatus.TOO_MANY_REQUESTS and bool(
         {"retry-after", "retry-after-ms"} & headers.keys() or codes & _RATE_CODES or b'"retryDelay"' in body
     )
     if concern is None and not is_rate:
-        concern = next((found[0] for text in texts if (found := _OPERATOR_TEXT.search(text))), None)
+        found = (each[0] for text in texts for each in _OPERATOR_TEXT.finditer(text))
+        concern = next((each for each in found if _words(each) not in words_sent()), None)
     if concern is not None or status not in _CREDENTIAL_STATUSES:
         return concern
     if status == HTTPStatus.FORBIDDEN and document is not None:
@@ -178,6 +196,19 @@ def hide_keys(text: bytes, key: str) -> bytes:
             end = mask.end() + len(after)
     whole = b"".join([*pieces, text[end:]])
     return _ACCOUNT.sub(_HIDDEN, whole.replace(own, _HIDDEN) if own else whole)
+
+
+def _words(text: str) -> str:
+    return f" {' '.join(_WORD.findall(text.lower()))} "
+
+
+def _words_sent(target: str, body: bytes) -> str:
+    """Return the words of a request, however its JSON is escaped."""
+    try:
+        text = json.dumps(parse_response(body, parse_float=str, parse_constant=str), ensure_ascii=False)
+    except ValueError:
+        text = body.decode("utf-8", "replace")
+    return _words(f"{unquote_plus(target)} {_ESCAPE.sub(' ', text)}")
 
 
 def _strings(node: Any, depth: int) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ from app.web.client_request import ClientRequest
 _IPV6_PREFIX_BITS = 64
 # Each repetition of a payment that is not settled asks the chain; a client that waits as it is told stays below this.
 _PENDING_PAYMENTS = "60 per minute"
+# Each stores an audit entry that is never deleted.
+_LOOSENED = ("10 per minute;100 per day", "loosened controls")
 
 
 def client_address(remote_address: str | None) -> str:
@@ -74,6 +76,24 @@ def count_keyless_request(request: ClientRequest, scope: str = "keyless") -> Non
 def count_requested_delivery(owner_id: str) -> None:
     """Count a request to send something to a third party. Raises: RateLimited for more than 20 a minute, 500 a day."""
     app_state().rate_limiter.count("20 per minute;500 per day", "delivery", owner_id)
+
+
+def find_loosening_refusal(wallet_id: str) -> RateLimited | None:
+    """Return why the controls of this wallet may not be loosened now: 10 times a minute and 100 a day are permitted."""
+    try:
+        app_state().rate_limiter.check(*_LOOSENED, wallet_id)
+    except RateLimited as refusal:
+        message = (
+            "The controls of this wallet were loosened too often (10 times a minute, 100 a day are permitted), so that"
+            " this change was not made. They can be tightened at any time."
+        )
+        return RateLimited(message, retry_after_seconds=refusal.retry_after_seconds)
+    return None
+
+
+def count_loosening(wallet_id: str) -> None:
+    with suppress(RateLimited):
+        app_state().rate_limiter.count(*_LOOSENED, wallet_id)
 
 
 @contextmanager

@@ -6,15 +6,16 @@ The only writer of `spending_controls`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from app.audit_log import trail
 from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.core.money import usd_string
@@ -35,6 +36,7 @@ from app.spending.policy import DEFAULT, Controls, Window
 
 _SEAL = RowSeal(SpendingControls, wallet_id="controlled_id", mac="controls_mac")
 COLUMNS = (*_SEAL.columns, SpendingControls.updated_at)
+_MAX_LISTED = 3
 _INSERT = PreparedInsert(SpendingControls)
 # Every read of a wallet executes one of them.
 _OF_WALLET = PreparedRead(select(*COLUMNS).where(SpendingControls.wallet_id == bindparam("of_wallet")))
@@ -96,12 +98,12 @@ class ControlsReplacement:
     def as_json(self, changes: ControlsChange) -> dict[str, Any]:
         """Return the values that were sent, before and after, as events and audit entries show them.
 
-        Controls that were created are shown in full: a lock adds the default limits.
+        Controls that were created are shown with all values: a lock adds the default limits.
         """
         sent = [name for name, value in asdict(changes).items() if value is not None]
         return {
-            "before": None if self.old is None else _shown(asdict(self.old), sent),
-            "after": _shown(asdict(self.new), sent if self.old else asdict(changes)),
+            "before": None if self.old is None else _shown(self.old, sent, self.new),
+            "after": _shown(self.new, sent if self.old else asdict(changes), self.old or Controls()),
         }
 
 
@@ -312,15 +314,23 @@ def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
     return Controls(**values)
 
 
-def _shown(rules: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _shown(rules: Controls, names: Iterable[str], other: Controls) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for name in names:
-        value = rules[name]
+        value = getattr(rules, name)
         if name.endswith("_nanos"):
             shown[name.replace("_nanos", "_usd")] = usd_string(value)
         else:
-            shown[name] = value if isinstance(value, bool) else trail.summarized_list(value)
+            shown[name] = value if isinstance(value, bool) else _shown_list(value, getattr(other, name))
     return shown
+
+
+def _shown_list(values: Sequence[str], others: Sequence[str]) -> Any:
+    if len(values) <= _MAX_LISTED:
+        return list(values)
+    different = list(islice((each for each in values if each not in others), _MAX_LISTED))
+    digest = hashlib.sha256("\n".join(values).encode()).hexdigest()
+    return {"count": len(values), "sha256": digest, "different": different}
 
 
 def _locked_controls(session: Session, wallet_id: str) -> tuple[accounts.Account, Controls | None]:
@@ -338,9 +348,8 @@ def _apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
     """Return the controls after a change; locking a wallet without controls sets the default ones."""
     if old is None:
         old = DEFAULT if changes.locked else Controls()
-    new: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in _changed_values(changes).items()
-    }
+    new = _changed_values(changes)
+    new |= {name: tuple(value) for name, value in new.items() if isinstance(value, list)}
     return replace(old, **new)
 
 

@@ -86,7 +86,7 @@ WITH asked AS MATERIALIZED (
 
 SETTLEMENT = f"""
 WITH asked AS MATERIALIZED (
-  SELECT t.* FROM {_STEPS}
+  SELECT DISTINCT ON (t.id) t.* FROM {_STEPS}
     AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, price_version text)
   ORDER BY t.id
 ), found AS MATERIALIZED (

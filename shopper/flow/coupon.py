@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from app.ports.shopper import PurchaseOutcomeUnknown
 from shopper.flow import discounts, evidence, steps
-from shopper.flow.session import BrowserSession
+from shopper.flow.session import BrowserSession, is_own_host
 from shopper.flow.steps import NextPress
 from shopper.page import keywords
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
-from shopper.page.tab import is_allowed_url
 
 _RESPONSE_SECONDS = 8
 _MAX_DISCLOSURES = 3
@@ -40,7 +39,7 @@ def enter(
     Raises: PurchaseFailed(coupon_not_applied); PurchaseOutcomeUnknown if the page then confirms an order.
     """
     code = session.request.coupon_code
-    if code is None or session.coupon_sent or not _is_own_host(session, snapshot):
+    if code is None or session.coupon_sent or not is_own_host(session, snapshot):
         return False
     if discount_nanos := discounts.shown_nanos(snapshot, code):
         # The shop kept it with the account's cart.
@@ -145,8 +144,3 @@ def _new_alerts(before: PageSnapshot, now: PageSnapshot) -> list[str]:
 def _alerts(snapshot: PageSnapshot) -> list[str]:
     fields = [control for control in snapshot.controls if _COUPON.search(f"{control.name} {control.label}")]
     return [text for text in (*snapshot.alerts, *(field.problem for field in fields)) if text]
-
-
-def _is_own_host(session: BrowserSession, snapshot: PageSnapshot) -> bool:
-    """Return whether a page is the shop's own; a code is not for the other domains that are allowed."""
-    return is_allowed_url(snapshot.url, start=session.request.url, allowed=())

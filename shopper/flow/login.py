@@ -6,7 +6,7 @@ import re
 
 from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.flow import evidence
-from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
+from shopper.flow.session import BrowserSession, assert_no_human_check, is_own_host, preferred_button
 from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
@@ -69,6 +69,7 @@ def _fill(session: BrowserSession, snapshot: PageSnapshot) -> FormControl:
         if choice.type == "radio" and keywords.RETURNING_CUSTOMER.search(choice.label) and not choice.checked:
             session.tab.check(choice)
     before = session.tab.take_snapshot()
+    _assert_own_host(session, before)
     user, password = _login_form(before) or (None, None)
     if user is not None and not user.disabled:
         session.tab.fill(user, session.request.username or "")
@@ -78,11 +79,21 @@ def _fill(session: BrowserSession, snapshot: PageSnapshot) -> FormControl:
         snapshot = session.tab.wait_for(
             lambda now: bool(now.passwords) or _is_rejection(before, now), seconds=_FORM_SECONDS
         )
+        _assert_own_host(session, snapshot)
         password = snapshot.passwords[0] if len(snapshot.passwords) == 1 else None
     if password is None:
         raise _login_failure("The shop does not accept this username.")
     session.tab.fill(password, session.request.password or "")
     return password
+
+
+def _assert_own_host(session: BrowserSession, snapshot: PageSnapshot) -> None:
+    if not is_own_host(session, snapshot):
+        raise PurchaseFailed(
+            FailureCode.LOGIN_FAILED,
+            "The sign-in form is on another host than the product. Credentials are typed on the product's host and its"
+            " subdomains only; try a product link on the host that signs in, or buy as a guest.",
+        )
 
 
 def is_required(session: BrowserSession, snapshot: PageSnapshot) -> bool:

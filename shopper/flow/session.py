@@ -15,7 +15,7 @@ from app.ports.shopper import (
 from shopper.page import keywords, prices
 from shopper.page.prices import CurrencyHints
 from shopper.page.snapshot import PageButton, PageSnapshot
-from shopper.page.tab import BrowserTab, PageActionFailed
+from shopper.page.tab import BrowserTab, PageActionFailed, is_allowed_url
 from shopper.process import recorded_page
 from shopper.process.redaction import PersonalDataRedactor
 
@@ -123,6 +123,11 @@ class BrowserSession:
             FailureCode.CURRENCY_UNSUPPORTED,
             f"The shop's prices are in {currency}; only purchases in US dollars are supported.",
         )
+
+
+def is_own_host(session: BrowserSession, snapshot: PageSnapshot) -> bool:
+    """Return whether a page is the shop's own; codes and passwords are not for the other domains that are allowed."""
+    return is_allowed_url(snapshot.url, start=session.request.url, allowed=())
 
 
 def assert_no_human_check(snapshot: PageSnapshot) -> None:

@@ -26,6 +26,12 @@ _SETTLE_SECONDS = 8.0
 _AWAITED_RESOURCE_TYPES = frozenset({"document", "xhr", "fetch", "script"})
 _MAX_REQUEST_SECONDS = 5.0
 _POLL_SECONDS = 0.25
+# Of countries: below "co.uk" are the domains of others.
+_SHARED_LABELS = frozenset(
+    {
+        "ac", "co", "com", "edu", "go", "gob", "gov", "gv", "ltd", "me", "ne", "net", "nom", "or", "org", "plc", "sch",
+    }
+)  # fmt: skip
 # Resolves when nothing in the document has changed for a while.
 _WAIT_UNTIL_STILL_SCRIPT = """([quiet, most]) => new Promise((resolve) => {
   let timer = setTimeout(done, quiet);
@@ -359,8 +365,15 @@ def is_allowed_url(url: str, *, start: str, allowed: tuple[str, ...]) -> bool:
     if parts.scheme not in {"http", "https"} or (begun.scheme == "https" and parts.scheme != "https"):
         return False
     # "www.shop.example" covers "shop.example" here; in a list of allowed domains it does not.
-    if not allowed and own.count(".") > 1:
-        own = own.removeprefix("www.")
+    if not allowed:
+        own = _without_www(own)
     if host == own or host.endswith("." + own):
         return parts.port == begun.port or parts.port in {None, 443}
     return any(host == domain or host.endswith("." + domain) for domain in allowed)
+
+
+def _without_www(host: str) -> str:
+    """Return a host without "www.", unless others have domains below the rest, such as "co.uk"."""
+    rest = host.removeprefix("www.")
+    label, _, top = rest.partition(".")
+    return host if not top or (len(top) == 2 and label in _SHARED_LABELS) else rest

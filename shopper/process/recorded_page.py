@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from shopper.page import json_ld
 
 MAX_CHARACTERS = 1_000_000
+_MAX_INPUT = 4 * MAX_CHARACTERS
+_MAX_PARSED = 2 * _MAX_INPUT
 _REDACTED = "…"
 _MAX_TEXT = 2_000
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -46,22 +48,31 @@ _DATA = frozenset(
 )  # fmt: skip
 # An amount with its currency: kept, although it has digits.
 _AMOUNT = re.compile(
-    r"(?:[$€£¥₹]|\b[A-Z]{3}\b|\bkr|zł)\s?\d{1,7}(?:[.,' ]\d{3})*(?:[.,]\d{1,2})?(?!\d)"
-    r"|(?<![\d-])\d{1,7}(?:[.,' ]\d{3})*(?:[.,]\d{1,2})?\s?(?:[$€£¥₹]|\b[A-Z]{3}\b|kr\b|zł)"
+    r"(?:[$€£¥₹]|\b[A-Z]{3}\b|\bkr|zł)\s?\d{1,7}(?:[.,' ]\d{3}){0,4}(?:[.,]\d{1,2})?(?!\d)"
+    r"|(?<![\d-])\d{1,7}(?:[.,' ]\d{3}){0,4}(?:[.,]\d{1,2})?\s?(?:[$€£¥₹]|\b[A-Z]{3}\b|kr\b|zł)"
     r"|(?<![\d.,-])\d{1,7}[.,]\d{2}(?![\d.,-])"
 )
-_TOKEN = re.compile(r"(?=[\w+/=-]*\d)[\w+/=-]{20,}|\b[0-9a-f]{12,}\b", re.IGNORECASE)
+_TOKEN = re.compile(r"(?<![\w+/=-])(?=[\w+/=-]*\d)[\w+/=-]{20,}|\b[0-9a-f]{12,}\b", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
 
 def sanitize(document: str, redact: Callable[[str], str]) -> str:
     """Return a document of allowed elements and attributes, with amounts and structure, its other texts redacted."""
     parser = _Sanitizer(redact)
+    # A space ends a character reference. The library's own end of a document takes quadratic time.
+    rest, budget = document[:_MAX_INPUT] + " ", _MAX_PARSED
     # The parser asserts that marked sections are known: a page must not end a purchase by another one.
-    with suppress(AssertionError):
-        parser.feed(document[: 4 * MAX_CHARACTERS])
-        parser.close()
+    with suppress(AssertionError, _OutputFull):
+        while rest and budget > 0:
+            budget -= len(rest)
+            parser.feed(rest)
+            # What it leaves has no end, or cannot be read.
+            rest, parser.rawdata = parser.rawdata.partition(">")[2], ""
     return parser.document
+
+
+class _OutputFull(Exception):
+    pass
 
 
 class _Sanitizer(HTMLParser):
@@ -120,8 +131,9 @@ class _Sanitizer(HTMLParser):
 
     def _write(self, part: str) -> None:
         self._length += len(part)
-        if self._length <= MAX_CHARACTERS:
-            self._parts.append(part)
+        if self._length > MAX_CHARACTERS:
+            raise _OutputFull
+        self._parts.append(part)
 
     def _attribute(self, name: str, value: str) -> str:
         if name == "style":

@@ -24,7 +24,7 @@ from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
-from tests.support.authenticators import SoftwareAuthenticator, prompt_of
+from tests.support.authenticators import SoftwareAuthenticator, challenge_of
 from tests.support.chains import fund
 from tests.support.operators import entries, operator
 from tests.support.owners import Owner, forms_of, person
@@ -302,7 +302,7 @@ def test_a_signature_for_another_form_approves_nothing(
     approval = ask(agent)
     keys, path = owner.get(f"/owner/agents/{agent.id}/keys"), f"/owner/agents/{agent.id}/keys/show"
     device.counter += 1
-    signed = device.sign(prompt_of(keys, path)["challenge"])
+    signed = device.sign(challenge_of(keys, path))
     token = forms_of(keys)[path]["passkey_token"]
     fields = {"decision": "once", "passkey": signed, "passkey_token": token}
     assert submit(owner, agent, approval, fields).status_code == 403

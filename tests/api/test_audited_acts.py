@@ -211,6 +211,45 @@ def test_limits_that_the_agent_loosens_are_recorded_and_its_owner_is_notified(ag
     assert found[2]["data"]["wallet_id"] == wallet_id
 
 
+def test_long_allowlists_are_recorded_by_count_digest_and_a_few_different_entries(agent: Agent) -> None:
+    wallet_id = agent.post("/v1/wallets", {}).get_json()["id"]
+    path = f"/v1/wallets/{wallet_id}/controls"
+    old = [f"{'a' * 60}.{number}.{'b' * 60}.example" for number in range(400)]
+    added = [f"new{number}.example" for number in range(9)]
+    for domains in (old, [*old[2:], *added]):
+        answer = agent.client.put(path, json={"allowed_domains": domains}, headers=agent.headers())
+        assert answer.status_code == 200, answer.text
+    shown = [entries()[-1], *agent.get("/v1/events", types="controls.changed").get_json()["events"][1:]]
+    found = [(shown[0].before, shown[0].after), (shown[1]["data"]["before"], shown[1]["data"]["after"])]
+    for before, after in found:
+        assert before["allowed_domains"] | {"sha256": ""} == {"count": 400, "sha256": "", "different": old[:2]}
+        assert after["allowed_domains"] | {"sha256": ""} == {"count": 407, "sha256": "", "different": added[:3]}
+        assert len(before["allowed_domains"]["sha256"]) == 64
+        assert before["allowed_domains"]["sha256"] != after["allowed_domains"]["sha256"]
+
+
+def test_a_wallets_controls_are_loosened_so_often_only_and_tightened_always(agent: Agent) -> None:
+    wallet_id = agent.post("/v1/wallets", {}).get_json()["id"]
+    path = f"/v1/wallets/{wallet_id}/controls"
+
+    def put(limit: int) -> Any:
+        return agent.client.put(path, json={"daily_limit_usd": limit}, headers=agent.headers())
+
+    assert [put(limit).status_code for limit in range(100, 111)] == [200] * 11
+    before = last_number()
+    refused = put(111)
+    assert (refused.status_code, refused.get_json()["code"]) == (429, "RATE_LIMITED")
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert "tightened" in refused.get_json()["error"]
+    assert agent.get(path).get_json()["controls"]["daily_limit_usd"] == 110
+    assert put(50).status_code == 200
+    assert put(60).status_code == 429
+    assert last_number() == before
+    other = agent.post("/v1/wallets", {}).get_json()["id"]
+    path = f"/v1/wallets/{other}/controls"
+    assert [put(limit).status_code for limit in (1, 2)] == [200, 200]
+
+
 def test_a_spending_session_is_recorded(agent: Agent) -> None:
     wallet_id = agent.post("/v1/wallets", {}).get_json()["id"]
     body = {"max_usd": 5, "expires_at": clock.isoformat(clock.now().replace(year=clock.now().year + 1))}

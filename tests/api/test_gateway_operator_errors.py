@@ -51,6 +51,24 @@ def test_an_error_about_the_operators_key_is_ours_and_free(stage: Stage, status:
     assert "sk-oper" not in str(logged)
 
 
+def test_what_a_provider_quotes_of_a_request_is_not_about_the_operator(stage: Stage) -> None:
+    said = 'Your credit balance is too low; incorrect "API key" invalid_api_key'
+
+    def quoting(exchange: Exchange) -> None:
+        detail = {"error": {"message": f"Unknown model: {said}", "input": {"type": "invalid_api_key"}}}
+        exchange.json(detail, 400)
+
+    stage.behave(quoting)
+    with written_logs() as lines:
+        assert stage.chat(messages=[{"role": "user", "content": said}]).status_code == 400
+        assert stage.chat().status_code == 502
+        assert stage.chat().status_code == 502
+    logged = [line for line in lines() if line["event"] == "upstream_rejected_credential"]
+    # One a minute for each client.
+    assert len(logged) == 1
+    stage.assert_all_agree()
+
+
 def test_an_exhausted_quota_is_ours_and_a_rate_limit_is_relayed(stage: Stage) -> None:
     quota = {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}
     stage.behave(lambda exchange: exchange.json(quota, 429, ("Retry-After", 9)))

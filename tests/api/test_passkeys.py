@@ -20,7 +20,7 @@ from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.models import OwnerPasskey, UsedPasskeyChallenge
 from tests.support.applications import change_settings
-from tests.support.authenticators import SoftwareAuthenticator, prompt_of
+from tests.support.authenticators import SoftwareAuthenticator, challenge_of, prompt_of
 from tests.support.operators import entries
 from tests.support.owners import Owner, forms_of, person
 
@@ -55,7 +55,7 @@ class OwnerWithDevice:
         path = f"{self.page}/keys/show"
         shown = page or self.browser.get(f"{self.page}/keys")
         self.device.counter += 1
-        return self.browser.send(shown, path, passkey=self.device.sign(prompt_of(shown, path)["challenge"]))
+        return self.browser.send(shown, path, passkey=self.device.sign(challenge_of(shown, path)))
 
     def acts(self) -> list[str]:
         """Return the kinds of the audit log's entries about passkeys."""
@@ -203,7 +203,7 @@ def test_the_passkey_of_another_owner_confirms_nothing(
 
 def test_a_signature_is_accepted_once_for_its_form_and_ten_minutes(app: Flask, ada: OwnerWithDevice) -> None:
     page, path = ada.browser.get(f"{ada.page}/keys"), f"{ada.page}/keys/show"
-    challenge = prompt_of(page, path)["challenge"]
+    challenge = challenge_of(page, path)
     ada.device.counter = 1
     signed = ada.device.sign(challenge)
     with time_machine.travel(clock.now() + timedelta(minutes=11), tick=False):
@@ -226,7 +226,7 @@ def test_a_challenge_of_another_session_is_refused(app: Flask, ada: OwnerWithDev
     second.sign_in(ada.browser.key)
     page, path = second.get(f"{ada.page}/keys"), f"{ada.page}/keys/show"
     ada.device.counter += 1
-    signed = ada.device.sign(prompt_of(page, path)["challenge"])
+    signed = ada.device.sign(challenge_of(page, path))
     mine = ada.browser.get(f"{ada.page}/keys")
     token = forms_of(page)[path]["passkey_token"]
     assert ada.browser.send(mine, path, passkey=signed, passkey_token=token).status_code == 403
@@ -251,7 +251,7 @@ def test_replacing_the_owner_key_ends_its_passkeys(app: Flask, ada: OwnerWithDev
     keys = ada.browser.get(f"{ada.page}/keys")
     path = f"{ada.page}/keys/replace-owner-key"
     ada.device.counter += 1
-    signed = ada.device.sign(prompt_of(keys, path)["challenge"])
+    signed = ada.device.sign(challenge_of(keys, path))
     assert ada.browser.send(keys, path, passkey=signed).status_code == 200
     assert ada.sign_in(person(app)).status_code == 403
     assert "Remove" not in ada.browser.get(f"{ada.page}/passkeys").text
@@ -312,8 +312,26 @@ def test_raising_a_limit_is_confirmed_by_a_passkey(ada: OwnerWithDevice) -> None
     asked = ada.browser.send(form, path, per_tx_limit_usd="500")
     assert asked.status_code == 403
     ada.device.counter += 1
-    signed = ada.device.sign(prompt_of(asked, path)["challenge"])
+    signed = ada.device.sign(challenge_of(asked, path, per_tx_limit_usd="500"))
     assert ada.browser.send(asked, path, per_tx_limit_usd="500", passkey=signed).status_code == 303
+
+
+def test_a_signature_confirms_the_values_of_its_form_only(ada: OwnerWithDevice) -> None:
+    path = f"{ada.page}/wallets/{ada.agent['wallet']['id']}/limits"
+    typed = {"per_tx_limit_usd": "500", "allowed_domains": "shop.example\r\nother.example"}
+    asked = ada.browser.send(ada.browser.get(path), path, **typed)
+    ada.device.counter += 1
+    signed = ada.device.sign(challenge_of(asked, path, **typed))
+    token = forms_of(asked)[path]["passkey_token"]
+    for others in ({"per_tx_limit_usd": "5000"}, {"allowed_domains": ""}, {"daily_limit_usd": ""}):
+        refused = ada.browser.send(asked, path, passkey=signed, **{**typed, **others})
+        assert (refused.status_code, "not accepted" in refused.text) == (403, True)
+    # Nor does it, or one over the bare challenge of the page, confirm another form.
+    keys, other = ada.browser.get(f"{ada.page}/keys"), f"{ada.page}/keys/rotate"
+    bare = ada.device.sign(prompt_of(asked, path)["challenge"])
+    for one in (signed, bare):
+        assert ada.browser.send(keys, other, passkey=one, passkey_token=token).status_code == 403
+    assert ada.browser.send(asked, path, passkey=signed, **typed).status_code == 303
 
 
 @pytest.mark.usefixtures("ada")

@@ -18,7 +18,7 @@ from app.ports.shopper import (
     PurchaseOutcomeUnknown,
     PurchaseRequest,
 )
-from shopper.flow import checkout, coupon, delivery, discounts, run
+from shopper.flow import checkout, coupon, delivery, discounts, login, run
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession
 from shopper.page.prices import AmountKind, LabelledAmount, PageAmount
@@ -215,6 +215,25 @@ def test_a_code_is_not_typed_on_an_allowed_domain_that_is_not_the_shop(visit: Vi
     session = visit(form(), at="https://pay.example/cart", coupon_code=CODE)
     assert not enter(session)
     assert sent(session) == []
+
+
+SIGN_IN = """<form onsubmit="event.preventDefault(); document.title = 'sent'">
+  <label>E-mail <input name=email autocomplete=username></label>
+  <label>Password <input type=password name=password autocomplete=current-password></label>
+  <button>Sign in</button></form>"""
+
+
+@pytest.mark.parametrize(
+    ("host", "typed"),
+    [("pay.example", ["", ""]), ("shop.example", ["ada", "s3cret"]), ("id.shop.example", ["ada", "s3cret"])],
+)
+def test_credentials_are_typed_on_the_shops_own_host_only(visit: Visit, host: str, typed: list[str]) -> None:
+    session = visit(SIGN_IN, at=f"https://{host}/login", username="ada", password="s3cret")
+    with pytest.raises(PurchaseFailed) as refusal:
+        login.sign_in(session, session.tab.take_snapshot())
+    assert refusal.value.code is FailureCode.LOGIN_FAILED
+    assert session.tab.page.evaluate("[...document.querySelectorAll('input')].map(each => each.value)") == typed
+    assert ("another host" in refusal.value.message) is (typed == ["", ""])
 
 
 def test_an_order_by_the_button_that_applies_a_code_is_an_unknown_outcome(visit: Visit) -> None:

@@ -98,6 +98,13 @@ def test_the_service_sanitizes_what_the_browser_process_recorded(browser: str, c
     assert [secret for secret in (PASSWORD, "ada@example.com", "Buyer", "94107", "Main") if secret in document] == []
 
 
+def test_a_purchase_that_needs_too_much_memory_fails_with_its_reason(browser: str, corner: Corner) -> None:
+    shopper = BrowserShopper(browser, private=True, sandbox_required=False, max_memory=64 * 1024**2)
+    result = purchase(shopper, corner.product)
+    assert result.failed is not None
+    assert "memory than a purchase may use (64 MiB)" in result.failed.message
+
+
 @pytest.mark.parametrize(
     ("document", "kept"),
     [
@@ -116,6 +123,26 @@ def test_only_what_is_needed_to_read_a_page_is_kept(document: str, kept: str) ->
     assert not re.search(r"onclick|data-x|url\(|<style|<object|<noscript|refresh|<script>|javascript", once)
     assert len(once) <= recorded_page.MAX_CHARACTERS
     assert recorded_page.sanitize(once, str) == once
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<", "<a ", "<a x='>'y ", "<a x='1' ,='' >", "<!--", "<!-- >", "<![CDATA[>", "</x", "<?", "<script>>",
+        "a" * 1_990 + "<b>",
+    ],
+)  # fmt: skip
+def test_pages_of_markup_without_an_end_take_linear_time(unit: str) -> None:
+    # The parser of the library alone takes hours.
+    once = recorded_page.sanitize("<p>Total $1.00</p>" + unit * (1_000_000 // len(unit)), str)
+    assert "Total $1.00" in once
+
+
+@pytest.mark.parametrize("tag", ["<div class='a', id='b'>", "<!-- ", "</p", "<a href='"])
+def test_a_tag_that_cannot_be_read_is_left_out_alone(tag: str) -> None:
+    found = recorded_page.sanitize(f"<p>Goods</p>{tag}\n<b>Total</b> $1.00 <i>shipped &amp; paid", str)
+    assert "<p>Goods</p>" in found
+    assert "Total</b> $1.00 <i>shipped &amp; paid" in found
 
 
 def test_a_page_that_is_no_markup_ends_no_purchase_by_an_error_of_the_parser() -> None:

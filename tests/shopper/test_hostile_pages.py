@@ -89,6 +89,9 @@ def test_only_the_same_button_is_found_again_on_a_redrawn_page() -> None:
         ("file:///etc/passwd", "https://shop.example/p", (), False),
         ("data:text/html,x", "https://shop.example/p", (), False),
         ("https://evil.com/", "https://www.com/", (), False),
+        ("https://evil.co.uk/", "https://www.co.uk/", (), False),
+        ("https://www.com.au/", "https://www.com.au/", (), True),
+        ("https://pay.shop.co.uk/", "https://www.shop.co.uk/", (), True),
         ("https://login.other.example/", "https://shop.example/p", ("other.example",), True),
         # The list names www alone.
         ("https://pay.shop.example/", "https://www.shop.example/p", ("www.shop.example",), False),

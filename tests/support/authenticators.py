@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from webauthn.helpers import base64url_to_bytes, bytes_to_base64url
 from werkzeug.test import TestResponse
 
-from tests.support.owners import Owner
+from tests.support.owners import Owner, forms_of
 
 _USER_PRESENT, _USER_VERIFIED, _BACKUP_ELIGIBLE, _CREDENTIAL_INCLUDED = 0x01, 0x04, 0x08, 0x40
 
@@ -29,6 +29,19 @@ def prompt_of(page: TestResponse, path: str) -> dict[str, Any]:
     found = dict(_PROMPT.findall(page.text))
     options: dict[str, Any] = json.loads(html.unescape(found[path]))
     return options
+
+
+def challenge_of(page: TestResponse, path: str, **fields: str) -> str:
+    """Return the challenge of the form with this action as `static/passkeys.js` computes it, with what is typed."""
+    sent = {**forms_of(page)[path], **fields}
+    unsigned = ("csrf_token", "owner_key", "passkey", "passkey_token")
+    values = json.dumps(
+        [[name, [sent[name]]] for name in sorted(sent) if name not in unsigned],
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+    text = f"purser form\n{prompt_of(page, path)['challenge']}\nPOST {path}\n{values}"
+    return bytes_to_base64url(hashlib.sha256(text.encode()).digest())
 
 
 @dataclass(slots=True)

@@ -226,6 +226,23 @@ def test_a_batch_returns_what_it_did_and_nothing_for_steps_left_undone(
     assert (stored.id, stored.amount_nanos) == (affordable.id, 60)
 
 
+@pytest.mark.postgres
+@time_machine.travel(_NOW, tick=False)
+def test_a_hold_that_a_batch_settles_twice_is_settled_once(
+    postgres_url: str, build_app: Callable[..., Application]
+) -> None:
+    ledger = Ledger(build_app(postgres_url), (new_id(), new_id()), is_grouped=True)
+    ledger.open(100)
+    account_id = ledger.ids[0]
+    hold = Hold(new_id(), account_id, call_of(account_id), 60, MeteredUsage(60), _LEASE)
+    assert ledger.run([hold]) == [60]
+    ledger.run([Settlement(hold.id, account_id, hold.call, MeteredUsage(10))] * 2)
+    with ledger.app.app_context(), read_only_unit() as session:
+        account = session.get(CreditAccount, account_id)
+        assert account is not None
+        assert (account.available_nanos, account.held_nanos, account.spent_nanos) == (90, 0, 10)
+
+
 @contextmanager
 def locked_account(url: str, account_id: str) -> Iterator[psycopg.Connection[Any]]:
     """Keep the row of an account locked by another session."""

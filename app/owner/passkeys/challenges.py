@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from uuid import UUID
 
 import webauthn
 from itsdangerous import BadData
+from webauthn.helpers import bytes_to_base64url
 from webauthn.helpers.structs import (
     AuthenticatorSelectionCriteria,
     PublicKeyCredentialDescriptor,
     ResidentKeyRequirement,
     UserVerificationRequirement,
 )
+from werkzeug.datastructures import MultiDict
 
 from app.core.loopback import is_loopback
 from app.identity.owner_keys import OwnerKeyView
@@ -31,6 +34,8 @@ SIGN_IN = "sign in"
 _VALID_FOR_SECONDS = 600
 _TIMEOUT_MILLISECONDS = 120_000
 _CHALLENGE_BYTES = 32
+# What authenticates a form.
+_UNSIGNED_FIELDS = frozenset({"csrf_token", "owner_key", "passkey", "passkey_token"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -100,6 +105,16 @@ def challenge_of(purpose: str, token: str) -> bytes | None:
         return base64.b64decode(challenge, validate=True) if issued_for == purpose else None
     except (BadData, ValueError, TypeError):
         return None
+
+
+def challenge_of_form(nonce: bytes, path: str, form: MultiDict[str, str]) -> bytes:
+    """Return the challenge that confirms a form: what is signed is where it is posted to, and its values.
+
+    `static/passkeys.js` computes the same.
+    """
+    values = [[name, form.getlist(name)] for name in sorted(form) if name not in _UNSIGNED_FIELDS]
+    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(f"purser form\n{bytes_to_base64url(nonce)}\nPOST {path}\n{text}".encode()).digest()
 
 
 def challenge_of_approval(request_hash: str, decision: str, week_usd: str) -> bytes:

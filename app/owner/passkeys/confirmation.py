@@ -24,7 +24,9 @@ def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
     """Return whether the form contains the agent's owner key or a passkey's signature, and the message if not."""
     assertion, owner_key = request.form.get("passkey", ""), request.form.get("owner_key", "").strip()
     if assertion:
-        challenge = challenges.challenge_of(_purpose(key), request.form.get("passkey_token", ""))
+        nonce = challenges.challenge_of(_purpose(key), request.form.get("passkey_token", ""))
+        path = request.script_root + request.path
+        challenge = None if nonce is None else challenges.challenge_of_form(nonce, path, request.form)
         if passkeys.confirm(key, challenge, assertion):
             return True, ""
         return False, "This passkey was not accepted. Nothing was changed."

@@ -10,7 +10,7 @@ from app.audit_log import trail
 from app.audit_log.acting import current_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.pagination import Page
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import (
     ApprovalRequired,
     BalanceFetchError,
@@ -27,7 +27,7 @@ from app.errors import (
 )
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity import guards
+from app.identity import guards, limits
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsChange
 from app.wallets.api import schemas
@@ -157,13 +157,18 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
 def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Create or change the controls; omitted fields keep their values.
 
-    At least one field is required; an empty object is refused.
+    At least one field is required; an empty object is refused. A wallet's controls can be loosened 10 times a minute
+    and 100 times a day, and tightened always.
     """
     assert_any_field(body, schemas.ControlsBody)
+    refusal = limits.find_loosening_refusal(wallet.id)
     with unit_of_work() as session:
         changes = ControlsChange(**body)
         controls, done = spending_controls.put_controls(session, wallet.id, changes)
         if done.loosens:
+            if refusal is not None:
+                raise refusal
+            after_commit(lambda: limits.count_loosening(wallet.id))
             act = AuditEvent(AuditAction.CONTROLS_LOOSENED, wallet.agent_id, **done.as_json(changes))
             trail.record(session, current_actor(), act)
     return {"wallet_id": wallet.id, "controls": controls, "updated": True}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from app.gateway.operator_errors import hide_keys, operator_concern
+from app.gateway.operator_errors import _words_sent, hide_keys, operator_concern
 
 KEY = "sk-proj-operatorsecret0123456789abcdef9911"
 OPERATOR = [
@@ -52,6 +52,23 @@ CLIENT = [
 
 def as_body(document: object) -> bytes:
     return document.encode() if isinstance(document, str) else json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        ("/v1/x", b'{"model": "Incorrect\\u0020API\\nkey"}'),
+        ("/v1/incorrect%20API+key", b""),
+        ("/v1/x", b"--b\r\n\r\nincorrect api key\r\n"),
+    ],
+    ids=["json", "target", "form"],
+)  # fmt: skip
+def test_a_text_of_the_request_is_only_quoted(target: str, sent: bytes) -> None:
+    quoted = as_body({"error": {"message": "There is no model Incorrect API key."}})
+    assert operator_concern(400, {}, quoted) is not None
+    assert operator_concern(400, {}, quoted, lambda: _words_sent(target, sent)) is None
+    both = as_body({"error": {"message": "No model Incorrect API key. Your credit balance is too low."}})
+    assert operator_concern(400, {}, both, lambda: _words_sent(target, sent)) == "credit balance is too low"
 
 
 @pytest.mark.parametrize(("status", "document"), OPERATOR)
