@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from app.adapters.jsonrpc.http import HttpClient
+from app.adapters.http_client import HttpClient
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected, Unreachable

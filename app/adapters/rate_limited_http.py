@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from http import HTTPStatus
+from typing import Any, TypeVar
 
 import structlog
 
-from app.adapters.jsonrpc.http import HttpClient, HttpResponse
+from app.adapters.http_client import HttpClient, HttpResponse
 from app.errors import RateLimited
 from app.ports.errors import PortError, Rejected, Unreachable
 
@@ -23,6 +23,7 @@ _MAX_CLOSED_SECONDS = 7_200
 """The longest window of a documented limit: a wrong header must not close a service until the process ends."""
 _WAIT_SECONDS = 8.0
 """Quotes are asked for while a client waits, and a wait uses one of the server's threads."""
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -46,8 +47,8 @@ KEYLESS = ServiceAccess()
 """Without a key and without a limit, as stand-ins are used."""
 
 
-class RateLimitedClient:
-    """An HTTP client of one service. Its requests must be harmless to repeat."""
+class RateLimitedClient(HttpClient):
+    """An HTTP client of one service; "rate_limited" has the time after which to try again."""
 
     def __init__(
         self,
@@ -60,27 +61,19 @@ class RateLimitedClient:
         wait_seconds: float = _WAIT_SECONDS,
     ) -> None:
         """Store the service's name, the plan, the header for its key, and how long a request may wait in total."""
-        self._service = service
-        self._http = HttpClient(
+        super().__init__(
             connect_seconds=connect_seconds, total_seconds=total_seconds, headers=access.headers(key_header)
         )
+        self._service = service
         self._await_permit = access.await_permit
         self._wait_seconds = wait_seconds
         self._closed_until = 0.0
 
-    def get(self, url: str, *, query: Mapping[str, str] | None = None) -> HttpResponse:
-        """Return the response, whatever its status. Raises: Unreachable; "rate_limited" with when to retry."""
-        return self._exchange(partial(self._http.get, url, query=query))
-
-    def post(self, url: str, body: bytes) -> HttpResponse:
-        """Post a JSON text and return the response, whatever its status. Raises: as `get`."""
-        return self._exchange(partial(self._http.post, url, body))
-
-    def _exchange(self, send: Callable[[], HttpResponse]) -> HttpResponse:
+    def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> HttpResponse:
         deadline = time.monotonic() + self._wait_seconds
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             self._wait(deadline)
-            response = send()
+            response = super()._exchange(method, url, headers, body)
             is_limited = response.status == HTTPStatus.TOO_MANY_REQUESTS
             if not is_limited and not (
                 response.status == HTTPStatus.SERVICE_UNAVAILABLE and response.retry_after_seconds
@@ -109,6 +102,29 @@ class RateLimitedClient:
 
 def no_quote(failure: PortError) -> Rejected:
     """Return the refusal of a quote that a service did not give."""
-    if failure.reason == RATE_LIMITED:
-        return Rejected("quote_rate_limited", details=failure.details)
-    return Rejected("quote_unavailable", details=failure.details)
+    reason = "quote_rate_limited" if failure.reason == RATE_LIMITED else "quote_unavailable"
+    return Rejected(reason, details=failure.details)
+
+
+def read_quote(
+    service: str,
+    request: Callable[[], HttpResponse],
+    parse: Callable[[Any], T],
+    refusal_reason: Callable[[int, object], str],
+) -> T:
+    """Request a quote and parse it; `refusal_reason` names an error by status and body. Raises: Rejected."""
+    try:
+        response = request()
+        body = response.json()
+    except Unreachable as failure:
+        _log.warning("quote_service_unreachable", service=service, reason=failure.reason)
+        raise no_quote(failure) from None
+    if response.status != HTTPStatus.OK:
+        _log.warning("quote_refused", service=service, status=response.status)
+        details = {"service": service, "http_status": str(response.status)}
+        raise Rejected(refusal_reason(response.status, body), details=details)
+    try:
+        return parse(body)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        _log.warning("quote_invalid", service=service)
+        raise Rejected("quote_unavailable") from None

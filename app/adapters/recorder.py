@@ -11,16 +11,12 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from app.adapters.upstream_http.exchange import RESPONSE_WRAPPER, HttpUpstreamResponse
 from app.core import clock
-from app.core.content_decoding import UndecodableResponse, decoder_for
 from app.core.strict_json import parse_response
-from app.ports.upstream import UpstreamRequest
+from app.ports.probes import RECORD
 
 _HEADERS = frozenset({"content-type", "retry-after", "ratelimit-reset", "x-ratelimit-reset"})
 _READ_MEMBERS: Mapping[str, frozenset[str]] = {
@@ -45,34 +41,27 @@ class Recorder:
         exchanges: list[dict[str, Any]] = []
         probe = {"system": system, "capability": capability, "run_at": int(clock.now().timestamp())}
         self._probes.append({**probe, "exchanges": exchanges})
-        token = RESPONSE_WRAPPER.set(
-            lambda request, response: _RecordedResponse(
-                response, lambda body: exchanges.append(self._exchange(request, response, body))
-            )
-        )
+        token = RECORD.set(lambda *exchange: exchanges.append(self._exchange(*exchange)))
         try:
             yield
         finally:
-            RESPONSE_WRAPPER.reset(token)
+            RECORD.reset(token)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps(self._run, indent=1) + "\n", "utf-8")
 
-    def _exchange(self, request: UpstreamRequest, response: HttpUpstreamResponse, body: bytes) -> dict[str, Any]:
-        fields = {name.lower(): value for name, value in response.headers}
+    def _exchange(self, request: str, status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         return {
-            "request": self._redact(f"{request.method} {urlsplit(request.target).path}"),
-            "status": response.status,
-            "headers": {name: fields[name] for name in sorted(_HEADERS & fields.keys())},
-            "body": self._body(body, fields.get("content-encoding")),
+            "request": self._redact(request),
+            "status": status,
+            "headers": {name.lower(): value for name, value in headers.items() if name.lower() in _HEADERS},
+            "body": self._body(body),
         }
 
-    def _body(self, body: bytes, content_encoding: str | None) -> Any:
+    def _body(self, body: bytes) -> Any:
         """Return the redacted document; None for anything but JSON."""
-        decoder = decoder_for(content_encoding)
         try:
-            decoded = b"".join(decoder.feed(body)) if decoder is not None else b""
-            document = parse_response(decoded, parse_float=float)
-        except (UndecodableResponse, ValueError):
+            document = parse_response(body, parse_float=float)
+        except ValueError:
             return None
         first = document[0] if isinstance(document, list) and document else document
         is_rpc = isinstance(first, dict) and "jsonrpc" in first
@@ -90,35 +79,3 @@ class Recorder:
         if not is_read:
             return "redacted" if isinstance(value, str) else 0
         return self._redact(value) if isinstance(value, str) else value
-
-
-class _RecordedResponse(HttpUpstreamResponse):
-    """A response that is recorded when it was read to its end."""
-
-    def __init__(self, response: HttpUpstreamResponse, store: Callable[[bytes], None]) -> None:
-        self._response = response
-        self._store: Callable[[bytes], None] | None = store
-        self._received = bytearray()
-        self.headers = response.headers
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    def read_within(self, seconds: Decimal) -> bytes | None:
-        del seconds
-        return self.read()
-
-    def read(self, *, extends_deadline: bool = True) -> bytes:
-        piece = self._response.read(extends_deadline=extends_deadline)
-        self._received += piece
-        if not piece and self._store is not None:
-            self._store(bytes(self._received))
-            self._store = None
-        return piece
-
-    def abort(self) -> None:
-        self._response.abort()
-
-    def close(self) -> None:
-        self._response.close()

@@ -20,8 +20,8 @@ import pytest
 
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import quantity
+from app.adapters.http_client import HttpClient, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.http import HttpClient, ResponseTooLargeError
 from app.adapters.jsonrpc.replies import RpcError
 from app.core.chains import ChainName
 from app.ports.errors import Rejected, Unreachable

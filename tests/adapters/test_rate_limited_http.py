@@ -13,7 +13,7 @@ from limits import parse
 from structlog.testing import capture_logs
 
 from app import wiring
-from app.adapters.jsonrpc.http import HttpClient
+from app.adapters.http_client import HttpClient
 from app.adapters.rate_limited_http import RateLimitedClient, ServiceAccess
 from app.capacity.rate_limiter import RateLimiter
 from app.core.chains import ETH, SOL, USDC, ChainName

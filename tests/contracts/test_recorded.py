@@ -15,7 +15,7 @@ import pytest
 import time_machine
 from flask import Flask
 
-from app.adapters.upstream_http.exchange import RESPONSE_WRAPPER
+from app.ports.probes import RECORD
 from app.status import live as live_checks
 from sandbox.evm import EvmNode
 from tests.support.gateway import KEYS, provider_settings
@@ -117,8 +117,8 @@ def test_the_answers_of_a_run_are_recorded_without_secrets_and_replayed(
 @pytest.mark.chain
 def test_only_the_doctor_records(world: World, build: Callable[[dict[str, Any]], Flask], tmp_path: Path) -> None:
     app = build({**world.settings, "record_upstreams": str(tmp_path / "new")})
-    assert RESPONSE_WRAPPER.get() is None
+    assert RECORD.get(None) is None
     assert app.state.ports.perpdex is not None  # type: ignore[attr-defined]
     live(build(world.settings), "--only", "hyperliquid")
     assert not (tmp_path / "new").exists()
-    assert RESPONSE_WRAPPER.get() is None
+    assert RECORD.get(None) is None

@@ -14,16 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.http import HttpClient, HttpResponse, ResponseTooLargeError
 from app.adapters.jsonrpc.outage_log import OutageLog
-from app.adapters.jsonrpc.replies import (
-    MalformedResponseError,
-    RpcErrorKind,
-    error_of,
-    order_replies,
-    parse,
-)
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcErrorKind, error_of, order_replies, parse
 from app.core.chains import ChainName
 from app.observability import counters
 from app.ports.errors import Unreachable
@@ -67,14 +61,7 @@ class RpcEndpoint:
     """One endpoint and its state. `log_range` is how many blocks it accepts in one query of logs."""
 
     def __init__(
-        self,
-        http: HttpClient,
-        url: str,
-        identity: ChainIdentity,
-        *,
-        chain: ChainName,
-        number: int,
-        max_batch: int,
+        self, http: HttpClient, url: str, identity: ChainIdentity, *, chain: ChainName, number: int, max_batch: int
     ) -> None:
         self._http = http
         self._url = url

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from app.adapters.http_client import HttpClient
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, WrongChainError
 from app.adapters.jsonrpc.endpoint import ChainIdentity, RpcEndpoint
-from app.adapters.jsonrpc.http import HttpClient
 from app.core.chains import ChainName
 from app.ports.chain import ChainDiagnosis, EndpointStatus
 from app.ports.errors import Rejected, Unreachable

@@ -9,20 +9,12 @@ from http import HTTPStatus
 from pathlib import Path
 
 from app.adapters.evm.contracts.dead_ends import dead_end
-from app.adapters.jsonrpc.http import HttpClient, HttpResponse
+from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.jsonrpc.outage_log import OutageLog
 from app.adapters.perpdex import payloads, responses
 from app.adapters.perpdex.deployments import PerpdexDeployment
 from app.ports.errors import Rejected, Unreachable
-from app.ports.perpdex import (
-    Action,
-    ActionPayload,
-    BundledMarkets,
-    Json,
-    PerpdexQuery,
-    PerpdexReply,
-    PerpdexTopic,
-)
+from app.ports.perpdex import Action, ActionPayload, BundledMarkets, Json, PerpdexQuery, PerpdexReply, PerpdexTopic
 
 _CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0

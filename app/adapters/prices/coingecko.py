@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.adapters.jsonrpc.http import HttpClient
+from app.adapters.http_client import HttpClient
 from app.adapters.prices.market import nanos_from_json, prices_in
 from app.core import clock
 from app.core.chains import ETH, SOL, Token

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from app.adapters.jsonrpc.http import HttpResponse
+from app.adapters.http_client import HttpResponse
 from app.adapters.jsonrpc.outage_log import OutageLog
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, Token
 from app.core.money import NANOS_PER_USD
@@ -144,10 +144,7 @@ class MarketPriceFeed:
         is_complete = self._requested_tokens <= found.keys()
         return _PriceSnapshot(
             prices={**self._snapshot.prices, **{token: (price, now) for token, price in found.items()}},
-            independent={
-                **self._snapshot.independent,
-                **{token: (price, now) for token, price in independent.items()},
-            },
+            independent={**self._snapshot.independent, **{token: (price, now) for token, price in independent.items()}},
             fresh_until=now + (_CACHE_SECONDS if is_complete else _RETRY_SECONDS),
         )
 

@@ -19,6 +19,7 @@ import certifi
 from app.ports.errors import Rejected, Unreachable
 
 _MAX_IDLE = 1100
+_IDLE_SECONDS = 25.0
 _PORTS = {"http": 80, "https": 443}
 
 AddressCheck = Callable[[str], bool]
@@ -27,14 +28,11 @@ AddressCheck = Callable[[str], bool]
 class UpstreamConnection:
     """One connection; it resolves its host once and connects to an address that passed the check."""
 
-    def __init__(
-        self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None, idle_seconds: float
-    ) -> None:
+    def __init__(self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None) -> None:
         """Store `scheme://host[:port]`. Raises: Rejected for a malformed origin."""
         self.origin = origin
         self._context = context
         self._allows = allows
-        self._idle_seconds = idle_seconds
         try:
             parts = urlsplit(origin)
             self._host, self._port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -76,7 +74,7 @@ class UpstreamConnection:
 
     def is_idle_expired(self) -> bool:
         """Return whether the server may be about to close it."""
-        return time.monotonic() - self.idle_since > self._idle_seconds
+        return time.monotonic() - self.idle_since > _IDLE_SECONDS
 
     def close(self) -> None:
         if self.socket is not None:
@@ -98,7 +96,7 @@ class UpstreamConnection:
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """Return the process's only context: loading the authorities takes longer than a handshake."""
     context = ssl.create_default_context(cafile=certifi.where())
     context.set_alpn_protocols(["http/1.1"])
@@ -108,10 +106,8 @@ def _tls() -> ssl.SSLContext:
 class ConnectionPool:
     """Idle connections by origin, the most recent first; usable from many threads, without waiting."""
 
-    def __init__(self, *, idle_seconds: float, allows: AddressCheck | None = None) -> None:
-        self._new_connection = functools.partial(
-            UpstreamConnection, context=_tls(), allows=allows, idle_seconds=idle_seconds
-        )
+    def __init__(self, *, allows: AddressCheck | None = None) -> None:
+        self._new_connection = functools.partial(UpstreamConnection, context=tls_context(), allows=allows)
         self._lock = threading.Lock()
         self._idle: dict[str, deque[UpstreamConnection]] = {}
         self._idle_count = 0

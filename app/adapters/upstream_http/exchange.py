@@ -1,6 +1,6 @@
 """One HTTP exchange: the request written unchanged, the response read as it arrives.
 
-Requests and urllib3 would rewrite targets, and it must be known whether anything was sent.
+requests and urllib3 rewrite targets, and resolve a name again after its addresses were checked.
 """
 
 from __future__ import annotations
@@ -9,19 +9,12 @@ import functools
 import re
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from decimal import Decimal
 from urllib.parse import urlsplit
 
 from app.adapters.upstream_http.connections import AddressCheck, ConnectionPool, UpstreamConnection
-from app.adapters.upstream_http.response_reader import (
-    Http1Reader,
-    MalformedResponse,
-    StillSilent,
-    set_timeout,
-)
+from app.adapters.upstream_http.response_reader import Http1Reader, MalformedResponse, StillSilent, set_timeout
 from app.core import ip_ranges
 from app.db.unit_of_work import assert_no_unit
 from app.observability import counters
@@ -29,7 +22,6 @@ from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import Headers, UpstreamRequest
 
 _MAX_ONE_WRITE_BYTES = 65_536
-_IDLE_SECONDS = 25.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
 _BREAKS = re.compile(r"[\r\n\0]")
@@ -124,12 +116,6 @@ class HttpUpstreamResponse:
             connection.close()
 
 
-RESPONSE_WRAPPER: ContextVar[Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None] = (
-    ContextVar("response_wrapper", default=None)
-)
-"""Wraps each response of this context while answers are recorded."""
-
-
 class HttpUpstream:
     """Sends to the services that the operator configured, at any address."""
 
@@ -137,23 +123,17 @@ class HttpUpstream:
     _metric_label: str | None = None
     """Replaces the host in metrics; None if hosts are few, and no outsider can choose others."""
 
-    def __init__(
-        self,
-        *,
-        connect_seconds: Decimal | float,
-        read_seconds: Decimal | float,
-        idle_seconds: float = _IDLE_SECONDS,
-    ) -> None:
+    def __init__(self, *, connect_seconds: Decimal | float, read_seconds: Decimal | float) -> None:
         self._connect_seconds = float(connect_seconds)
         self._read_seconds = float(read_seconds)
-        self._pool = ConnectionPool(idle_seconds=idle_seconds, allows=self._allows)
+        self._pool = ConnectionPool(allows=self._allows)
 
     def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
         """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected."""
         started = time.perf_counter()
         outcome = "unreachable"
         try:
-            incoming = self.exchange(request)
+            incoming = self._exchange(request)
             outcome = f"{incoming.status // 100}xx"
         except OutcomeUnknown as error:
             outcome = error.reason
@@ -167,15 +147,12 @@ class HttpUpstream:
             upstream = self._metric_label or _hostname(request.origin)
             counters.UPSTREAM_SECONDS.labels(outcome, upstream).observe(time.perf_counter() - started)
 
-    def exchange(self, request: UpstreamRequest) -> HttpUpstreamResponse:
-        """Send once. Raises: Unreachable, OutcomeUnknown, Rejected."""
+    def _exchange(self, request: UpstreamRequest) -> HttpUpstreamResponse:
         assert_no_unit()
         head = _head(request)
         connection = self._pool.acquire(request.origin, connect_seconds=self._connect_seconds)
         try:
-            response = self._send(connection, request, head)
-            wrap = RESPONSE_WRAPPER.get()
-            return response if wrap is None else wrap(request, response)
+            return self._send(connection, request, head)
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):

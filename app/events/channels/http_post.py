@@ -5,9 +5,8 @@ The client is the one of the proxy: each connection is to an address of the publ
 
 from __future__ import annotations
 
-import email.utils
 import time
-from datetime import UTC, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -46,7 +45,7 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
     return Attempt(
         at, milliseconds_since(started_ns), status_code=response.status, answer=answer,
         retry_after=_retry_after(response.headers) if response.status in _DELAYS else None,
-        is_gone=response.status == HTTPStatus.GONE,
+        is_gone=response.status == HTTPStatus.GONE
     )  # fmt: skip
 
 
@@ -69,12 +68,5 @@ def _read(response: UpstreamResponse) -> str:
 
 def _retry_after(headers: Headers) -> timedelta | None:
     """Return what `Retry-After` asks for, at most a day."""
-    text = next((value for name, value in headers if name.lower() == "retry-after"), "").strip()
-    if text.isascii() and text.isdigit():
-        return min(timedelta(seconds=int(text[:9])), _MAX_RETRY_AFTER)
-    try:
-        until = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-    return max(timedelta(), min(until - clock.now(), _MAX_RETRY_AFTER))
+    seconds = clock.seconds_until(next((value for name, value in headers if name.lower() == "retry-after"), ""))
+    return None if seconds is None else min(timedelta(seconds=seconds), _MAX_RETRY_AFTER)

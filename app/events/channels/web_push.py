@@ -29,7 +29,7 @@ def send(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> Attem
     private = app_state().settings.web_push_key.get_secret_value()
     if not private:
         return Attempt(clock.now(), 0, error="no_web_push_key")
-    from pywebpush import WebPusher  # noqa: PLC0415 - it imports requests and aiohttp, which take 12 MB
+    from pywebpush import WebPusher  # noqa: PLC0415 - it imports aiohttp, which takes megabytes
 
     encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_message(events))["body"]
     attempt = post(

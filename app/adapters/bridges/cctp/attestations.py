@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from app.adapters.jsonrpc.http import HttpResponse
+from app.adapters.http_client import HttpResponse
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess
 from app.ports.errors import Unreachable
 
@@ -57,17 +57,13 @@ class AttestationClient:
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = base_url.rstrip("/")
         self._http = RateLimitedClient(
-            "circle",
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            access=access,
+            "circle", connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, access=access
         )
 
     def fees(self, source: int, destination: int, *, forwarded: bool) -> BurnFees:
         """Return the current fees of a burn, with the forwarder's if requested. Raises: Unreachable."""
         response = self._http.get(
-            f"{self._url}/v2/burn/USDC/fees/{source}/{destination}",
-            query={"forward": "true"} if forwarded else None,
+            f"{self._url}/v2/burn/USDC/fees/{source}/{destination}", query={"forward": "true"} if forwarded else None
         )
         return _parsed(response, _parse_fees)
 

@@ -67,10 +67,7 @@ class OrderBridge:
             raise ValueError("this is not an offer of an order")
         target = call.target
         draft = self._source.draft_call(
-            TransferIntent(request.sender, target.to, request.amount),
-            call,
-            gas=_TYPICAL_GAS,
-            simulates=True,
+            TransferIntent(request.sender, target.to, request.amount), call, gas=_TYPICAL_GAS, simulates=True
         )
         rpc, deployment = self._source.rpc, self._source.deployment
         simulation.assert_takes_ether(rpc, deployment, request.sender, target, max_fee_units=draft.fee_units)

@@ -73,12 +73,7 @@ def parse_order_id(text: object) -> str:
 
 
 def _arguments(
-    requested: RequestedTransaction,
-    request: BridgeRequest,
-    contract: str,
-    function: Function,
-    *,
-    source_id: int,
+    requested: RequestedTransaction, request: BridgeRequest, contract: str, function: Function, *, source_id: int
 ) -> tuple[Any, ...]:
     """Compare contract, chain, value and function, and return the arguments. Raises: Rejected."""
     try:

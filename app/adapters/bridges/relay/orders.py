@@ -5,24 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-import structlog
-
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.jsonrpc.http import HttpClient, HttpResponse
-from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, no_quote
+from app.adapters.http_client import HttpClient, HttpResponse
+from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
 from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms
-from app.ports.errors import Rejected, Unreachable
+from app.ports.errors import Unreachable
 
 _CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 12.0
 _OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError)
 _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 """Words of error codes and messages; LI.FI's FEES_HIGHER_THAN_AMOUNT is misspelled in its documentation."""
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,7 @@ class OrderService(ABC):
             key_header=self.key_header,
         )
         self._states = HttpClient(
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            headers=access.headers(self.key_header),
+            connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )
 
     def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
@@ -93,21 +89,12 @@ class OrderService(ABC):
 
         Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "unsafe_instructions").
         """
-        try:
-            response = self._request_quote(request, chains)
-            body = response.json()
-        except Unreachable as failure:
-            _log.warning(f"{self.name}_unreachable", reason=failure.reason)
-            raise no_quote(failure) from None
-        if response.status != HTTPStatus.OK:
-            _log.warning("bridge_quote_refused", service=self.name, status=response.status)
-            details = {"service": self.name, "http_status": str(response.status)}
-            raise Rejected(_refusal_reason(response.status, body), details=details)
-        try:
-            return self._parse_quote(body, request, chains)
-        except _OTHER_SHAPE:
-            _log.warning(f"{self.name}_response_invalid")
-            raise Rejected("quote_unavailable") from None
+        return read_quote(
+            self.name,
+            partial(self._request_quote, request, chains),
+            partial(self._parse_quote, request=request, chains=chains),
+            _refusal_reason,
+        )
 
     def order_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> OrderState:
         """Return an order's state. Raises: Unreachable."""

@@ -11,14 +11,8 @@ from typing import Any
 
 from app.adapters.bridges.relay import calls
 from app.adapters.bridges.relay.calls import RequestedTransaction
-from app.adapters.bridges.relay.orders import (
-    BridgeChainIds,
-    OrderQuote,
-    OrderService,
-    OrderState,
-    OrderStatus,
-)
-from app.adapters.jsonrpc.http import HttpResponse
+from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderService, OrderState, OrderStatus
+from app.adapters.http_client import HttpResponse
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms

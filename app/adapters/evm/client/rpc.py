@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.adapters.evm.client.wire import quantity
+from app.adapters.http_client import HttpClient
 from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
-from app.adapters.jsonrpc.http import HttpClient
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.core.chains import ChainName
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 from solders.pubkey import Pubkey
 from solders.rpc.requests import Body, GetGenesisHash
 
+from app.adapters.http_client import HttpClient
 from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
-from app.adapters.jsonrpc.http import HttpClient
 from app.adapters.jsonrpc.replies import RpcError
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.adapters.solana.client.wire import text
@@ -33,11 +33,7 @@ class SolanaRpcCall(RpcCall[T]):
     __slots__ = ()
 
     def __init__(
-        self,
-        request: Body,
-        read: Callable[[object], T],
-        *,
-        tolerates: Callable[[RpcError], bool] | None = None,
+        self, request: Body, read: Callable[[object], T], *, tolerates: Callable[[RpcError], bool] | None = None
     ) -> None:
         typed = json.loads(request.to_json())
         super().__init__(
@@ -74,9 +70,5 @@ class SolanaRpc(JsonRpc):
             max_bytes=_MAX_RESPONSE_BYTES,
         )
         super().__init__(
-            ChainName.SOLANA,
-            urls,
-            lambda: SolanaRpcCall(GetGenesisHash(), check),
-            http=http,
-            max_batch=MAX_BATCH,
+            ChainName.SOLANA, urls, lambda: SolanaRpcCall(GetGenesisHash(), check), http=http, max_batch=MAX_BATCH
         )

@@ -7,19 +7,17 @@ a sliding window of a minute.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
-from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, no_quote
+from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
 from app.capacity.single_flight_cache import SingleFlightCache
-from app.ports.errors import Rejected, Unreachable
 
 SERVICE = "jupiter"
 KEY_HEADER = "x-api-key"
@@ -35,8 +33,6 @@ _MAX_STEPS = 40
 _U64 = 2**64
 _NO_ROUTE = ("route", "not tradable", "liquidity")
 """Words of error messages about a pair without a route."""
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +73,7 @@ class JupiterApi:
             "slippageBps": str(slippage_bps), "maxAccounts": str(_MAX_ACCOUNTS),
         }  # fmt: skip
         route: JupiterRoute = self._quotes.get(
-            (owner, *query.values()),
-            lambda: self._request(query),
-            ttl_seconds=_SHARED_SECONDS,
-            failure_ttl_seconds=0,
+            (owner, *query.values()), lambda: self._request(query), ttl_seconds=_SHARED_SECONDS, failure_ttl_seconds=0
         )
         return route
 
@@ -89,21 +82,10 @@ class JupiterApi:
         self._quotes.drop(lambda key: isinstance(key, tuple) and key[0] == owner)
 
     def _request(self, query: Mapping[str, str]) -> JupiterRoute:
-        try:
-            response = self._http.get(self._url, query=query)
-            body = response.json()
-        except Unreachable as failure:
-            _log.warning("jupiter_unreachable", reason=failure.reason)
-            raise no_quote(failure) from None
-        if response.status != HTTPStatus.OK:
-            _log.warning("jupiter_refused", status=response.status)
-            details = {"service": SERVICE, "http_status": str(response.status)}
-            raise Rejected(_rejection_reason(response.status, body), details=details)
-        try:
-            return _read(body, (query["inputMint"], query["outputMint"]))
-        except (LookupError, TypeError, ValueError, binascii.Error, AttributeError):
-            _log.warning("jupiter_response_invalid")
-            raise Rejected("quote_unavailable") from None
+        mints = query["inputMint"], query["outputMint"]
+        return read_quote(
+            SERVICE, partial(self._http.get, self._url, query=query), partial(_read, mints=mints), _rejection_reason
+        )
 
 
 def _rejection_reason(status: int, body: object) -> str:

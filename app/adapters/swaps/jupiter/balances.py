@@ -44,12 +44,7 @@ def read_balances(states: Sequence[AccountState | None], *, owner: Pubkey, usdc_
 
 
 def is_exactly_swap(
-    before: SwapBalances,
-    after: SwapBalances,
-    request: SwapRequest,
-    *,
-    minimum_units: int,
-    fee_units: int,
+    before: SwapBalances, after: SwapBalances, request: SwapRequest, *, minimum_units: int, fee_units: int
 ) -> bool:
     """Return whether the two states differ by the swap, and by nothing else."""
     lamports = after.total_lamports - before.total_lamports + fee_units

@@ -87,10 +87,7 @@ class JupiterExchange:
         tables = lookup_tables.read_tables(self._chain.rpc, built.tables)
 
         def ending(minimums: MinimumBalances) -> list[Instruction]:
-            return [
-                *instructions,
-                *minimum_balances.assertion_instructions(pair.owner, self._usdc_mint, minimums),
-            ]
+            return [*instructions, *minimum_balances.assertion_instructions(pair.owner, self._usdc_mint, minimums)]
 
         unsimulated = _message(pair.owner, ending(MinimumBalances()), tables, blockhash=_NO_BLOCKHASH)
         simulated = self._simulate(pair.owner, unsimulated)
@@ -211,22 +208,12 @@ class JupiterExchange:
         # Wrapping needs an account for the duration of the swap.
         temporary_rent = max(swap_state.token_rent - before.wrapped_lamports, 0)
         if moves_native:
-            require(
-                SOL,
-                "insufficient_funds",
-                before.lamports,
-                request.input_amount.units + fee_units + temporary_rent,
-            )
+            require(SOL, "insufficient_funds", before.lamports, request.input_amount.units + fee_units + temporary_rent)
             assert_rent_exempt(
                 swap_state.empty_rent, remaining=before.lamports - request.input_amount.units - fee_units
             )
         else:
-            require(
-                request.input_amount.token,
-                "insufficient_funds",
-                before.usdc_units,
-                request.input_amount.units,
-            )
+            require(request.input_amount.token, "insufficient_funds", before.usdc_units, request.input_amount.units)
             require(SOL, "insufficient_gas", before.lamports, fee_units + temporary_rent)
         return fee_units
 
@@ -257,8 +244,4 @@ def _message(
 
 def _instruction_content(instruction: Instruction) -> tuple[Pubkey, bytes, tuple[Pubkey, ...]]:
     """Return an instruction's content; the permissions of its accounts are set by us."""
-    return (
-        instruction.program_id,
-        bytes(instruction.data),
-        tuple(meta.pubkey for meta in instruction.accounts),
-    )
+    return (instruction.program_id, bytes(instruction.data), tuple(meta.pubkey for meta in instruction.accounts))
