@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from flask import Flask
 from flask_migrate import downgrade, upgrade
-from sqlalchemy import Connection, column, event, inspect, select, table, text, update
+from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.exc import OperationalError
 
-from app.db.columns import UtcDateTime
 from app.extensions import db
 from app.status import migrations
-from app.wallets.core.models import Transaction
 from tests.support import filled
 from tests.support.applications import make_app, settings_for
 from tests.support.servers import Postgres
