@@ -28,15 +28,16 @@ def seconds_until(text: str) -> int | None:
     RFC 9110, 10.2.3: a number of seconds or a date. Other headers have a time in seconds or milliseconds since 1970.
     """
     text = text.strip()
-    if text.isascii() and text.isdigit() and len(text) <= _MAX_TIME_DIGITS:
-        number = int(text)
-        if number < _MIN_TIMESTAMP:
-            return number
-        timestamp: float = number if number < _MIN_TIMESTAMP * _MS_PER_SECOND else number / _MS_PER_SECOND
-    else:
-        try:
+    try:
+        if text.isascii() and text.isdigit() and len(text) <= _MAX_TIME_DIGITS:
+            number = int(text)
+            if number < _MIN_TIMESTAMP:
+                return number
+            is_seconds = number < _MIN_TIMESTAMP * _MS_PER_SECOND
+            until = datetime.fromtimestamp(number if is_seconds else number / _MS_PER_SECOND, UTC)
+        else:
             until = parsedate_to_datetime(text)
-            timestamp = (until if until.tzinfo is not None else until.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            return None
-    return max(0, math.ceil(timestamp - now().timestamp()))
+            until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+    return max(0, math.ceil((until - now()).total_seconds()))
