@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.evm.contracts.deployments import EvmDeployment
@@ -18,7 +17,6 @@ from app.adapters.evm.send.fees import FeeTerms
 from app.adapters.evm.send.transactions import UnsignedTransaction
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
-from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
@@ -91,10 +89,7 @@ class EvmChain:
 
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
-            codes = {
-                name: RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
-                for name, address in self.deployment.contracts()
-            }
+            codes = {name: calls.code(address) for name, address in self.deployment.contracts()}
             endpoint.run([*codes.values()])
             return [name for name, call in codes.items() if not call.result]
 

@@ -5,22 +5,15 @@ No I/O, clock or randomness.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coincurve import PublicKey
 from eth_utils.crypto import keccak
 
+from app.adapters.evm.client.web3_imports import Account, TypedTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent
 from app.ports.vault import Signer
-
-_TYPE = 2
-_NO_ACCESS_LIST = b"\xc0"
-_STRING, _LIST = 0x80, 0xC0
-_MAX_SHORT = 55
-"""Of the prefixes of RLP (Ethereum's Yellow Paper, appendix B)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +64,15 @@ class UnsignedTransaction:
     gas: int
     target: CallTarget
 
-    def encoded(self) -> bytes:
-        """Return `0x02 || rlp([…])`, the input of the signed keccak hash (EIP-1559)."""
-        return _encode(self.fields())
-
-    def fields(self) -> list[bytes]:
-        """Return the encoded fields in their order."""
+    def typed(self, **signature: int) -> TypedTransaction:
+        """Return it as eth-account hashes it for signing and, with v, r and s, encodes it."""
         target = self.target
-        numbers = (self.chain_id, self.nonce, self.max_priority_fee_per_gas, self.max_fee_per_gas, self.gas)
-        strings = (*map(_big_endian, numbers), bytes.fromhex(target.to[2:]), _big_endian(target.value_units))
-        return [*map(_rlp_string, strings), _rlp_string(target.data), _NO_ACCESS_LIST]
-
-
-def encode_signed(unsigned: UnsignedTransaction, y_parity: int, r: int, s: int) -> bytes:
-    return _encode([*unsigned.fields(), *(_rlp_string(_big_endian(number)) for number in (y_parity, r, s))])
+        fields = {
+            "type": 2, "chainId": self.chain_id, "nonce": self.nonce, "gas": self.gas,
+            "maxPriorityFeePerGas": self.max_priority_fee_per_gas, "maxFeePerGas": self.max_fee_per_gas,
+            "to": bytes.fromhex(target.to[2:]), "value": target.value_units, "data": target.data,
+        }  # fmt: skip
+        return TypedTransaction.from_dict({**fields, **signature})
 
 
 def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
@@ -99,38 +87,12 @@ def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
 
 def sign(unsigned: UnsignedTransaction, signer: Signer, *, sender: str) -> tuple[bytes, str]:
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
-    digest = keccak(unsigned.encoded())
-    y_parity, r, s = signer.sign_digest(digest)
-    raw = encode_signed(unsigned, y_parity, r, s)
-    signature = r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([y_parity])
-    key = PublicKey.from_signature_and_message(signature, digest, hasher=None)
-    if keccak(key.format(compressed=False)[1:])[-20:] != bytes.fromhex(sender[2:]):
+    y_parity, r, s = signer.sign_digest(unsigned.typed().hash())
+    raw = unsigned.typed(v=y_parity, r=r, s=s).encode()
+    if Account.recover_transaction(raw) != sender:
         raise ValueError("the transaction is signed by another key than the sender's")
     return raw, hash_of(raw)
 
 
 def hash_of(raw: bytes) -> str:
     return "0x" + keccak(raw).hex()
-
-
-def _encode(fields: Iterable[bytes]) -> bytes:
-    content = b"".join(fields)
-    return bytes([_TYPE]) + _rlp_prefix(len(content), _LIST) + content
-
-
-def _rlp_string(content: bytes) -> bytes:
-    """Return the RLP of a byte string; the general encoder of `rlp` takes ten times as long."""
-    if len(content) == 1 and content[0] < _STRING:
-        return content
-    return _rlp_prefix(len(content), _STRING) + content
-
-
-def _rlp_prefix(size: int, kind: int) -> bytes:
-    if size <= _MAX_SHORT:
-        return bytes([kind + size])
-    digits = _big_endian(size)
-    return bytes([kind + _MAX_SHORT + len(digits)]) + digits
-
-
-def _big_endian(number: int) -> bytes:
-    return number.to_bytes((number.bit_length() + 7) // 8, "big")
