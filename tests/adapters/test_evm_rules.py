@@ -17,7 +17,7 @@ from app.adapters.evm.client.logs import logs_call
 from app.adapters.evm.client.wire import FeeHistory
 from app.adapters.evm.send import fees, refusals, transactions
 from app.adapters.evm.send.fees import FeeTerms, GasPrice
-from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.replies import RpcError
 from tests.support.evm import Person
@@ -116,9 +116,10 @@ def test_signed_bytes_are_those_of_the_reference_library(
     nonce: int, tip: int, extra: int, value: int, gas: int, data: bytes
 ) -> None:
     person, to = Person(), "0x00000000000000000000000000000000C0FFEE00"
-    unsigned = UnsignedTransaction(900001, nonce, tip, tip + extra, gas, CallTarget(to, value, data))
+    fee = FeeTerms(gas, GasPrice(tip + extra, tip), 0)
+    fields = transactions.fields_of(900001, nonce, fee, CallTarget(to, value, data))
 
-    raw, tx_hash = transactions.sign(unsigned, person, sender=person.address)
+    raw, tx_hash = transactions.sign(fields, person, sender=person.address)
 
     read = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
     assert Account.recover_transaction(raw) == person.address

@@ -14,7 +14,6 @@ from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import broadcast, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.fees import FeeTerms
-from app.adapters.evm.send.transactions import UnsignedTransaction
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
@@ -139,15 +138,9 @@ class EvmChain:
             raise ValueError("an EVM transaction needs a nonce")
         terms = FeeTerms.from_terms(draft.terms)
         intent = draft.intent
-        unsigned = UnsignedTransaction(
-            chain_id=self.deployment.chain_id,
-            nonce=sequence,
-            max_priority_fee_per_gas=terms.price.tip,
-            max_fee_per_gas=terms.price.max_fee,
-            gas=terms.gas,
-            target=transactions.target_of(intent, draft.terms, usdc=self.deployment.usdc),
-        )
-        raw, tx_hash = transactions.sign(unsigned, signer, sender=intent.sender)
+        target = transactions.target_of(intent, draft.terms, usdc=self.deployment.usdc)
+        fields = transactions.fields_of(self.deployment.chain_id, sequence, terms, target)
+        raw, tx_hash = transactions.sign(fields, signer, sender=intent.sender)
         return SignedTransaction(tx_hash=tx_hash, raw=raw, sequence=sequence, expires_at_height=None, terms=draft.terms)
 
     def head(self) -> BlockRef:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from web3.types import StateOverride, TxParams
+
 from app.adapters.evm.client import wire
 from app.adapters.evm.client.provider import call
-from app.adapters.evm.client.web3_imports import StateOverride, TxParams
 from app.adapters.evm.client.wire import BlockHeader, FeeHistory, RpcBlock, RpcTransaction, TransactionReceipt
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.replies import RpcError, or_none

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from app.adapters.evm.client.web3_imports import JSONBaseProvider, RPCEndpoint, RPCResponse, Web3
+from web3 import JSONBaseProvider, Web3
+from web3.types import RPCEndpoint, RPCResponse
+
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
 from app.adapters.jsonrpc.rpc import JsonRpc

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from web3 import Web3
+
 from app.adapters.evm.client.provider import FailoverProvider, call
-from app.adapters.evm.client.web3_imports import Web3
 from app.adapters.evm.client.wire import units
 from app.adapters.jsonrpc.calls import WrongChainError
 from app.adapters.jsonrpc.http import HttpClient

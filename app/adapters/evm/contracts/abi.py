@@ -10,9 +10,9 @@ from typing import Any
 
 from eth_abi.exceptions import DecodingError
 from eth_utils.abi import function_abi_to_4byte_selector, get_abi_input_types, get_abi_output_types
+from web3.exceptions import Web3Exception
 
 from app.adapters.evm.client.provider import WEB3
-from app.adapters.evm.client.web3_imports import Web3Exception
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.jsonrpc.replies import MalformedResponseError
 

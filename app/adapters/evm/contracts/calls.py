@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from web3.types import TxParams
+
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import Block, Tolerance
-from app.adapters.evm.client.web3_imports import TxParams
 from app.adapters.evm.contracts.abi import ContractEvent, Function, MulticallItem
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.replies import MalformedResponseError

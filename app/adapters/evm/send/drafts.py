@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from web3.types import TxParams, Wei
+
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.provider import call
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.web3_imports import TxParams, Wei
 from app.adapters.evm.client.wire import count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import fees, refusals
 from app.adapters.evm.send.fees import FeeTerms, GasPrice
-from app.adapters.evm.send.transactions import CallTarget, ContractCall, UnsignedTransaction, target_of
+from app.adapters.evm.send.transactions import CallTarget, ContractCall, encode_signed, fields_of, target_of
 from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.chains import Token
@@ -29,8 +30,8 @@ _TIP_PERCENTILE = 50
 # The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and bytes
 # that do not compress.
 _PLACEHOLDER_NONCE = 0xF1E2_D3C4
-_PLACEHOLDER_GAS = 0x01A2_B3C4
-_PLACEHOLDER_FEE = 0x1F2E_3D4C_5B6A_7988
+_PLACEHOLDER_PRICE = 0x1F2E_3D4C_5B6A_7988
+_PLACEHOLDER_FEE = FeeTerms(0x01A2_B3C4, GasPrice(_PLACEHOLDER_PRICE, _PLACEHOLDER_PRICE), l1_fee_units=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +235,9 @@ class EvmDrafter:
 
     def _placeholder(self, target: CallTarget) -> bytes:
         """Return a transaction with this target that is as large as possible, to estimate its L1 data fee."""
-        largest = UnsignedTransaction(
-            chain_id=self._deployment.chain_id,
-            nonce=_PLACEHOLDER_NONCE,
-            max_priority_fee_per_gas=_PLACEHOLDER_FEE,
-            max_fee_per_gas=_PLACEHOLDER_FEE,
-            gas=_PLACEHOLDER_GAS,
-            target=target,
-        )
-        # Three bytes too many: the oracle adds a signature itself, and eth-account encodes nothing without one.
-        return largest.typed(v=1, r=1, s=1).encode()
+        fields = fields_of(self._deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
+        # A few bytes too many: the oracle adds a signature itself, and eth-account encodes nothing without one.
+        return encode_signed(fields, 1, 1, 1)
 
 
 def _estimated(sender: str, target: CallTarget) -> TxParams:

@@ -5,12 +5,16 @@ No I/O, clock or randomness.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from eth_account import Account
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.crypto import keccak
 
-from app.adapters.evm.client.web3_imports import Account, TypedTransaction
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.send.fees import FeeTerms
 from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent
 from app.ports.vault import Signer
@@ -53,26 +57,17 @@ class ContractCall:
         return cls(target, None if until is None else int(until))
 
 
-@dataclass(frozen=True, slots=True)
-class UnsignedTransaction:
-    """The fields that EIP-1559 signs, without the access list, which is always empty."""
+def fields_of(chain_id: int, nonce: int, fee: FeeTerms, target: CallTarget) -> dict[str, Any]:
+    """Return the fields that EIP-1559 signs, by the names of JSON-RPC."""
+    return {
+        "type": 2, "chainId": chain_id, "nonce": nonce, "gas": fee.gas,
+        "maxFeePerGas": fee.price.max_fee, "maxPriorityFeePerGas": fee.price.tip,
+        "to": bytes.fromhex(target.to[2:]), "value": target.value_units, "data": target.data,
+    }  # fmt: skip
 
-    chain_id: int
-    nonce: int
-    max_priority_fee_per_gas: int
-    max_fee_per_gas: int
-    gas: int
-    target: CallTarget
 
-    def typed(self, **signature: int) -> TypedTransaction:
-        """Return it as eth-account hashes it for signing and, with v, r and s, encodes it."""
-        target = self.target
-        fields = {
-            "type": 2, "chainId": self.chain_id, "nonce": self.nonce, "gas": self.gas,
-            "maxPriorityFeePerGas": self.max_priority_fee_per_gas, "maxFeePerGas": self.max_fee_per_gas,
-            "to": bytes.fromhex(target.to[2:]), "value": target.value_units, "data": target.data,
-        }  # fmt: skip
-        return TypedTransaction.from_dict({**fields, **signature})
+def encode_signed(fields: Mapping[str, Any], y_parity: int, r: int, s: int) -> bytes:
+    return TypedTransaction.from_dict({**fields, "v": y_parity, "r": r, "s": s}).encode()
 
 
 def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
@@ -85,10 +80,9 @@ def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
     return CallTarget(intent.recipient, intent.amount.units, b"")
 
 
-def sign(unsigned: UnsignedTransaction, signer: Signer, *, sender: str) -> tuple[bytes, str]:
+def sign(fields: Mapping[str, Any], signer: Signer, *, sender: str) -> tuple[bytes, str]:
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
-    y_parity, r, s = signer.sign_digest(unsigned.typed().hash())
-    raw = unsigned.typed(v=y_parity, r=r, s=s).encode()
+    raw = encode_signed(fields, *signer.sign_digest(TypedTransaction.from_dict(dict(fields)).hash()))
     if Account.recover_transaction(raw) != sender:
         raise ValueError("the transaction is signed by another key than the sender's")
     return raw, hash_of(raw)

@@ -15,7 +15,8 @@ from app.adapters.evm.client.wire import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
-from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
+from app.adapters.evm.send.fees import FeeTerms, GasPrice
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
@@ -96,17 +97,12 @@ class NonceHistoryReader:
         """Reassemble the signed bytes; None if they do not have the form that we sign."""
         fields = found.model_extra or {}
         try:
-            unsigned = UnsignedTransaction(
-                chain_id=self._deployment.chain_id,
-                nonce=found.nonce,
-                max_priority_fee_per_gas=fields["maxPriorityFeePerGas"],
-                max_fee_per_gas=fields["maxFeePerGas"],
-                gas=fields["gas"],
-                target=target,
-            )
+            price = GasPrice(fields["maxFeePerGas"], fields["maxPriorityFeePerGas"])
+            fee = FeeTerms(fields["gas"], price, l1_fee_units=0)
             y_parity = fields["v"] if fields.get("yParity") is None else fields["yParity"]
-            signature = {name: int.from_bytes(fields[name]) for name in ("r", "s")}
-            raw = unsigned.typed(v=y_parity, **signature).encode()
+            signature = y_parity, int.from_bytes(fields["r"]), int.from_bytes(fields["s"])
+            unsigned = transactions.fields_of(self._deployment.chain_id, found.nonce, fee, target)
+            raw = transactions.encode_signed(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
             return None
         return raw if transactions.hash_of(raw) == found.tx_hash else None

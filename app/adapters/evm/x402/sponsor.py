@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from web3.types import StateOverride, TxParams, Wei
+
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.web3_imports import StateOverride, TxParams, Wei
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
