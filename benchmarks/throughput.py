@@ -18,14 +18,14 @@ from benchmarks.thresholds import Threshold
 RECIPIENT = "0x00000000000000000000000000000000C0FFEE00"
 _CONNECTIONS = 16
 _BURST = 200
-_MAX_MB = 200
+_MAX_MB = 225
 _MICRO_USDC = 10**6
 _WEI = 10**18
 _REGISTRATION = "Registrations"
 _READS = "Reads, mixed"
 _UNCONFIRMED = "Transfers, answered immediately"
 _CONFIRMED = "Transfers, confirmed"
-_PROMISED = {_REGISTRATION: 300, _READS: 1200, _UNCONFIRMED: 200, _CONFIRMED: 120}
+_PROMISED = {_REGISTRATION: 300, _READS: 1200, _UNCONFIRMED: 110, _CONFIRMED: 80}
 _UNLIMITED = {f"{window}_limit_usd": 0 for window in ("daily", "weekly", "monthly", "per_tx")}
 
 

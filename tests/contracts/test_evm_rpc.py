@@ -21,11 +21,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from app.adapters.evm.client.calls import head
 from app.adapters.evm.client.logs import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import quantity
 from app.adapters.evm.send.refusals import ALREADY_KNOWN, SEND_REFUSALS, is_revert
-from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import RpcError, RpcErrorKind
 from app.core.chains import ChainName
@@ -215,7 +214,7 @@ def test_a_refusing_provider_fails_over_and_certainly_sent_nothing(
         capture_logs() as logs,
     ):
         rpc = EvmRpc(ChainName.BASE, chain_id=8453, urls=[over.url, other.url])
-        call = RpcCall("eth_gasPrice", (), read=quantity)
+        call = head()
         rpc.run(call)
         assert call.result == 8453
     assert logs[0]["reason"] == reason

@@ -11,6 +11,7 @@ from decimal import Decimal
 
 import pytest
 import time_machine
+from eth_utils.address import to_checksum_address
 from flask import Flask
 from sqlalchemy import select
 
@@ -99,7 +100,7 @@ def _sign_without_sending(stage: Stage, how_many: int) -> None:
     """Prepare and record many transfers, as processes that all died before the broadcast."""
     wallet = wallets.get_owned(stage.agent.wallet_id, agent_id=stage.agent.id)
     amount = TokenAmount(UNITS, USDC)
-    order = MovementOrder(TransactionType.TRANSFER, ChainName.BASE, RECIPIENT, amount)
+    order = MovementOrder(TransactionType.TRANSFER, ChainName.BASE, to_checksum_address(RECIPIENT), amount)
     movement = transfers._movement(wallet, order)
     draft = transfers._draft(movement)
     signer = custody.signer_of(wallet.id)
@@ -109,7 +110,7 @@ def _sign_without_sending(stage: Stage, how_many: int) -> None:
 
 
 def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage: Stage) -> None:
-    before = stage.chain.balances(RECIPIENT).of(USDC).units
+    before = stage.chain.balances(to_checksum_address(RECIPIENT)).of(USDC).units
     _sign_without_sending(stage, PENDING)
 
     sending = [stage.look(), stage.look()]
@@ -122,7 +123,7 @@ def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage:
     assert rechecking.done.checked == PENDING
 
     assert stage.statuses() == {"confirmed": PENDING}
-    assert stage.chain.balances(RECIPIENT).of(USDC).units - before == PENDING * UNITS
+    assert stage.chain.balances(to_checksum_address(RECIPIENT)).of(USDC).units - before == PENDING * UNITS
     assert Decimal(str(stage.agent.spent_today())) == PENDING * UNITS / Decimal(10**6)
     polls = [poll.requests for poll in (*sending, settling, rechecking)]
     assert max(polls) <= REQUESTS_PER_POLL, polls

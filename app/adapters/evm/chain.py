@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.evm.contracts.deployments import EvmDeployment
@@ -15,10 +14,8 @@ from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import broadcast, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.fees import FeeTerms
-from app.adapters.evm.send.transactions import UnsignedTransaction
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
-from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
@@ -91,10 +88,7 @@ class EvmChain:
 
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
-            codes = {
-                name: RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
-                for name, address in self.deployment.contracts()
-            }
+            codes = {name: calls.code(address) for name, address in self.deployment.contracts()}
             endpoint.run([*codes.values()])
             return [name for name, call in codes.items() if not call.result]
 
@@ -144,15 +138,9 @@ class EvmChain:
             raise ValueError("an EVM transaction needs a nonce")
         terms = FeeTerms.from_terms(draft.terms)
         intent = draft.intent
-        unsigned = UnsignedTransaction(
-            chain_id=self.deployment.chain_id,
-            nonce=sequence,
-            max_priority_fee_per_gas=terms.price.tip,
-            max_fee_per_gas=terms.price.max_fee,
-            gas=terms.gas,
-            target=transactions.target_of(intent, draft.terms, usdc=self.deployment.usdc),
-        )
-        raw, tx_hash = transactions.sign(unsigned, signer, sender=intent.sender)
+        target = transactions.target_of(intent, draft.terms, usdc=self.deployment.usdc)
+        fields = transactions.fields_of(self.deployment.chain_id, sequence, terms, target)
+        raw, tx_hash = transactions.sign(fields, signer, sender=intent.sender)
         return SignedTransaction(tx_hash=tx_hash, raw=raw, sequence=sequence, expires_at_height=None, terms=draft.terms)
 
     def head(self) -> BlockRef:

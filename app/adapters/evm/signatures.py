@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eth_account import Account
+from eth_account.messages import SignableMessage, encode_defunct, encode_typed_data
 from eth_utils.crypto import keccak
 
-from app.adapters.evm.client.web3_imports import Account, SignableMessage, encode_defunct, encode_typed_data
 from app.ports.vault import Signer
 
 SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)

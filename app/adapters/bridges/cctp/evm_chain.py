@@ -16,10 +16,10 @@ from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import TransactionDraft, TransferIntent
 
-_APPROVE = Function("approve(address,uint256)")
-_BURN = Function("depositForBurn(uint256,uint32,bytes32,address,bytes32,uint256,uint32)")
-_BURN_WITH_HOOK = Function("depositForBurnWithHook(uint256,uint32,bytes32,address,bytes32,uint256,uint32,bytes)")
-_RECEIVE = Function("receiveMessage(bytes,bytes)")
+_APPROVE = Function("fiat_token", "approve")
+_BURN = Function("cctp_messenger", "depositForBurn")
+_BURN_WITH_HOOK = Function("cctp_messenger", "depositForBurnWithHook")
+_RECEIVE = Function("cctp_transmitter", "receiveMessage")
 
 _APPROVE_GAS = 80_000
 _BURN_GAS = 200_000

@@ -11,26 +11,26 @@ from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.chain_protocol import MintNotFound, first_arrival
 from app.adapters.bridges.cctp.messages import CctpMessage, MessageMismatchError
 from app.adapters.evm.client import calls
+from app.adapters.evm.client.logs import logs_call
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import EventLog, hex_bytes, logs
+from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts.abi import ContractEvent, Function
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.bridges import BridgeArrival
 
-_USED_NONCES = Function("usedNonces(bytes32)", returns="(uint256)")
-_RECEIVED_EVENT = ContractEvent("MessageReceived(address indexed,uint32,bytes32 indexed,bytes32,uint32 indexed,bytes)")
+_USED_NONCES = Function("cctp_transmitter", "usedNonces")
+_RECEIVED_EVENT = ContractEvent("cctp_transmitter", "MessageReceived")
 """Submitter, source domain, nonce, sender, finality threshold, the message's body."""
 _LOG_RANGE = 2_000
 _MAX_RANGES = 50
 
 
-def nonce_used_call(transmitter: str, message: CctpMessage, *, block: str = "latest") -> RpcCall[bool]:
-    data = "0x" + _USED_NONCES.encode(message.nonce).hex()
-    return RpcCall(
-        "eth_call",
-        ({"to": transmitter, "data": data}, block),
-        read=lambda result: _USED_NONCES.decode_result(hex_bytes(result)) != 0,
+def nonce_used_call(transmitter: str, message: CctpMessage, *, block: str | int = "latest") -> RpcCall[bool]:
+    return calls.contract_call(
+        {"to": transmitter, "data": _USED_NONCES.encode(message.nonce)},
+        lambda returned: bool(_USED_NONCES.decode_result(returned)),
+        block,
         tolerates=None if block == "latest" else accept_any_error,
     )
 
@@ -104,7 +104,7 @@ class MintSearch:
         first, last = self.since, newest
         while first < last:
             middle = (first + last) // 2
-            used = nonce_used_call(self.transmitter, self.message, block=hex(middle))
+            used = nonce_used_call(self.transmitter, self.message, block=middle)
             endpoint.run([used])
             if used.error is not None:
                 return MintNotFound.UNREADABLE
@@ -116,12 +116,7 @@ class MintSearch:
 
     def _hashes_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> tuple[str, ...] | None:
         """Return the transactions that used the nonce in a range of blocks; None if the endpoint cannot show it."""
-        query = {
-            "address": self.transmitter,
-            "topics": _RECEIVED_EVENT.topics(None, self.message.nonce),
-            "fromBlock": hex(first),
-            "toBlock": hex(last),
-        }
-        call = RpcCall("eth_getLogs", (query,), read=logs, tolerates=accept_any_error)
-        endpoint.run([call])
-        return None if call.error is not None else tuple(log.tx_hash for log in call.result)
+        topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
+        logs = logs_call(self.transmitter, topics, first=first, last=last)
+        endpoint.run([logs])
+        return None if logs.error is not None else tuple(log.tx_hash for log in logs.result)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from app.adapters.bridges.portal import deposit_transactions
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.wire import receipt_or_none
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import ContractCall
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.calls import accept_any_error
 from app.ports.bridges import (
     BridgeArrival,
     BridgeLegKind,
@@ -55,15 +54,8 @@ class PortalBridge:
 
     def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
         """Find the transaction on Base that results from the deposit. Raises: Unreachable."""
-        hashes = self._ethereum.rpc.ask(
-            RpcCall(
-                "eth_getTransactionReceipt",
-                (transfer.source_hash,),
-                read=lambda result: deposit_transactions.derived_hashes(
-                    receipt_or_none(result), portal=self._portal, sender=transfer.request.sender
-                ),
-            )
-        )
+        receipt = self._ethereum.rpc.ask(calls.receipt(transfer.source_hash))
+        hashes = deposit_transactions.derived_hashes(receipt, portal=self._portal, sender=transfer.request.sender)
         if not hashes:
             return BridgeProgress(BridgePhase.WAITING, note="source_not_seen")
         receipt_call = calls.receipt(hashes[0], tolerates=accept_any_error)

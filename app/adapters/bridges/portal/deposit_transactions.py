@@ -13,8 +13,8 @@ from app.adapters.evm.contracts.abi import ContractEvent, Function
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.replies import MalformedResponseError
 
-_DEPOSIT = Function("depositTransaction(address,uint256,uint64,bool,bytes)")
-_DEPOSITED_EVENT = ContractEvent("TransactionDeposited(address indexed,address indexed,uint256 indexed,bytes)")
+_DEPOSIT = Function("optimism_portal", "depositTransaction")
+_DEPOSITED_EVENT = ContractEvent("optimism_portal", "TransactionDeposited")
 """Sender, recipient, version, opaque fields."""
 _TYPE = b"\x7e"
 _GAS = 21_000

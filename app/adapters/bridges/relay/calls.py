@@ -18,11 +18,8 @@ from app.core.addresses import ZERO_EVM_ADDRESS
 from app.ports.bridges import BridgeRequest
 from app.ports.errors import Rejected
 
-_DEPOSIT = Function("depositNative(address,bytes32)")
-_VIA_LIFI = Function(
-    "startBridgeTokensViaRelayDepository"
-    "((bytes32,string,string,address,address,address,uint256,uint256,bool,bool),(bytes32,address))"
-)
+_DEPOSIT = Function("relay_depository", "depositNative")
+_VIA_LIFI = Function("lifi_diamond", "startBridgeTokensViaRelayDepository")
 _ID = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.wire import TransactionReceipt, quantity
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.evm.client.wire import TransactionReceipt
+from app.adapters.jsonrpc.calls import accept_any_error
 from app.ports.bridges import BridgeArrival
 from app.ports.errors import Unreachable
 
@@ -31,15 +31,15 @@ def find_payment(
     the balance around its block. Raises: Unreachable.
     """
     receipt = calls.receipt(tx_hash, tolerates=accept_any_error)
-    sent = RpcCall("eth_getTransactionByHash", (tx_hash,), read=_payment, tolerates=accept_any_error)
+    sent = calls.transaction(tx_hash, tolerates=accept_any_error)
     chain.rpc.run(receipt, sent)
     if receipt.error is not None or sent.error is not None:
         return PaymentNotFound.UNREADABLE
     landed = receipt.result
     if landed is None or not landed.succeeded or landed.block.number < not_before - _MAX_REORG_BLOCKS:
         return PaymentNotFound.NOT_FOUND
-    to, units = sent.result
-    if to != recipient.lower():
+    units = 0 if sent.result is None else sent.result.value_units
+    if sent.result is None or sent.result.recipient != recipient:
         changed = _balance_change(chain, landed, recipient)
         if changed is None:
             return PaymentNotFound.UNREADABLE
@@ -71,7 +71,7 @@ def _balance_change(chain: EvmChain, receipt: TransactionReceipt, recipient: str
 
     None if no node still keeps the states.
     """
-    now, before = hex(receipt.block.number), hex(receipt.block.number - 1)
+    now, before = receipt.block_number, receipt.block_number - 1
     held, held_before = calls.balance(recipient, now), calls.balance(recipient, before)
     sent, sent_before = calls.nonce(recipient, now), calls.nonce(recipient, before)
     try:
@@ -79,9 +79,3 @@ def _balance_change(chain: EvmChain, receipt: TransactionReceipt, recipient: str
     except Unreachable:
         return None
     return held.result - held_before.result, sent.result - sent_before.result
-
-
-def _payment(result: object) -> tuple[str, int]:
-    if not isinstance(result, dict):
-        return "", 0
-    return str(result.get("to") or "").lower(), quantity(result.get("value"))

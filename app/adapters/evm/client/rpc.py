@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.adapters.evm.client.wire import quantity
+from web3 import Web3
+
+from app.adapters.evm.client.provider import FailoverProvider, call
+from app.adapters.evm.client.wire import units
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
+from app.adapters.jsonrpc.calls import WrongChainError
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.core.chains import ChainName
 
@@ -33,16 +36,17 @@ class EvmRpc(JsonRpc):
         They are numbered in logs from `first_number` on.
         """
 
-        def check(result: object) -> None:
-            if quantity(result) != chain_id:
+        def check(found: int) -> None:
+            if units(found) != chain_id:
                 raise WrongChainError
 
         http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES)
         super().__init__(
             chain,
             urls,
-            lambda: RpcCall("eth_chainId", (), read=check),
+            lambda: call(lambda eth: eth.chain_id, check),
             http=http,
             max_batch=MAX_BATCH,
             first_number=first_number,
         )
+        self.w3 = Web3(FailoverProvider(self), middleware=[])

@@ -1,30 +1,26 @@
-"""Contract functions and events by their Solidity signatures, encoded and decoded by eth_abi. No ABI files, no network.
-
-Addresses are decoded in EIP-55 form.
-"""
+"""Functions and events of the contracts in `abis.json`, encoded and decoded by web3. No network."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from eth_abi.codec import ABICodec
-from eth_abi.decoding import AddressDecoder
-from eth_abi.encoding import AddressEncoder
 from eth_abi.exceptions import DecodingError
-from eth_abi.grammar import TupleType, parse
-from eth_abi.registry import ABIRegistry, BaseEquals, registry
-from eth_utils.address import to_canonical_address, to_checksum_address
-from eth_utils.crypto import keccak
+from eth_utils.abi import function_abi_to_4byte_selector, get_abi_input_types, get_abi_output_types
+from web3.exceptions import Web3Exception
 
+from app.adapters.evm.client.provider import WEB3
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.jsonrpc.replies import MalformedResponseError
 
 _SELECTOR_BYTES = 4
-_WORD_BYTES = 32
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+_UNREADABLE = (DecodingError, OverflowError, UnicodeDecodeError, Web3Exception)
+_ABIS = json.loads(Path(__file__).with_name("abis.json").read_text())
+_CONTRACTS = {name: WEB3.eth.contract(abi=abi) for name, abi in _ABIS.items()}
+"""Without addresses, which differ by network and chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +34,35 @@ class MulticallItem:
 
 
 class Function:
-    """A contract function by its signature, such as `balanceOf(address)`, and the types of its results."""
+    """A function of a contract by its name, or by its signature where the contract has several of that name."""
 
-    def __init__(self, signature: str, returns: str = "()") -> None:
-        self.selector = keccak(text=signature)[:_SELECTOR_BYTES]
-        self._arguments = _types(signature[signature.index("(") :])
-        self._results = _types(returns)
+    def __init__(self, contract: str, name: str) -> None:
+        self._contract = _CONTRACTS[contract]
+        found = self._contract.get_function_by_signature if "(" in name else self._contract.get_function_by_name
+        abi = found(name).abi
+        self.selector = function_abi_to_4byte_selector(abi)
+        self._arguments, self._results = get_abi_input_types(abi), get_abi_output_types(abi)
 
     def encode(self, *arguments: object) -> bytes:
-        """Return the calldata of a call with these arguments."""
-        return self.selector + _codec.encode(self._arguments, arguments)
+        """Return the calldata of a call; the contract's own `encode_abi` takes twenty times as long to find the ABI."""
+        return self.selector + WEB3.codec.encode(self._arguments, arguments)
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
         """Return the arguments in calldata. Raises: MalformedResponseError for another function or other arguments."""
         if data[:_SELECTOR_BYTES] != self.selector:
             raise MalformedResponseError("expected a call of another function")
-        return _decode(self._arguments, data[_SELECTOR_BYTES:])
+        try:
+            _function, arguments = self._contract.decode_function_input(data)
+        except _UNREADABLE:
+            raise MalformedResponseError(f"expected ({','.join(self._arguments)})") from None
+        return tuple(map(_without_names, arguments.values()))
 
     def decode_result(self, returned: bytes) -> Any:
         """Return the result of a call, as a tuple if the function has several. Raises: MalformedResponseError."""
-        if self._results == ("uint256",) and len(returned) == _WORD_BYTES:
-            return int.from_bytes(returned)
-        results = _decode(self._results, returned)
+        try:
+            results = WEB3.codec.decode(self._results, returned)
+        except _UNREADABLE:
+            raise MalformedResponseError(f"expected ({','.join(self._results)})") from None
         return results[0] if len(results) == 1 else results
 
     def at(self, target: str, *arguments: object, may_fail: bool = False) -> MulticallItem:
@@ -67,74 +70,34 @@ class Function:
 
 
 class ContractEvent:
-    """A contract event by its signature, such as `Withdrawal(address indexed,uint256)`."""
+    """An event of a contract."""
 
-    def __init__(self, signature: str) -> None:
-        self._topic = "0x" + keccak(text=signature.replace(" indexed", "")).hex()
-        fields = signature[signature.index("(") + 1 : -1].split(",")
-        self._is_indexed = [field.endswith(" indexed") for field in fields]
-        self._indexed = [field.removesuffix(" indexed") for field in fields if field.endswith(" indexed")]
-        self._others = [field for field in fields if not field.endswith(" indexed")]
+    def __init__(self, contract: str, name: str) -> None:
+        self._event = getattr(_CONTRACTS[contract].events, name)()
 
-    def topics(self, *indexed: object) -> list[str | list[str] | None]:
+    def topics(self, *indexed: object) -> list[Any]:
         """Return topics that select logs by the first indexed fields: a value, a list of values, or None for any."""
-        return [self._topic, *map(_topic, self._indexed, indexed)]
+        builder = self._event.build_filter()
+        for field, wanted in zip(builder.indexed_args, indexed, strict=False):
+            if isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes):
+                field.match_any(*wanted)
+            elif wanted is not None:
+                field.match_single(wanted)
+        return list(builder.topics)
 
     def decode(self, log: EventLog) -> tuple[Any, ...] | None:
-        """Return the fields of a log in the signature's order, or None for anything but this event."""
-        if log.topics[:1] != (self._topic,) or len(log.topics) != 1 + len(self._indexed):
+        """Return the fields of a log in the event's order, or None for anything but this event."""
+        if log.topics[:1] != (self._event.topic,):
             return None
-        words = bytes.fromhex("".join(topic[2:] for topic in log.topics[1:]))
         try:
-            indexed, others = iter(_decode(self._indexed, words)), iter(_decode(self._others, log.data))
-        except MalformedResponseError:
+            fields = self._event.process_log({**log.model_dump(by_alias=True), "transactionIndex": None})["args"]
+        except _UNREADABLE:
             return None
-        return tuple(next(indexed if is_indexed else others) for is_indexed in self._is_indexed)
+        return tuple(fields[name] for name in self._event.argument_names)
 
 
-def _canonical(address: Any) -> Any:
-    """Return what `to_canonical_address` does, which takes twenty times as long for the usual form."""
-    if isinstance(address, str) and _ADDRESS.fullmatch(address):
-        return bytes.fromhex(address[2:])
-    return to_canonical_address(address)
-
-
-class _AddressEncoder(AddressEncoder):
-    encode_fn = staticmethod(_canonical)
-
-    @classmethod
-    def validate_value(cls, value: object) -> None:
-        """Skip the checksum: addresses are validated where they enter, and the encoding refuses anything else."""
-
-
-class _ChecksumAddressDecoder(AddressDecoder):
-    decoder_fn = staticmethod(to_checksum_address)
-
-
-_registry: ABIRegistry = registry.copy()  # type: ignore[no-untyped-call]
-_registry.unregister("address")
-_is_address = BaseEquals("address")  # type: ignore[no-untyped-call]
-_registry.register(_is_address, _AddressEncoder, _ChecksumAddressDecoder, label="address")
-_codec = ABICodec(_registry)
-
-
-def _types(parameters: str) -> Sequence[str]:
-    if parameters == "()":
-        return ()
-    parsed = parse(parameters)
-    if not isinstance(parsed, TupleType):
-        raise TypeError(parameters)
-    return tuple(component.to_type_str() for component in parsed.components)
-
-
-def _topic(kind: str, field: object) -> str | list[str] | None:
-    if isinstance(field, Iterable) and not isinstance(field, str | bytes):
-        return ["0x" + _codec.encode([kind], [each]).hex() for each in field]
-    return None if field is None else "0x" + _codec.encode([kind], [field]).hex()
-
-
-def _decode(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
-    try:
-        return _codec.decode(types, data)
-    except (DecodingError, OverflowError, UnicodeDecodeError):
-        raise MalformedResponseError(f"expected ({','.join(types)})") from None
+def _without_names(value: Any) -> Any:
+    """Return a struct as a tuple, which web3 decodes as a dictionary."""
+    if isinstance(value, dict):
+        return tuple(map(_without_names, value.values()))
+    return type(value)(map(_without_names, value)) if isinstance(value, list | tuple) else value

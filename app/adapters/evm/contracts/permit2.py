@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.adapters.evm.contracts.abi import Function, MulticallItem
 from app.adapters.evm.contracts.deployments import PERMIT2
 
-_NONCE_BITMAP = Function("nonceBitmap(address,uint256)", returns="(uint256)")
+_NONCE_BITMAP = Function("permit2", "nonceBitmap")
 """Of a payer and a word: the used nonces among 256."""
 _WORD_BITS = 8
 

@@ -14,7 +14,7 @@ from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment
 from app.core import clock
 from app.core.chains import ETH, SOL, Token
 
-_LATEST_ROUND = Function("latestRoundData()", returns="(uint80,int256,uint256,uint256,uint80)")
+_LATEST_ROUND = Function("chainlink_aggregator", "latestRoundData")
 """Chainlink's: round, answer, start, time of the answer, round of the answer."""
 _NANOS_PER_ANSWER = 10
 """Feeds of dollar prices return 10^-8 USD."""

@@ -182,13 +182,13 @@ def _balances(endpoint: RpcEndpoint, multicall: str, addresses: Sequence[str], b
     for start in range(0, len(addresses), _ADDRESSES_PER_CALL):
         chunk = addresses[start : start + _ADDRESSES_PER_CALL]
         inner = [contracts.ETH_BALANCE.at(multicall, address) for address in chunk]
-        readings.append(contracts.multicall(multicall, inner, hex(block.number)))
+        readings.append(contracts.multicall(multicall, inner, block.number))
     endpoint.run(readings)
     figures = [units for reading in readings for units in reading.result]
     return dict(zip(addresses, figures, strict=True))
 
 
 def _counts(endpoint: RpcEndpoint, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
-    counts = {address: calls.nonce(address, hex(block.number)) for address in addresses}
+    counts = {address: calls.nonce(address, block.number) for address in addresses}
     endpoint.run([*counts.values()])
     return {address: call.result for address, call in counts.items()}

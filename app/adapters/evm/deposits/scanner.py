@@ -63,8 +63,8 @@ class EvmDepositScanner:
         scan_states, natives = native.find_deposits(
             endpoint, self._deployment, watched, native_token=self._native, block=block
         )
-        reached = block if last == number else endpoint.ask(calls.block(hex(last)))
-        if endpoint.ask(calls.block(hex(number))) != block:
+        reached = block if last == number else endpoint.ask(calls.block(last))
+        if endpoint.ask(calls.block(number)) != block:
             raise EndpointError("reorganised", perhaps_executed=True, backs_off=False)
         is_behind = cursor is not None and cursor.number > reached.number
         return DepositScan(
@@ -100,16 +100,15 @@ def _changed_scan_states(
 
 def _read_scan_state(endpoint: RpcEndpoint, address: str) -> EvmScanState:
     head = endpoint.ask(calls.block("latest"))
-    tag = hex(head.number)
-    used, balance = calls.nonce(address, tag), calls.balance(address, tag)
+    used, balance = calls.nonce(address, head.number), calls.balance(address, head.number)
     endpoint.run([used, balance])
     return EvmScanState(head.number, head.number, balance.result, used.result, is_unscanned=True)
 
 
 def _blocks(endpoint: RpcEndpoint, number: int, cursor: BlockRef | None) -> tuple[BlockRef, BlockRef | None]:
-    block = calls.block(hex(number))
+    block = calls.block(number)
     if cursor is None or cursor.number == number:
         return (found := endpoint.ask(block)), found
-    at_cursor = calls.block_or_none(hex(cursor.number))
+    at_cursor = calls.header_or_none(cursor.number)
     endpoint.run([block, at_cursor])
-    return block.result, at_cursor.result
+    return block.result, None if at_cursor.result is None else at_cursor.result.ref

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from web3.types import TxParams, Wei
+
 from app.adapters.evm.client import calls
+from app.adapters.evm.client.provider import call
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import block_time, count, fee, fee_history, fee_units, hex_bytes
+from app.adapters.evm.client.wire import count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import fees, refusals
 from app.adapters.evm.send.fees import FeeTerms, GasPrice
-from app.adapters.evm.send.transactions import CallTarget, ContractCall, UnsignedTransaction, target_of
+from app.adapters.evm.send.transactions import CallTarget, ContractCall, encode_signed, fields_of, target_of
 from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
-from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, StoredTransaction, Terms, TransactionDraft, TransferIntent
@@ -28,8 +30,8 @@ _TIP_PERCENTILE = 50
 # The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and bytes
 # that do not compress.
 _PLACEHOLDER_NONCE = 0xF1E2_D3C4
-_PLACEHOLDER_GAS = 0x01A2_B3C4
-_PLACEHOLDER_FEE = 0x1F2E_3D4C_5B6A_7988
+_PLACEHOLDER_PRICE = 0x1F2E_3D4C_5B6A_7988
+_PLACEHOLDER_FEE = FeeTerms(0x01A2_B3C4, GasPrice(_PLACEHOLDER_PRICE, _PLACEHOLDER_PRICE), l1_fee_units=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +104,13 @@ class EvmDrafter:
         Raises: Rejected("deadline_passed") when it can only fail by now, Rejected, Unreachable.
         """
         previous = FeeTerms.from_terms(attempt.terms)
-        call = ContractCall.from_terms(attempt.terms)
-        if call is not None and call.valid_until is not None:
-            # No later block can be before the newest one.
-            latest = RpcCall("eth_getBlockByNumber", ("latest", False), read=block_time)
-            self._rpc.run(latest)
-            if latest.result > call.valid_until:
-                raise Rejected("deadline_passed")
+        signed = ContractCall.from_terms(attempt.terms)
+        deadline = None if signed is None else signed.valid_until
+        # No later block can be before the newest one.
+        if deadline is not None and self._rpc.ask(calls.header("latest")).time > deadline:
+            raise Rejected("deadline_passed")
         target = target_of(attempt.intent, attempt.terms, usdc=self._deployment.usdc)
-        terms = call.as_terms() if call is not None else {}
+        terms = signed.as_terms() if signed is not None else {}
         return self._redraft(attempt.intent, target, previous, gas=previous.gas, terms=terms)
 
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft:
@@ -183,17 +183,14 @@ class EvmDrafter:
         if deployment.gas_price_oracle is not None:
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, self._placeholder(target)))
         sequence = calls.nonce(sender)
-        figures = RpcCall(
-            "eth_call",
-            (contracts.aggregate(deployment.multicall3, inner), "latest"),
-            read=lambda result: _balances_and_l1_fee(contracts.read_aggregate(result, inner)),
+        figures = calls.contract_call(
+            contracts.aggregate(deployment.multicall3, inner),
+            lambda returned: _balances_and_l1_fee(contracts.read_aggregate(returned, inner)),
         )
         price = self._remembered_price()
-        history = RpcCall("eth_feeHistory", (hex(_FEE_BLOCKS), "latest", [_TIP_PERCENTILE]), read=fee_history)
-        tip = RpcCall("eth_maxPriorityFeePerGas", (), read=fee, tolerates=accept_any_error)
-        estimate = RpcCall(
-            "eth_estimateGas", (_estimated(sender, target), "latest"), read=_gas, tolerates=refusals.is_revert
-        )
+        history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
+        tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
+        estimate = _estimate(_estimated(sender, target))
         market: list[RpcCall[Any]] = [history, tip] if price is None else []
         self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []), *also)
         native_units, token_units, l1_fee_units = figures.result
@@ -218,19 +215,15 @@ class EvmDrafter:
         price = readings.price
         # Nodes refuse to simulate what the sender could not pay for.
         require(self._native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)
-        priced = {
-            **_estimated(sender, target),
-            "maxFeePerGas": hex(price.max_fee),
-            "maxPriorityFeePerGas": hex(price.tip),
-        }
-        estimate = RpcCall("eth_estimateGas", (priced, "latest"), read=_gas, tolerates=refusals.is_revert)
-        bounded = {**priced, "gas": hex(most_gas)}
-        call = RpcCall("eth_call", (bounded, "latest"), read=hex_bytes, tolerates=refusals.is_revert)
-        self._rpc.run(estimate, call)
+        prices: TxParams = {"maxFeePerGas": Wei(price.max_fee), "maxPriorityFeePerGas": Wei(price.tip)}
+        priced: TxParams = {**_estimated(sender, target), **prices}
+        estimate = _estimate(priced)
+        bounded = calls.contract_call({**priced, "gas": most_gas}, bytes, tolerates=refusals.is_revert)
+        self._rpc.run(estimate, bounded)
         if estimate.error is not None:
             return replace(readings, revert=refusals.revert_text(estimate.error))
         # More gas than that is refused for its cost.
-        fails = call.error is not None and fees.gas_limit(estimate.result) <= most_gas
+        fails = bounded.error is not None and fees.gas_limit(estimate.result) <= most_gas
         return replace(readings, gas=estimate.result, revert="execution reverted" if fails else None)
 
     def _remembered_price(self) -> GasPrice | None:
@@ -242,30 +235,28 @@ class EvmDrafter:
 
     def _placeholder(self, target: CallTarget) -> bytes:
         """Return a transaction with this target that is as large as possible, to estimate its L1 data fee."""
-        return UnsignedTransaction(
-            chain_id=self._deployment.chain_id,
-            nonce=_PLACEHOLDER_NONCE,
-            max_priority_fee_per_gas=_PLACEHOLDER_FEE,
-            max_fee_per_gas=_PLACEHOLDER_FEE,
-            gas=_PLACEHOLDER_GAS,
-            target=target,
-        ).encoded()
+        fields = fields_of(self._deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
+        # A few bytes too many: the oracle adds a signature itself, and eth-account encodes nothing without one.
+        return encode_signed(fields, 1, 1, 1)
 
 
-def _estimated(sender: str, target: CallTarget) -> Mapping[str, str]:
-    fields = {"from": sender, "to": target.to, "value": hex(target.value_units)}
+def _estimated(sender: str, target: CallTarget) -> TxParams:
+    fields: TxParams = {"from": sender, "to": target.to, "value": Wei(target.value_units)}
     # `input` is the standard's name; some gateways still read only `data`, so that name is used.
-    return {**fields, "data": "0x" + target.data.hex()} if target.data else fields
+    return {**fields, "data": target.data} if target.data else fields
 
 
 def _balances_and_l1_fee(numbers: Sequence[int]) -> tuple[int, int, int]:
     """Return native balance, token balance and the L1 data fee, which only chains with an oracle have."""
     native_units, token_units, *l1 = numbers
-    return native_units, token_units, fee_units(l1[0]) if l1 else 0
+    return native_units, token_units, fee(l1[0]) if l1 else 0
 
 
-def _gas(result: object) -> int:
-    estimate = count(result)
-    if estimate < fees.TRANSFER_GAS:
-        raise MalformedResponseError("expected at least the gas of a transfer")
+def _estimate(transaction: TxParams) -> RpcCall[int]:
+    return call(lambda eth: eth.estimate_gas(transaction, "latest"), _gas, tolerates=refusals.is_revert)
+
+
+def _gas(estimate: int) -> int:
+    if count(estimate) < fees.TRANSFER_GAS:
+        raise ValueError("expected at least the gas of a transfer")
     return estimate

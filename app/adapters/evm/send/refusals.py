@@ -60,8 +60,8 @@ _REVERTS = (
     "vm execution error",  # nethermind, openethereum
 )
 
-_ERROR = Function("Error(string)")  # Solidity's require and revert
-_PANIC = Function("Panic(uint256)")  # Solidity's assert and arithmetic
+_ERROR = Function("solidity", "Error")  # Solidity's require and revert
+_PANIC = Function("solidity", "Panic")  # Solidity's assert and arithmetic
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9 .,:;_()<>=!+*/'-]")
 _MAX_TEXT = 120
 

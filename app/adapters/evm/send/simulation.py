@@ -12,14 +12,14 @@ from typing import Any
 
 import structlog
 
+from app.adapters.evm.client.provider import call
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import quantity
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
-from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.replies import RpcError
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.ports.errors import Rejected
 
@@ -59,29 +59,28 @@ def simulate(
         contracts.ALLOWANCE.at(deployment.usdc, sender, spender),
         contracts.ETH_BALANCE.at(deployment.multicall3, spender),
     ]
-    balance_call = contracts.aggregate(deployment.multicall3, inner)
-    probe = {"from": sender, "to": balance_call["to"], "input": balance_call["data"]}
-    calls = [
-        {"from": sender, "to": each.to, "value": hex(each.value_units), "input": "0x" + each.data.hex()}
-        for each in targets
-    ]
+    probe = _called(CallTarget(deployment.multicall3, 0, contracts.aggregate_data(inner)), sender)
     # A node that charges the calls charges the sender's probes too: the first two show how much.
-    parameters = {"blockStateCalls": [{"calls": [probe, probe, *calls, probe]}], "validation": False}
+    entries = [probe, probe, *(_called(each, sender) for each in targets), probe]
+    payload: Any = {"blockStateCalls": [{"calls": entries}], "validation": False}
 
-    def read(result: object) -> SimulatedEffects:
-        results = _results(result, expected=len(calls) + 3)
-        for entry in results[2:-1]:
-            if quantity(entry.get("status")) != 1:
-                raise Rejected("simulation_failed", details={"revert": _revert(entry)})
-        first, before, after = (
-            contracts.read_aggregate(results[place].get("returnData"), inner) for place in (0, 1, -1)
-        )
-        native, usdc, added, _ = (now - then for now, then in zip(after, before, strict=True))
-        return SimulatedEffects(native + first[0] - before[0], usdc, after[2], added, before[3])
+    def read(blocks: Any) -> tuple[list[Any], list[tuple[Any, ...]]]:
+        results = blocks[0]["calls"]
+        if len(results) != len(entries) or not all(entry["status"] in (0, 1) for entry in results):
+            raise ValueError("expected simulated calls")
+        balances = [contracts.read_aggregate(results[place]["returnData"], inner) for place in (0, 1, -1)]
+        return results[2:-1], balances
 
-    call = RpcCall("eth_simulateV1", (parameters, "latest"), read=read, tolerates=accept_any_error)
-    rpc.run(call)
-    return None if call.error is not None else call.result
+    simulated = call(lambda eth: eth.simulate_v1(payload, "latest"), read, tolerates=accept_any_error)
+    rpc.run(simulated)
+    if simulated.error is not None:
+        return None
+    results, (first, before, after) = simulated.result
+    for entry in results:
+        if not entry["status"]:
+            raise Rejected("simulation_failed", details={"revert": _revert(entry)})
+    native, usdc, added, _ = (now - then for now, then in zip(after, before, strict=True))
+    return SimulatedEffects(native + first[0] - before[0], usdc, after[2], added, before[3])
 
 
 def assert_takes_ether(
@@ -107,15 +106,8 @@ def unsafe(effects: SimulatedEffects, **allowed_units: int) -> Rejected:
     return Rejected("unsafe_instructions")
 
 
-def _results(result: object, *, expected: int) -> list[dict[str, Any]]:
-    try:
-        blocks: Any = result
-        results = list(blocks[0]["calls"])
-    except (TypeError, LookupError):
-        raise MalformedResponseError("expected simulated calls") from None
-    if len(results) != expected or not all(isinstance(entry, dict) for entry in results):
-        raise MalformedResponseError("expected simulated calls")
-    return results
+def _called(target: CallTarget, sender: str) -> dict[str, Any]:
+    return {"from": sender, "to": target.to, "value": target.value_units, "input": "0x" + target.data.hex()}
 
 
 def _revert(result: dict[str, Any]) -> str:

@@ -5,22 +5,19 @@ No I/O, clock or randomness.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from coincurve import PublicKey
+from eth_account import Account
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.send.fees import FeeTerms
 from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent
 from app.ports.vault import Signer
-
-_TYPE = 2
-_NO_ACCESS_LIST = b"\xc0"
-_STRING, _LIST = 0x80, 0xC0
-_MAX_SHORT = 55
-"""Of the prefixes of RLP (Ethereum's Yellow Paper, appendix B)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +57,17 @@ class ContractCall:
         return cls(target, None if until is None else int(until))
 
 
-@dataclass(frozen=True, slots=True)
-class UnsignedTransaction:
-    """The fields that EIP-1559 signs, without the access list, which is always empty."""
-
-    chain_id: int
-    nonce: int
-    max_priority_fee_per_gas: int
-    max_fee_per_gas: int
-    gas: int
-    target: CallTarget
-
-    def encoded(self) -> bytes:
-        """Return `0x02 || rlp([…])`, the input of the signed keccak hash (EIP-1559)."""
-        return _encode(self.fields())
-
-    def fields(self) -> list[bytes]:
-        """Return the encoded fields in their order."""
-        target = self.target
-        numbers = (self.chain_id, self.nonce, self.max_priority_fee_per_gas, self.max_fee_per_gas, self.gas)
-        strings = (*map(_big_endian, numbers), bytes.fromhex(target.to[2:]), _big_endian(target.value_units))
-        return [*map(_rlp_string, strings), _rlp_string(target.data), _NO_ACCESS_LIST]
+def fields_of(chain_id: int, nonce: int, fee: FeeTerms, target: CallTarget) -> dict[str, Any]:
+    """Return the fields that EIP-1559 signs, by the names of JSON-RPC."""
+    return {
+        "type": 2, "chainId": chain_id, "nonce": nonce, "gas": fee.gas,
+        "maxFeePerGas": fee.price.max_fee, "maxPriorityFeePerGas": fee.price.tip,
+        "to": bytes.fromhex(target.to[2:]), "value": target.value_units, "data": target.data,
+    }  # fmt: skip
 
 
-def encode_signed(unsigned: UnsignedTransaction, y_parity: int, r: int, s: int) -> bytes:
-    return _encode([*unsigned.fields(), *(_rlp_string(_big_endian(number)) for number in (y_parity, r, s))])
+def encode_signed(fields: Mapping[str, Any], y_parity: int, r: int, s: int) -> bytes:
+    return TypedTransaction.from_dict({**fields, "v": y_parity, "r": r, "s": s}).encode()
 
 
 def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
@@ -97,40 +80,13 @@ def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
     return CallTarget(intent.recipient, intent.amount.units, b"")
 
 
-def sign(unsigned: UnsignedTransaction, signer: Signer, *, sender: str) -> tuple[bytes, str]:
+def sign(fields: Mapping[str, Any], signer: Signer, *, sender: str) -> tuple[bytes, str]:
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
-    digest = keccak(unsigned.encoded())
-    y_parity, r, s = signer.sign_digest(digest)
-    raw = encode_signed(unsigned, y_parity, r, s)
-    signature = r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([y_parity])
-    key = PublicKey.from_signature_and_message(signature, digest, hasher=None)
-    if keccak(key.format(compressed=False)[1:])[-20:] != bytes.fromhex(sender[2:]):
+    raw = encode_signed(fields, *signer.sign_digest(TypedTransaction.from_dict(dict(fields)).hash()))
+    if Account.recover_transaction(raw) != sender:
         raise ValueError("the transaction is signed by another key than the sender's")
     return raw, hash_of(raw)
 
 
 def hash_of(raw: bytes) -> str:
     return "0x" + keccak(raw).hex()
-
-
-def _encode(fields: Iterable[bytes]) -> bytes:
-    content = b"".join(fields)
-    return bytes([_TYPE]) + _rlp_prefix(len(content), _LIST) + content
-
-
-def _rlp_string(content: bytes) -> bytes:
-    """Return the RLP of a byte string; the general encoder of `rlp` takes ten times as long."""
-    if len(content) == 1 and content[0] < _STRING:
-        return content
-    return _rlp_prefix(len(content), _STRING) + content
-
-
-def _rlp_prefix(size: int, kind: int) -> bytes:
-    if size <= _MAX_SHORT:
-        return bytes([kind + size])
-    digits = _big_endian(size)
-    return bytes([kind + _MAX_SHORT + len(digits)]) + digits
-
-
-def _big_endian(number: int) -> bytes:
-    return number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -98,11 +98,11 @@ class AuthorizationPoller:
         self, authorizations: Mapping[str, OpenAuthorization], endpoint: RpcEndpoint
     ) -> Mapping[str, TransactionOutcome]:
         opened = authorizations.values()
-        tag = "finalized"
+        tag: str | int = "finalized"
         now, final, head = self._read(opened, "latest"), self._read(opened, tag), calls.head()
         endpoint.run([now, final, head])
         if final.error is not None and head.result >= _FINAL_DEPTH:
-            tag = hex(head.result - _FINAL_DEPTH)
+            tag = head.result - _FINAL_DEPTH
             final = self._read(opened, tag)
             endpoint.run([final])
         if now.error is not None:
@@ -124,7 +124,7 @@ class AuthorizationPoller:
                 outcomes[key] = _WAITING
         return outcomes
 
-    def _read(self, authorizations: Collection[OpenAuthorization], block: str) -> RpcCall[tuple[Any, ...]]:
+    def _read(self, authorizations: Collection[OpenAuthorization], block: str | int) -> RpcCall[tuple[Any, ...]]:
         """Return the call for a block's time, and the state of each authorization there."""
         items = [each.state_at(self._usdc) for each in authorizations]
         time = contracts.BLOCK_TIMESTAMP.at(self._multicall)
@@ -153,13 +153,13 @@ class AuthorizationPoller:
         recipients = {each.permit2_recipient for each in authorizations}
         topics = contracts.TRANSFER_EVENT.topics(sorted(payers), sorted(filter(None, recipients)))
         logs = {log.tx_hash: log for log in self._logs(endpoint, topics, authorizations, head)}
-        inputs = {tx_hash: calls.transaction_input(tx_hash) for tx_hash in logs}
+        inputs = {tx_hash: calls.transaction(tx_hash) for tx_hash in logs}
         endpoint.run([*inputs.values()])
         return {
             each.nonce: logs[tx_hash]
             for each in authorizations
             for tx_hash, call in inputs.items()
-            if each.nonce in call.result
+            if call.result is not None and each.nonce in call.result.data
         }
 
     def _logs(

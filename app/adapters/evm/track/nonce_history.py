@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls
+from app.adapters.evm.client.provider import call
 from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import RpcTransaction, hex_bytes, quantity
+from app.adapters.evm.client.wire import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
-from app.adapters.evm.send.transactions import CallTarget, UnsignedTransaction
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.evm.send.fees import FeeTerms, GasPrice
+from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import or_none
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import NonceUse, SentTransaction, StoredTransaction
@@ -73,7 +74,7 @@ class NonceHistoryReader:
     def _describe(
         self, endpoint: RpcEndpoint, found: RpcTransaction, sender: str, expected: StoredTransaction | None
     ) -> SentTransaction:
-        data = hex_bytes(found.fields.get("input", found.fields.get("data")))
+        data = found.data
         target = CallTarget(found.recipient or "", found.value_units, data)
         recipient, amount = found.recipient, None
         if not data:
@@ -94,20 +95,15 @@ class NonceHistoryReader:
 
     def _raw(self, found: RpcTransaction, target: CallTarget) -> bytes | None:
         """Reassemble the signed bytes; None if they do not have the form that we sign."""
-        fields = found.fields
+        fields = found.model_extra or {}
         try:
-            unsigned = UnsignedTransaction(
-                chain_id=self._deployment.chain_id,
-                nonce=quantity(fields.get("nonce")),
-                max_priority_fee_per_gas=quantity(fields.get("maxPriorityFeePerGas")),
-                max_fee_per_gas=quantity(fields.get("maxFeePerGas")),
-                gas=quantity(fields.get("gas")),
-                target=target,
-            )
-            parity_field = fields.get("yParity")
-            y_parity = quantity(fields.get("v") if parity_field is None else parity_field)
-            raw = transactions.encode_signed(unsigned, y_parity, quantity(fields.get("r")), quantity(fields.get("s")))
-        except ValueError:
+            price = GasPrice(fields["maxFeePerGas"], fields["maxPriorityFeePerGas"])
+            fee = FeeTerms(fields["gas"], price, l1_fee_units=0)
+            y_parity = fields["v"] if fields.get("yParity") is None else fields["yParity"]
+            signature = y_parity, int.from_bytes(fields["r"]), int.from_bytes(fields["s"])
+            unsigned = transactions.fields_of(self._deployment.chain_id, found.nonce, fee, target)
+            raw = transactions.encode_signed(unsigned, *signature)
+        except Exception:  # of any class, by what the node has sent
             return None
         return raw if transactions.hash_of(raw) == found.tx_hash else None
 
@@ -122,23 +118,23 @@ def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTran
     lowest, highest = 0, endpoint.ask(calls.head())
     while lowest < highest:
         middle = (lowest + highest) // 2
-        call = calls.nonce(sender, hex(middle), tolerates=accept_any_error)
-        endpoint.run([call])
+        used = calls.nonce(sender, middle, tolerates=accept_any_error)
+        endpoint.run([used])
         # A state that the node does not keep is older than those that it has.
-        if call.error is None and call.result > sequence:
+        if used.error is None and used.result > sequence:
             highest = middle
         else:
             lowest = middle + 1
     block = endpoint.ask(calls.whole_block(highest))
     for each in () if block is None else block.transactions:
-        if each.sender == sender and quantity(each.fields.get("nonce")) == sequence:
+        if each.sender == sender and each.nonce == sequence:
             return each
     return None
 
 
 def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
     """Read the raw signed bytes; not every node has the method."""
-    call = RpcCall("eth_getRawTransactionByHash", (tx_hash,), read=or_none(hex_bytes), tolerates=accept_any_error)
-    endpoint.run([call])
-    raw = None if call.error is not None else call.result
+    found = call(lambda eth: eth.get_raw_transaction(tx_hash), bytes, tolerates=accept_any_error)
+    endpoint.run([found])
+    raw = None if found.error is not None else found.result
     return raw if raw and transactions.hash_of(raw) == tx_hash else None

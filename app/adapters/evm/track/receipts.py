@@ -72,8 +72,8 @@ class EvmReceiptPoller:
 
         A block beyond the node's head is not called orphaned: the node may lag behind. Raises: Unreachable.
         """
-        safe = calls.block_or_none("safe", tolerates=accept_any_error)
-        canonical = {number: calls.block_or_none(hex(number)) for number in {ref.number for ref in blocks}}
+        safe = calls.header_or_none("safe", tolerates=accept_any_error)
+        canonical = {number: calls.header_or_none(number) for number in {ref.number for ref in blocks}}
         self._rpc.run(safe, *canonical.values())
         orphaned = frozenset(
             ref for ref in blocks if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
@@ -108,7 +108,7 @@ class EvmReceiptPoller:
             head = self._rpc.ask(calls.head())
             if head < _SAFE_DEPTH:
                 return {}
-            counts = _nonces(senders, hex(head - _SAFE_DEPTH))
+            counts = _nonces(senders, head - _SAFE_DEPTH)
             self._rpc.run(*counts.values())
         return _results(counts)
 
@@ -151,7 +151,7 @@ def _finalized_evidence(
     endpoint.run([*counts.values(), *after])
     if any(call.error for call in counts.values()):
         depth = head.result - _SAFE_DEPTH
-        counts = _nonces(senders, hex(depth)) if depth >= 0 else {}
+        counts = _nonces(senders, depth) if depth >= 0 else {}
         endpoint.run([*counts.values(), *after])
     used = _results(counts)
     landed, unused = _split_by_receipt(queries, receipts)
@@ -201,7 +201,7 @@ def _receipt_calls(
     ]
 
 
-def _nonces(senders: Iterable[str], block: str) -> Mapping[str, RpcCall[int]]:
+def _nonces(senders: Iterable[str], block: str | int) -> Mapping[str, RpcCall[int]]:
     return {sender: calls.nonce(sender, block, tolerates=accept_any_error) for sender in sorted(senders)}
 
 

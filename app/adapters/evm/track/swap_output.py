@@ -8,7 +8,7 @@ from app.adapters.evm.contracts.calls import TRANSFER_EVENT
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.core.chains import USDC, Token
 
-_WITHDRAWAL_EVENT = ContractEvent("Withdrawal(address indexed,uint256)")
+_WITHDRAWAL_EVENT = ContractEvent("weth9", "Withdrawal")
 
 
 def swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deployment: EvmDeployment) -> int:

@@ -24,8 +24,9 @@ from app.ports.facilitator import ExpectedPayment, PaymentAsset
 from app.ports.payment_signer import PaymentIntent
 from app.ports.vault import Signer
 
-_TRANSFER = Function("transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)")
-_TRANSFER_OF_CONTRACT = Function("transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,bytes)")
+_NAME = "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,"
+_TRANSFER = Function("fiat_token", _NAME + "uint8,bytes32,bytes32)")
+_TRANSFER_OF_CONTRACT = Function("fiat_token", _NAME + "bytes)")
 _TRANSFER_STRUCT = (
     "TransferWithAuthorization"
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"

@@ -8,11 +8,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from web3.types import TxParams
+
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import read_logs
-from app.adapters.evm.client.wire import EventLog, TransactionReceipt, block_time, hex_bytes
+from app.adapters.evm.client.wire import EventLog, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.send import refusals
@@ -23,7 +25,6 @@ from app.adapters.evm.x402 import eip3009, known_wallets
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import or_none
 from app.core.chains import native
 from app.ports.chain import Terms, TransactionDraft
 from app.ports.errors import Rejected
@@ -43,7 +44,7 @@ _SEARCH_BLOCKS = 1_500
 # Far beyond any block's time, and a number that every JSON reader accepts.
 _MAX_DEADLINE = 2**53 - 1
 _INVALID_SIGNATURE = "invalid_exact_evm_payload_signature"
-_IS_VALID_SIGNATURE = Function("isValidSignature(bytes32,bytes)")
+_IS_VALID_SIGNATURE = Function("contract_wallet", "isValidSignature")
 _WORD = 32
 _VALID = bytes.fromhex("1626ba7e").ljust(_WORD, b"\0")
 """What a wallet answers to a signature that it accepts (EIP-1271)."""
@@ -93,12 +94,13 @@ class EvmFacilitator:
         is_deployed = self._assert_known_wallet(authorization.terms, account)
         call = bytes.fromhex(str(authorization.terms["call"]))
         digest, signature = eip3009.signature_of_contract(call, self._domain)
-        calls = [(authorization.payer, True, _IS_VALID_SIGNATURE.encode(digest, signature))]
+        inner = [(authorization.payer, True, _IS_VALID_SIGNATURE.encode(digest, signature))]
         if not is_deployed:
-            calls.insert(0, self._deployment_call(authorization.terms))
-        data = "0x" + contracts.AGGREGATE.encode(calls).hex()
-        sent = {"to": self._multicall, "data": data, "gas": hex(_MAX_DEPLOYMENT_GAS)}
-        asked = RpcCall("eth_call", (sent, "latest"), read=hex_bytes, tolerates=refusals.is_revert)
+            inner.insert(0, self._deployment_call(authorization.terms))
+        sent: TxParams = {
+            "to": self._multicall, "data": contracts.AGGREGATE.encode(inner), "gas": _MAX_DEPLOYMENT_GAS
+        }  # fmt: skip
+        asked = calls.contract_call(sent, bytes, tolerates=refusals.is_revert)
         self._rpc.run(asked)
         if asked.error is None:
             succeeded, answer = contracts.AGGREGATE.decode_result(asked.result)[-1]
@@ -174,9 +176,8 @@ class EvmFacilitator:
 
     def _payer_code(self, terms: Terms) -> list[RpcCall[bytes]]:
         """Return the calls that read a payer's code, and of a contract the values that tell what is behind a proxy."""
-        payer, slots = terms["from"], known_wallets.SLOTS if "max_gas" in terms else ()
-        stored = [RpcCall("eth_getStorageAt", (payer, slot, "latest"), read=hex_bytes) for slot in slots]
-        return [RpcCall("eth_getCode", (payer, "latest"), read=hex_bytes), *stored]
+        payer, slots = str(terms["from"]), known_wallets.SLOTS if "max_gas" in terms else ()
+        return [calls.code(payer), *(calls.storage(payer, slot) for slot in slots)]
 
     def _assert_known_wallet(self, terms: Terms, account: Sequence[RpcCall[bytes]]) -> bool:
         """Check that a payer with a contract's signature is a known wallet; return whether it is deployed.
@@ -199,11 +200,9 @@ class EvmFacilitator:
             asked = contracts.multicall(self._multicall, [reading])
             self._rpc.run(asked)
             owner = bytes(asked.result[0] or b"")
-        if owner is not None and (address := known_wallets.contract_owner(owner)) is not None:
-            owner_code = RpcCall("eth_getCode", (address, "latest"), read=hex_bytes)
-            self._rpc.run(owner_code)
-            if owner_code.result:
-                raise Rejected(known_wallets.NOT_SUPPORTED)
+        address = None if owner is None else known_wallets.contract_owner(owner)
+        if address is not None and self._rpc.ask(calls.code(address)):
+            raise Rejected(known_wallets.NOT_SUPPORTED)
         return bool(code)
 
     def _deployment_call(self, terms: Terms) -> tuple[str, bool, bytes]:
@@ -218,8 +217,8 @@ class EvmFacilitator:
         submission = CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"])))
         if is_deployed:
             return submission, int(str(terms.get("max_gas", _MAX_GAS)))
-        calls = [self._deployment_call(terms), (submission.to, False, submission.data)]
-        return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(calls)), _MAX_DEPLOYMENT_GAS
+        inner = [self._deployment_call(terms), (submission.to, False, submission.data)]
+        return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(inner)), _MAX_DEPLOYMENT_GAS
 
     def _incoming_payment(self, endpoint: RpcEndpoint, tx_hash: str, recipient: str) -> IncomingPayment | None:
         found, head = calls.receipt(tx_hash), calls.head()
@@ -227,9 +226,8 @@ class EvmFacilitator:
         receipt = found.result
         if receipt is None:
             return None
-        mined_at = RpcCall("eth_getBlockByHash", (receipt.block.hash, False), read=or_none(block_time))
-        endpoint.run([mined_at])
-        if mined_at.result is None:
+        mined_in = endpoint.ask(calls.header_or_none(receipt.block_number))
+        if mined_in is None or mined_in.hash != receipt.block_hash:
             return None
         units, payers, claims = 0, set(), []
         for log in self._token_logs(receipt):
@@ -246,7 +244,7 @@ class EvmFacilitator:
             units=max(units, 0),
             payers=frozenset(payers),
             claims=tuple(dict.fromkeys(claims)),
-            block_time=mined_at.result,
+            block_time=mined_in.time,
             is_final=head.result - receipt.block.number + 1 >= self._confirmations,
         )
 

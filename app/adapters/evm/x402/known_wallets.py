@@ -69,20 +69,20 @@ _SAFE_SETUPS = {
 }
 """`SafeToL2Setup`, the only code that a new Safe may run."""
 
-SINGLETON_SLOT = "0x0"
-IMPLEMENTATION_SLOT = "0x360894a13ba1a3210667c828492db98dca3e2076cc3735a920a3ca505d382bbc"
+SINGLETON_SLOT = 0
+IMPLEMENTATION_SLOT = 0x360894A13BA1A3210667C828492DB98DCA3E2076CC3735A920A3CA505D382BBC
 """Of EIP-1967."""
-HANDLER_SLOT = "0x" + keccak(text="fallback_manager.handler.address").hex()
+HANDLER_SLOT = int.from_bytes(keccak(text="fallback_manager.handler.address"))
 SLOTS = (SINGLETON_SLOT, IMPLEMENTATION_SLOT, HANDLER_SLOT)
 
-OWNER_AT_INDEX = Function("ownerAtIndex(uint256)", returns="(bytes)")
-_CREATE_ACCOUNT = Function("createAccount(bytes[],uint256)")
-_CREATE_PROXY = Function("createProxyWithNonce(address,bytes,uint256)")
-_SETUP = Function("setup(address[],uint256,address,bytes,address,address,uint256,address)")
-_SETUP_TO_L2 = Function("setupToL2(address)")
+OWNER_AT_INDEX = Function("contract_wallet", "ownerAtIndex")
+_CREATE_ACCOUNT = Function("wallet_factory", "createAccount")
+_CREATE_PROXY = Function("wallet_factory", "createProxyWithNonce")
+_SETUP = Function("wallet_factory", "setup")
+_SETUP_TO_L2 = Function("wallet_factory", "setupToL2")
 # The selectors make values readable as calls; they are none.
-_WRAPPER = Function("wrapped((uint256,bytes))")
-_ERC_6492 = Function("wrapped(address,bytes,bytes)")
+_WRAPPER = Function("contract_wallet", "wrapped((uint256,bytes))")
+_ERC_6492 = Function("contract_wallet", "wrapped(address,bytes,bytes)")
 _ERC_6492_MAGIC = bytes.fromhex("6492" * 16)
 NOT_SUPPORTED = "wallet_not_supported"
 FACTORY_NOT_ALLOWED = "eip6492_factory_not_allowed"

@@ -52,7 +52,7 @@ class EvmPaymentSigner:
         usdc = self._deployment.usdc
         inner = [
             contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2),
-            permit2.PERMIT_NONCE.at(usdc, intent.payer),
+            contracts.PERMIT_NONCE.at(usdc, intent.payer),
         ]
         reading = contracts.multicall(self._deployment.multicall3, inner)
         self._chain.rpc.run(reading)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.adapters.evm import signatures
-from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.contracts.deployments import PERMIT2, X402_PERMIT2_PROXY, EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import eip3009
@@ -19,8 +18,6 @@ from app.ports.vault import Signer
 
 METHOD = "permit2"
 SPONSORING = "eip2612GasSponsoring"
-PERMIT_NONCE = Function("nonces(address)", returns="(uint256)")
-"""EIP-2612: how many permits of an owner were used."""
 _TRANSFER_STRUCT = (
     "PermitWitnessTransferFrom"
     "(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from web3.types import StateOverride, TxParams, Wei
+
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.wire import hex_bytes
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
@@ -16,7 +17,6 @@ from app.adapters.evm.x402 import eip3009
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.adapters.funds import require
-from app.adapters.jsonrpc.calls import RpcCall
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
@@ -46,10 +46,10 @@ class EvmTransferSponsor:
         sequence, head = calls.nonce(transfer.sender), calls.head()
         balance = contracts.multicall(self._multicall, [contracts.BALANCE_OF.at(self._usdc, transfer.sender)])
         paying = contracts.TRANSFER.encode(transfer.recipient, transfer.units)
-        sent = {"from": transfer.sender, "to": self._usdc, "data": "0x" + paying.hex()}
+        sent: TxParams = {"from": transfer.sender, "to": self._usdc, "data": paying}
         # Some nodes simulate no call of a sender without ether.
-        with_ether = {transfer.sender: {"balance": hex(10**18)}}
-        simulated = RpcCall("eth_call", (sent, "latest", with_ether), read=hex_bytes, tolerates=refusals.is_revert)
+        with_ether: StateOverride = {transfer.sender: {"balance": Wei(10**18)}}
+        simulated = calls.contract_call(sent, bytes, overrides=with_ether, tolerates=refusals.is_revert)
         code = calls.has_code(transfer.recipient)
         self._chain.rpc.run(sequence, head, balance, simulated, code)
         (token_units,) = balance.result

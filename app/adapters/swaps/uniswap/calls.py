@@ -21,15 +21,12 @@ PERMIT_REVERT = "EIP2612"
 TOO_LITTLE = "Too little received"
 """SwapRouter02's refusal of an output below the minimum."""
 
-_QUOTE = Function(
-    "quoteExactInputSingle((address,address,uint256,uint24,uint160))",
-    returns="(uint256,uint160,uint32,uint256)",
-)
-_MULTICALL = Function("multicall(uint256,bytes[])")
-_EXACT_INPUT = Function("exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))")
-_SELF_PERMIT = Function("selfPermitIfNecessary(address,uint256,uint256,uint8,bytes32,bytes32)")
-_UNWRAP = Function("unwrapWETH9(uint256,address)")
-_REFUND = Function("refundETH()")
+_QUOTE = Function("uniswap_quoter", "quoteExactInputSingle")
+_MULTICALL = Function("uniswap_router", "multicall")
+_EXACT_INPUT = Function("uniswap_router", "exactInputSingle")
+_SELF_PERMIT = Function("uniswap_router", "selfPermitIfNecessary")
+_UNWRAP = Function("uniswap_router", "unwrapWETH9")
+_REFUND = Function("uniswap_router", "refundETH")
 _ROUTER_ADDRESS_ALIAS = "0x0000000000000000000000000000000000000002"
 """SwapRouter02's `Constants.ADDRESS_THIS`."""
 

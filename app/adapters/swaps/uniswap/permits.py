@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.abi import Function, MulticallItem
+from app.adapters.evm.contracts.calls import PERMIT_NONCE
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.swaps.uniswap.calls import PermitSignature
 from app.ports.chain import Terms
 from app.ports.vault import Signer
 
-_NONCES = Function("nonces(address)", returns="(uint256)")
-_NAME = Function("name()", returns="(string)")
-_VERSION = Function("version()", returns="(string)")
+_NAME = Function("fiat_token", "name")
+_VERSION = Function("fiat_token", "version")
 _LEGACY_V = 27
 
 
@@ -42,7 +42,7 @@ class PermitFacts:
 def permit_calls(deployment: EvmDeployment, owner: str) -> list[MulticallItem]:
     """Return the calls that read a token's permit data, the fields of `PermitFacts`."""
     usdc = deployment.usdc
-    return [_NONCES.at(usdc, owner), _NAME.at(usdc), _VERSION.at(usdc)]
+    return [PERMIT_NONCE.at(usdc, owner), _NAME.at(usdc), _VERSION.at(usdc)]
 
 
 def sign(

@@ -1,0 +1,78 @@
+"""web3 over our endpoints: it forms the requests and reads the results, and `jsonrpc` alone sends them.
+
+No middleware, and no retry, cache, ENS name or off-chain lookup (CCIP) that a caller does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from web3 import JSONBaseProvider, Web3
+from web3.types import RPCEndpoint, RPCResponse
+
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall
+from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.adapters.jsonrpc.rpc import JsonRpc
+
+R = TypeVar("R")
+
+
+class FailoverProvider(JSONBaseProvider):
+    """The endpoints of one chain as web3's provider, for reading: only the broadcaster sends transactions."""
+
+    global_ccip_read_enabled = False
+
+    def __init__(self, rpc: JsonRpc) -> None:
+        super().__init__()
+        self._rpc = rpc
+
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        return self.make_batch_request([(method, params)])[0]
+
+    def make_batch_request(self, requests: list[tuple[RPCEndpoint, Any]]) -> list[RPCResponse]:
+        """Run requests on the first endpoint that answers all of them. Raises: Unreachable, ValueError to send."""
+        calls = [RpcCall(method, params, read=lambda result: result) for method, params in requests]
+        if any(call.sends for call in calls):
+            raise ValueError("transactions are sent by the broadcaster")
+        self._rpc.run(*calls)
+        return [RPCResponse(jsonrpc="2.0", id=number, result=call.result) for number, call in enumerate(calls)]
+
+
+WEB3 = Web3(JSONBaseProvider(), middleware=[])
+"""Forms requests and encodes calls of contracts, and has no connection."""
+
+
+def call(
+    request: Callable[[Any], object], read: Callable[[Any], R], *, tolerates: Callable[[RpcError], bool] | None = None
+) -> RpcCall[R]:
+    """Return what web3 would request, to be run with others; `read` checks what web3 reads, and makes a value of it.
+
+    web3's own batches fail by the first error in them, and after the endpoint was chosen. Here each call decides on
+    its errors, and another endpoint is used after a malformed result.
+    """
+    with WEB3.batch_requests():
+        # Inside, a method of web3 returns its request, and what formats its result.
+        (method, params), (as_web3_formats, *_) = cast("Any", request(WEB3.eth))
+
+    def read_result(result: object) -> R:
+        if isinstance(result, int) or _has_decimal_number(result):
+            raise MalformedResponseError("expected hexadecimal numbers")
+        try:
+            return read(as_web3_formats(result))
+        except (EndpointError, MalformedResponseError):
+            raise
+        except Exception as error:
+            # Of any class, by what the node has sent.
+            raise MalformedResponseError(f"web3 cannot read it ({type(error).__name__})") from None
+
+    return RpcCall(method, params, read=read_result, tolerates=tolerates)
+
+
+def _has_decimal_number(result: object) -> bool:
+    """Return whether a text in a result is a decimal number, which web3 would read as a hexadecimal one."""
+    if isinstance(result, dict):
+        return any(map(_has_decimal_number, result.values()))
+    if isinstance(result, list):
+        return any(map(_has_decimal_number, result))
+    return isinstance(result, str) and result.isdecimal()
