@@ -190,7 +190,6 @@ class Settings(_UpstreamSettings):
     mail_from: str = ""
     web_push_key: SecretStr = SecretStr("")
 
-    record_upstreams: str = ""
     metrics_token: SecretStr = SecretStr("")
     sentry_dsn: SecretStr = SecretStr("")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"

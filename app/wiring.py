@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import SecretStr
 
@@ -43,7 +41,6 @@ from app.adapters.prices.market import MarketPriceFeed, PriceSource
 from app.adapters.prices.probes import describe_prices
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
-from app.adapters.recorder import Recorder
 from app.adapters.shopper import BrowserShopper
 from app.adapters.smtp import SmtpMailer
 from app.adapters.solana import probes as solana_probes
@@ -60,7 +57,6 @@ from app.capacity.rate_limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
-from app.core.redaction import redaction
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
@@ -108,20 +104,12 @@ def build(settings: Settings) -> Ports:
         shopper=_shopper(settings),
         mailer=_mailer(settings),
         probes=partial(_probes, settings),
-        **_recording(settings),
     )
 
 
 def _mailer(settings: Settings) -> Mailer | None:
     url = settings.smtp_url.get_secret_value()
     return SmtpMailer(url, sender=settings.mail_from) if url else None
-
-
-def _recording(settings: Settings) -> dict[str, Any]:
-    if not settings.record_upstreams:
-        return {}
-    redact = redaction(settings.secret_texts())
-    return {"recording": Recorder(Path(settings.record_upstreams), settings.network.value, redact).recording}
 
 
 def _probes(settings: Settings) -> list[Probe]:

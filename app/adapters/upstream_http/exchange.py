@@ -9,9 +9,7 @@ import functools
 import re
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -124,12 +122,6 @@ class HttpUpstreamResponse:
             connection.close()
 
 
-RESPONSE_WRAPPER: ContextVar[Callable[[UpstreamRequest, HttpUpstreamResponse], HttpUpstreamResponse] | None] = (
-    ContextVar("response_wrapper", default=None)
-)
-"""Wraps each response of this context while answers are recorded."""
-
-
 class HttpUpstream:
     """Sends to the services that the operator configured, at any address."""
 
@@ -173,9 +165,7 @@ class HttpUpstream:
         head = _head(request)
         connection = self._pool.acquire(request.origin, connect_seconds=self._connect_seconds)
         try:
-            response = self._send(connection, request, head)
-            wrap = RESPONSE_WRAPPER.get()
-            return response if wrap is None else wrap(request, response)
+            return self._send(connection, request, head)
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
