@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.config import Settings
+from app.config import Settings, UpstreamAccess
 from launcher import browser, service
 from launcher.dotenv import read_dotenv
 from launcher.errors import LauncherError
@@ -172,7 +172,8 @@ def test_a_malformed_procfile_line_is_named(tmp_path: Path) -> None:
 
 
 def test_programs_other_than_the_service_get_no_setting_of_it(tmp_path: Path) -> None:
-    given = {name.upper(): "canary" for name in Settings.model_fields if name not in {"network", "port"}}
+    names = (Settings.model_fields | UpstreamAccess.model_fields).keys() - {"network", "port"}
+    given = {name.upper(): "canary" for name in names}
     plan = read_settings(tmp_path, {**given, "PATH": "/bin", "LC_ALL": "C", "HTTPS_PROXY": "http://p:1"}, {})
     assert plan.non_secret_environment == {
         "PATH": plan.environment["PATH"],
