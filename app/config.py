@@ -39,7 +39,8 @@ _LIMITS = (
     "x402_miss_limit",
     "keyless_rate_limit",
 )
-_REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
+REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
+"""The settings without a default; `./run` generates them for the sandbox."""
 
 
 class Network(StrEnum):
@@ -231,7 +232,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _require_production_settings(self) -> Settings:
-        missing = [name for name in _REQUIRED_OUTSIDE_SANDBOX if not getattr(self, name).get_secret_value()]
+        missing = [name for name in REQUIRED if not getattr(self, name).get_secret_value()]
         if missing:
             names = ", ".join(name.upper() for name in missing)
             msg = f"set {names} (`./run` generates them for the sandbox; see docs/configuration.md)"

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from app.config import Settings, UpstreamAccess
-from launcher.dotenv import read_dotenv
+from launcher.settings import read_dotenv
 from tests.support.applications import key_of
 
 ROOT = Path(__file__).resolve().parents[2]
