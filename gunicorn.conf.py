@@ -29,7 +29,6 @@ worker_class = "server.worker.Worker"
 _sizes = host_sizes.defaults(os.environ.get("HOST_MEMORY"))
 workers = int(os.environ.get("WEB_CONCURRENCY") or _sizes["web_concurrency"])
 threads = int(os.environ.get("WEB_THREADS") or _sizes["web_threads"])
-_stay_ms = int(os.environ.get("WEB_STAY_MS") or 20)
 # One connection per thread, and as many idle ones between two requests.
 worker_connections = 2 * threads
 # A stream holds two descriptors (the client's and the upstream's), and default limits are too low.
@@ -122,7 +121,6 @@ def pre_fork(server: Any, worker: Any) -> None:
 def post_fork(_server: object, worker: Any) -> None:
     """Discard the parent's database connections, which must not be shared; start flushing counters."""
     place(worker)
-    worker.stay_ms = _stay_ms
     # Imported here: gunicorn reads this file before it validates its own settings.
     from app.extensions import db  # noqa: PLC0415
     from app.observability import counters  # noqa: PLC0415

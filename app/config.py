@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core import addresses, host_sizes
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
@@ -38,17 +38,9 @@ _LIMITS = (
     "device_miss_limit",
     "x402_miss_limit",
     "keyless_rate_limit",
-    "jupiter_rate_limit",
-    "relay_rate_limit",
-    "lifi_rate_limit",
 )
-# The documented limits of each service without a key, and of its free or usual plan with one.
-_SERVICE_RATE_LIMITS = {
-    "jupiter": ("30 per minute", "60 per minute"),
-    "relay": ("50 per minute", "10 per second"),
-    "lifi": ("75 per 2 hours", "12000 per 2 hours"),
-}
-_REQUIRED_OUTSIDE_SANDBOX = ("secret_key", "code_peppers", "encryption_keys")
+REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
+"""The settings without a default; `./run` generates them for the sandbox."""
 
 
 class Network(StrEnum):
@@ -59,8 +51,13 @@ class Network(StrEnum):
     MAINNET = "mainnet"
 
 
-class _UpstreamSettings(BaseSettings):
-    """The upstreams of the gateway and of payments: credentials, addresses, timeouts."""
+_CONFIG = SettingsConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=True)
+
+
+class UpstreamAccess(BaseSettings):
+    """The operator's key and the address of each service that gives keys. `providers.toml` names those of its rows."""
+
+    model_config = SettingsConfigDict(**_CONFIG, env_ignore_empty=True)
 
     openai_api_key: SecretStr = SecretStr("")
     openai_base_url: BaseUrl = "https://api.openai.com/v1"
@@ -82,28 +79,18 @@ class _UpstreamSettings(BaseSettings):
     exa_base_url: BaseUrl = "https://api.exa.ai"
     tavily_api_key: SecretStr = SecretStr("")
     tavily_base_url: BaseUrl = "https://api.tavily.com"
-    gateway_providers_file: str = ""
-    gateway_prices_url: str = Field("", repr=False, pattern=r"^($|/|https://|http://(127\.0\.0\.1|localhost)[:/])")
-    gateway_max_call_usd: Decimal = Field(Decimal("5.00"), gt=0, le=1_000_000)
-    upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
-    upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
-    stream_max_seconds: int = Field(3600, ge=1, le=86_400)
-    stream_keep_alive_seconds: Decimal = Field(Decimal(15), ge=0, le=600)
-    x402_price_usd: Decimal = Field(Decimal("0.01"), gt=0, le=1000)
-    x402_recipient_evm: str = ""
-    x402_recipient_solana: str = ""
-    x402_settlement_key_evm: SecretStr = SecretStr("")
-    x402_settlement_key_solana: SecretStr = SecretStr("")
-    x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
-    x402_miss_limit: RateLimit | None = None
-    x402_failed_gas_usd_per_day: Decimal = Field(Decimal(5), ge=0)
-    allow_private_upstreams: bool = False
+    jupiter_api_key: SecretStr = SecretStr("")
+    jupiter_base_url: str = ""
+    relay_api_key: SecretStr = SecretStr("")
+    relay_base_url: str = ""
+    lifi_api_key: SecretStr = SecretStr("")
+    lifi_base_url: str = ""
 
 
-class Settings(_UpstreamSettings):
-    """All settings. Field names are the environment variables' names in lower case."""
+class Settings(BaseSettings):
+    """All settings. Field names, also those of `upstreams`, are the environment variables' names in lower case."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=True)
+    model_config = _CONFIG
 
     network: Network = Network.SANDBOX
     sandbox_public: bool = False
@@ -122,13 +109,9 @@ class Settings(_UpstreamSettings):
     host_memory: Literal["512MB", "1GB", "4GB"] | None = None
     web_concurrency: int = Field(0, ge=1)
     web_threads: int = Field(0, ge=1)
-    web_stay_ms: int = Field(20, ge=0)
-    web_body_memory_mb: int = Field(0, ge=1)
     database_pool_size: int = Field(0, ge=1)
-    database_pool_overflow: int = Field(-1, ge=0)
 
     initial_credits_usd: Decimal = Field(Decimal("10.00"), ge=0, le=1_000_000)
-    credits_low_usd: Decimal = Field(Decimal("1.00"), ge=0, le=1_000_000)
     grant_budget_usd_per_day: Decimal | None = Field(None, ge=0)
     registration_rate_limit: RateLimit | None = None
     rate_limit_per_key: RateLimit | None = None
@@ -159,30 +142,36 @@ class Settings(_UpstreamSettings):
     sponsored_per_day: int = Field(100, ge=0)
     sponsored_free_per_day: int = Field(0, ge=0)
     sponsored_free_usd_per_day: Decimal = Field(Decimal(1), ge=0)
-    sponsored_margin_percent: int = Field(10, ge=0, le=1000)
     max_bridge_fee_bps: int = Field(100, ge=0, le=5000)
-    approval_expiry_hours: int = Field(24, ge=1, le=72)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     # Limits and their audit read at most two months.
     retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""
-    jupiter_base_url: str = ""
-    jupiter_api_key: SecretStr = SecretStr("")
-    jupiter_rate_limit: RateLimit | None = None
     perpdex_base_url: str = ""
     cctp_attestation_url: str = ""
     cctp_lookup_table: str = ""
-    relay_base_url: str = ""
-    relay_api_key: SecretStr = SecretStr("")
-    relay_rate_limit: RateLimit | None = None
-    lifi_base_url: str = ""
-    lifi_api_key: SecretStr = SecretStr("")
-    lifi_rate_limit: RateLimit | None = None
+
+    upstreams: Annotated[UpstreamAccess, NoDecode] = Field(default_factory=UpstreamAccess)
+    gateway_providers_file: str = ""
+    gateway_prices_url: str = Field("", repr=False, pattern=r"^($|/|https://|http://(127\.0\.0\.1|localhost)[:/])")
+    gateway_max_call_usd: Decimal = Field(Decimal("5.00"), gt=0, le=1_000_000)
+    upstream_connect_timeout_seconds: Decimal = Field(Decimal(5), gt=0, le=60)
+    upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
+    stream_max_seconds: int = Field(3600, ge=1, le=86_400)
+    stream_keep_alive_seconds: Decimal = Field(Decimal(15), ge=0, le=600)
+    x402_price_usd: Decimal = Field(Decimal("0.01"), gt=0, le=1000)
+    x402_recipient_evm: str = ""
+    x402_recipient_solana: str = ""
+    x402_settlement_key_evm: SecretStr = SecretStr("")
+    x402_settlement_key_solana: SecretStr = SecretStr("")
+    x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
+    x402_miss_limit: RateLimit | None = None
+    x402_failed_gas_usd_per_day: Decimal = Field(Decimal(5), ge=0)
+    allow_private_upstreams: bool = False
 
     browser_executable: str = ""
     browser_without_sandbox: bool = False
-    shopping_price_usd: Decimal = Field(Decimal("0.25"), ge=0, le=1000)
     shopper_model: str = Field("", pattern=r"^$|^[a-z0-9_-]+/\S+$")
     shopper_model_max_usd: Decimal = Field(Decimal("0.05"), ge=0, le=1000)
 
@@ -190,7 +179,6 @@ class Settings(_UpstreamSettings):
     mail_from: str = ""
     web_push_key: SecretStr = SecretStr("")
 
-    record_upstreams: str = ""
     metrics_token: SecretStr = SecretStr("")
     sentry_dsn: SecretStr = SecretStr("")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
@@ -238,16 +226,13 @@ class Settings(_UpstreamSettings):
             values.setdefault("keyless_rate_limit", "300 per minute")
             values.setdefault("device_miss_limit", "5 per hour")
             values.setdefault("x402_miss_limit", "30 per minute")
-            for service, (keyless, keyed) in _SERVICE_RATE_LIMITS.items():
-                limit = keyed if values.get(f"{service}_api_key") else keyless
-                values.setdefault(f"{service}_rate_limit", limit)
         else:
             values.setdefault("allow_private_upstreams", "1")
         return values
 
     @model_validator(mode="after")
     def _require_production_settings(self) -> Settings:
-        missing = [name for name in _REQUIRED_OUTSIDE_SANDBOX if not getattr(self, name).get_secret_value()]
+        missing = [name for name in REQUIRED if not getattr(self, name).get_secret_value()]
         if missing:
             names = ", ".join(name.upper() for name in missing)
             msg = f"set {names} (`./run` generates them for the sandbox; see docs/configuration.md)"
@@ -301,16 +286,16 @@ class Settings(_UpstreamSettings):
     @property
     def jupiter_url(self) -> str:
         """Return Jupiter's base URL; in the sandbox that of its stand-in."""
-        return self.jupiter_base_url or (_SANDBOX_JUPITER_URL if self.is_sandbox else _JUPITER_URL)
+        return self.upstreams.jupiter_base_url or (_SANDBOX_JUPITER_URL if self.is_sandbox else _JUPITER_URL)
 
     def secret_texts(self) -> frozenset[str]:
         """Return every secret of the operator that a text may contain, parts of URLs with keys included."""
         found: set[str] = set()
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
+        fields = type(self).model_fields | UpstreamAccess.model_fields
+        for name, value in {**dict(self), **dict(self.upstreams)}.items():
             if isinstance(value, SecretStr):
                 found.update([value.get_secret_value(), *split(value.get_secret_value())])
-            elif field.repr is False:
+            elif fields[name].repr is False:
                 urls = [value] if isinstance(value, str) else value
                 found.update(part for url in urls for part in [url, *_URL_SEPARATORS.split(url)])
         return frozenset(text for text in found if len(text) >= _MIN_HIDDEN_CHARACTERS)
@@ -332,22 +317,24 @@ class Settings(_UpstreamSettings):
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
         """Return the configured endpoints of a chain, possibly none."""
-        urls: tuple[str, ...] = getattr(self, f"{chain.value}_rpc_url")
-        return urls
+        return {
+            ChainName.ETHEREUM: self.ethereum_rpc_url,
+            ChainName.BASE: self.base_rpc_url,
+            ChainName.SOLANA: self.solana_rpc_url,
+        }[chain]
 
     def confirmations(self, chain: ChainName) -> int:
         """Return the confirmations that an own transaction needs before it is settled."""
-        needed: int = getattr(self, f"{chain.value}_confirmations", 1)
-        return needed
+        needed = {ChainName.ETHEREUM: self.ethereum_confirmations, ChainName.BASE: self.base_confirmations}
+        return needed.get(chain, 1)
 
     def payment_recipient(self, family: Family) -> str | None:
         """Return the recipient of payments that the operator configured, if any. Raises: ValueError."""
-        name = f"x402_recipient_{family.value}"
-        text: str = getattr(self, name)
+        text = self.x402_recipient_evm if family is Family.EVM else self.x402_recipient_solana
         try:
             return addresses.parse(text, family) if text else None
         except addresses.AddressError as error:
-            msg = f"{name.upper()} {error}"
+            msg = f"X402_RECIPIENT_{family.upper()} {error}"
             raise ValueError(msg) from None
 
     def settlement_keys(self) -> tuple[bytes | None, bytes | None]:

@@ -30,6 +30,7 @@ from app.catalog.proxy import routes as proxy
 from app.catalog.proxy.call import reject_loops
 from app.catalog.services import routes as services
 from app.config import Settings
+from app.core import host_sizes
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
 from app.events import routes as events
@@ -108,7 +109,8 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     document = openapi.bind(app, api)
     providers = configured.load_table(settings)
     app.state = build_state(settings, ports or _build_ports(settings), document, providers)
-    app.server_hooks = ServerHooks(app.state.threads, ResourcePool.for_bodies(settings.web_body_memory_mb))
+    bodies = ResourcePool.for_bodies(host_sizes.defaults(settings.host_memory)["web_body_memory_mb"])
+    app.server_hooks = ServerHooks(app.state.threads, bodies)
     _register_blueprints(app)
     checks = _install_request_hooks(app, settings)
     error_responses.install(app)
@@ -200,7 +202,7 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
         # Constant statements are prepared by `app.db.libpq`.
         "connect_args": {"options": limits, "connect_timeout": 5, "prepare_threshold": None, **detection},
         "pool_size": settings.database_pool_size,
-        "max_overflow": settings.database_pool_overflow,
+        "max_overflow": 0,
         "pool_timeout": 15,
         # The connections used last have the statements prepared; the others idle until they are recycled.
         "pool_use_lifo": True,

@@ -71,8 +71,6 @@ class Ports:
     """None without a mail server."""
     probes: Callable[[], Sequence[Probe]] = tuple
     """Returns what can be asked of each endpoint and each price source, which the ports hide."""
-    recording: Callable[[str, str], AbstractContextManager[None]] = lambda _system, _capability: nullcontext()
-    """Records the answers to a probe of a system's capability, if the operator wants that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import SecretStr
 
@@ -43,7 +41,6 @@ from app.adapters.prices.market import MarketPriceFeed, PriceSource
 from app.adapters.prices.probes import describe_prices
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
-from app.adapters.recorder import Recorder
 from app.adapters.shopper import BrowserShopper
 from app.adapters.smtp import SmtpMailer
 from app.adapters.solana import probes as solana_probes
@@ -60,7 +57,6 @@ from app.capacity.rate_limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
-from app.core.redaction import redaction
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
@@ -74,8 +70,15 @@ from app.ports.swaps import SwapExchange
 from app.state import Ports
 from shopper.process import browser_discovery
 
-_CIRCLE_RATE_LIMIT = "35 per second"
-"""Circle blocks an address that exceeds it for five minutes; it has no keys."""
+_NO_KEY = SecretStr("")
+_RATE_LIMITS = {
+    "jupiter": ("30 per minute", "60 per minute"),
+    "relay": ("50 per minute", "10 per second"),
+    "lifi": ("75 per 2 hours", "12000 per 2 hours"),
+    # It blocks an address that exceeds it for five minutes, and has no keys.
+    "circle": ("35 per second", "35 per second"),
+}
+"""The documented limits of each service without a key, and of its free or usual plan with one."""
 
 
 def build(settings: Settings) -> Ports:
@@ -108,20 +111,12 @@ def build(settings: Settings) -> Ports:
         shopper=_shopper(settings),
         mailer=_mailer(settings),
         probes=partial(_probes, settings),
-        **_recording(settings),
     )
 
 
 def _mailer(settings: Settings) -> Mailer | None:
     url = settings.smtp_url.get_secret_value()
     return SmtpMailer(url, sender=settings.mail_from) if url else None
-
-
-def _recording(settings: Settings) -> dict[str, Any]:
-    if not settings.record_upstreams:
-        return {}
-    redact = redaction(settings.secret_texts())
-    return {"recording": Recorder(Path(settings.record_upstreams), settings.network.value, redact).recording}
 
 
 def _probes(settings: Settings) -> list[Probe]:
@@ -153,7 +148,7 @@ def bridges_between(
     cctp = CCTP_DEPLOYMENTS[network]
     attestations = AttestationClient(
         settings.cctp_attestation_url or cctp.default_url,
-        _access(settings, "circle", "" if settings.is_sandbox else _CIRCLE_RATE_LIMIT),
+        _access(settings, "circle"),
     )
     bounds = BridgeFeeLimits(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
     endpoints: list[CctpChain] = []
@@ -173,15 +168,15 @@ def bridges_between(
         bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
         order_services: list[OrderService] = [
             RelayOrderService(
-                settings.relay_base_url or RELAY_URLS[network],
-                _access(settings, "relay", settings.relay_rate_limit, settings.relay_api_key),
+                settings.upstreams.relay_base_url or RELAY_URLS[network],
+                _access(settings, "relay", settings.upstreams.relay_api_key),
             )
         ]
-        if settings.lifi_base_url or network in LIFI_URLS:
+        if settings.upstreams.lifi_base_url or network in LIFI_URLS:
             order_services.append(
                 LifiOrderService(
-                    settings.lifi_base_url or LIFI_URLS[network],
-                    _access(settings, "lifi", settings.lifi_rate_limit, settings.lifi_api_key),
+                    settings.upstreams.lifi_base_url or LIFI_URLS[network],
+                    _access(settings, "lifi", settings.upstreams.lifi_api_key),
                 )
             )
         bridges_by_route[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
@@ -280,18 +275,19 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: Serv
 
 
 def _coingecko(settings: Settings) -> CoinGeckoPrices | None:
-    api_key = settings.coingecko_api_key.get_secret_value()
-    return CoinGeckoPrices(settings.coingecko_base_url, api_key=api_key) if api_key else None
+    api_key = settings.upstreams.coingecko_api_key.get_secret_value()
+    return CoinGeckoPrices(settings.upstreams.coingecko_base_url, api_key=api_key) if api_key else None
 
 
 def _jupiter_access(settings: Settings) -> ServiceAccess:
-    return _access(settings, "jupiter", settings.jupiter_rate_limit, settings.jupiter_api_key)
+    return _access(settings, "jupiter", settings.upstreams.jupiter_api_key)
 
 
-def _access(settings: Settings, service: str, limit: str | None, api_key: SecretStr | None = None) -> ServiceAccess:
-    """Return the plan at a service: its limit counts the requests of all processes."""
-    key = "" if api_key is None else api_key.get_secret_value()
-    if not limit:
+def _access(settings: Settings, service: str, api_key: SecretStr = _NO_KEY) -> ServiceAccess:
+    """Return the plan at a service: its limit counts the requests of all processes. The sandbox has no limits."""
+    key = api_key.get_secret_value()
+    if settings.is_sandbox:
         return ServiceAccess(key)
+    limit = _RATE_LIMITS[service][bool(key)]
     limiter = RateLimiter(settings.redis_url.get_secret_value())
     return ServiceAccess(key, partial(limiter.count_when_permitted, limit, "service", service))

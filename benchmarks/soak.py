@@ -38,8 +38,8 @@ from benchmarks.soak_traffic import Traffic
 from benchmarks.stack import ROOT, Infrastructure
 from benchmarks.thresholds import Threshold
 from benchmarks.upstream import running_upstream
-from launcher.dotenv import read_dotenv
 from launcher.instance import read_record
+from launcher.settings import read_dotenv
 from workers import sweeps
 
 _DATABASE = "soak"

@@ -1,5 +1,5 @@
 """Starts and supervises the whole service on one machine (`./run`).
 
-For development and trial: production hosts read the Procfile themselves. Standard library only, because it runs
-before the requirements are installed; it never imports the service.
+For development and trial: production hosts read the Procfile themselves. `environment.py` runs before the requirements
+are installed, so it imports the standard library only. The rest imports the settings, and the service in forks only.
 """

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 from launcher import processes, service
-from launcher.dotenv import read_dotenv
 from launcher.errors import LauncherError
 from launcher.instance import read_record
-from launcher.settings import Plan, complete, read_settings
+from launcher.settings import Plan, complete, read_dotenv, read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 

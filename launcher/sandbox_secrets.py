@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from launcher.dotenv import read_dotenv
+from dotenv import dotenv_values
 
 
 def _new_key_with_id() -> str:
@@ -28,13 +28,12 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
 """The secrets that the service needs, each with its generator (256 random bits)."""
 
 _HEADER = "# Made by ./run for the sandbox. The wallets in this folder cannot be opened without it."
-REQUIRED_OUTSIDE_SANDBOX = ("SECRET_KEY", "CODE_PEPPERS", "ENCRYPTION_KEYS")
 
 
 def ensure_secrets(path: Path) -> dict[str, str]:
     """Return the secrets of the file, generating those that are missing."""
-    existing = read_dotenv(path)
-    missing = [name for name in GENERATORS if not existing.get(name)]
+    existing = {name: value for name, value in dotenv_values(path, interpolate=False).items() if value}
+    missing = [name for name in GENERATORS if name not in existing]
     if missing:
         existing |= {name: GENERATORS[name]() for name in missing}
         lines = [_HEADER, *(f"{name}={value}" for name, value in existing.items())]

@@ -8,10 +8,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from dotenv.parser import parse_stream
+
+from app.config import REQUIRED, Network, Settings
 from launcher import network_ports
 from launcher.errors import LauncherError
-from launcher.sandbox_secrets import REQUIRED_OUTSIDE_SANDBOX, ensure_secrets
+from launcher.sandbox_secrets import ensure_secrets
 
 DATABASE_FILE = "purser.sqlite"
 SECRETS_FILE = "secrets.env"
@@ -24,8 +28,9 @@ SERVICE_PORTS = {
 }
 SHARED_BRIDGE_PATHS = {"RELAY_BASE_URL": "", "LIFI_BASE_URL": "/v1"}
 """The sandbox serves all bridge services at one address."""
-REDIS_PORT = 16379
-_DEFAULT_PORT = 8000
+_REQUIRED = tuple(name.upper() for name in REQUIRED)
+_DEFAULT_PORT: int = Settings.model_fields["port"].default
+_REDIS_PORT = urlsplit(Settings.model_fields["redis_url"].default.get_secret_value()).port or 0
 _PORTS_EACH = 10
 _SERVICES = 1_000
 _LAST_PORT = 65_535
@@ -63,6 +68,25 @@ class Plan:
         return f"http://{network_ports.LOOPBACK}:{self.port}"
 
 
+def read_dotenv(path: Path) -> dict[str, str]:
+    """Return the settings of a file of KEY=VALUE lines, none if it does not exist.
+
+    Raises: LauncherError naming a line that is neither a setting nor a comment (its content may be secret).
+    """
+    try:
+        with path.open() as file:
+            lines = list(parse_stream(file))
+    except FileNotFoundError:
+        return {}
+    for line in lines:
+        if line.error or (line.key and line.value is None):
+            # The text of a line begins with the empty ones before it.
+            text = line.original.string
+            number = line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
+            raise LauncherError(f"{path.name} line {number} is not KEY=VALUE.", status=2)
+    return {line.key: line.value or "" for line in lines if line.key}
+
+
 def read_settings(root: Path, environment: Mapping[str, str], dotenv: Mapping[str, str]) -> Plan:
     """Combine the given settings, the environment first; generate nothing.
 
@@ -71,11 +95,11 @@ def read_settings(root: Path, environment: Mapping[str, str], dotenv: Mapping[st
     # An empty setting counts as absent, as in the service.
     merged = {**dotenv, **{name: value for name, value in environment.items() if value or name not in dotenv}}
     var = Path(merged.get("VAR_DIR") or root / "var").absolute()
-    network = merged.get("NETWORK") or "sandbox"
+    network = merged.get("NETWORK") or Network.SANDBOX.value
     text = merged.get("PORT") or str(_DEFAULT_PORT)
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _LAST_PORT:
         raise LauncherError(f"PORT must be a number from 1 to {_LAST_PORT}, not {text!r}.", status=2)
-    missing = [name for name in REQUIRED_OUTSIDE_SANDBOX if not merged.get(name)]
+    missing = [name for name in _REQUIRED if not merged.get(name)]
     if network != "sandbox" and missing:
         raise LauncherError(
             f"NETWORK={network} needs {', '.join(missing)}: set them in the environment or in .env "
@@ -110,7 +134,7 @@ def complete(plan: Plan) -> None:
     # Services on other ports that start at the same moment look for ports of their own from different numbers on.
     offset = (plan.port - _DEFAULT_PORT) % _SERVICES * _PORTS_EACH
     if not settings.get("REDIS_URL"):
-        plan.redis_port = network_ports.choose_port(REDIS_PORT + offset, taken=taken)
+        plan.redis_port = network_ports.choose_port(_REDIS_PORT + offset, taken=taken)
         taken.add(plan.redis_port)
         plan.redis_password = secrets.token_hex(32)
         address = f"{network_ports.LOOPBACK}:{plan.redis_port}"
@@ -132,7 +156,7 @@ def complete(plan: Plan) -> None:
 
 def _add_secrets(plan: Plan) -> None:
     path = plan.var / SECRETS_FILE
-    given = all(plan.environment.get(name) for name in REQUIRED_OUTSIDE_SANDBOX)
+    given = all(plan.environment.get(name) for name in _REQUIRED)
     if (plan.var / DATABASE_FILE).exists() and not path.exists() and not given:
         raise LauncherError(
             f"{path} is gone, and without it the wallets in {DATABASE_FILE} cannot be opened: "

@@ -17,7 +17,6 @@ from app.catalog.statistics import audit as catalog_audit
 from app.catalog.statistics import counts as statistics
 from app.catalog.statistics import health as service_health
 from app.core import clock
-from app.core.money import nanos_from_usd
 from app.credits import audit as credits_audit
 from app.credits import low_balances
 from app.db import heartbeats
@@ -115,9 +114,7 @@ def sweep() -> None:
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
-            "announce_low_credits": lambda: low_balances.announce_low(
-                nanos_from_usd(app_state().settings.credits_low_usd)
-            ),
+            "announce_low_credits": low_balances.announce_low,
             "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,

@@ -45,6 +45,7 @@ _log = structlog.get_logger(__name__)
 
 MAX_OPEN_APPROVALS = 50
 MAX_SEALED_BYTES = 2**20
+_LIFETIME = timedelta(hours=24)
 _NOTICE_AFTER = timedelta(minutes=1)
 _MAX_COUNTED = 1000
 SEALED_REQUESTS = SealedColumn("approvals", "sealed")
@@ -92,7 +93,7 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
     """
     spending: SpendingRequest = needed.spending_request
     approval_id, now = identifiers.new_id(), clock.now()
-    expires_at = now + timedelta(hours=app_state().settings.approval_expiry_hours)
+    expires_at = now + _LIFETIME
     sealed_text = json.dumps(
         {
             "id": approval_id, "wallet_id": needed.wallet_id, "kind": request.kind.value,

@@ -1,4 +1,4 @@
-"""Defaults of the settings that size the service, by the memory of its host.
+"""Sizes of the service by the memory of its host: the defaults of settings, and `web_body_memory_mb`.
 
 Each row was measured: docs/performance.md, "Small hosts". Read by gunicorn's settings, too, so it imports nothing.
 """
@@ -12,16 +12,14 @@ DEFAULTS: Mapping[str, int] = {
     "web_threads": 1100,
     "web_body_memory_mb": 96,
     "database_pool_size": 15,
-    "database_pool_overflow": 0,
 }
-"""The defaults of a host of unknown size, by setting."""
+"""For a host of unknown size."""
 _BY_SIZE: Mapping[str, Mapping[str, int]] = {
     "512MB": {
         "web_concurrency": 1,
         "web_threads": 400,
         "web_body_memory_mb": 48,
         "database_pool_size": 8,
-        "database_pool_overflow": 0,
     },
     "1GB": {**DEFAULTS, "web_threads": 600, "web_body_memory_mb": 64, "database_pool_size": 10},
     "4GB": {**DEFAULTS, "web_concurrency": 4},
@@ -29,5 +27,5 @@ _BY_SIZE: Mapping[str, Mapping[str, int]] = {
 
 
 def defaults(host_memory: str | None) -> Mapping[str, int]:
-    """Return the defaults of a host with this much memory ("512MB", "1GB", "4GB"), by setting."""
+    """Return the sizes for a host with this much memory ("512MB", "1GB", "4GB"), by setting."""
     return _BY_SIZE.get(host_memory or "", DEFAULTS)

@@ -20,9 +20,10 @@ from app.identity import agents
 _PERIOD = timedelta(minutes=1)
 _LEASE = timedelta(seconds=30)
 _BATCH_SIZE = 500
+_LOW_NANOS = 10**9
 
 
-def announce_low(below_nanos: int) -> None:
+def announce_low(below_nanos: int = _LOW_NANOS) -> None:
     """Record an event for each agent with less credits than this, once after each grant; about once a minute."""
     with once_per_period(_PERIOD, "low_balances", duration=_LEASE) as is_due:
         if is_due:

@@ -13,7 +13,6 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.core.money import nanos_from_usd
 from app.db.heartbeats import ProcessKind, is_alive
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
@@ -32,6 +31,8 @@ from app.usage.service import MeteredUsage, UsageCall
 from server.pool import ResourceUse
 
 PROVIDER = "shopping"
+PRICE_NANOS = 250_000_000
+"""The price of a purchase, in credits."""
 NO_WAIT = Decimal(0)
 _QUEUE_LEASE = timedelta(minutes=15)
 _POLLS_PER_SECOND = 4
@@ -80,17 +81,12 @@ def assert_configured() -> None:
 
 def provider_listing() -> dict[str, Any]:
     """Return shopping's row in `GET /v1/providers`."""
-    price = {"model": "per_call", "nanos": price_nanos(), "prices": {}, "table": None}
+    price = {"model": "per_call", "nanos": PRICE_NANOS, "prices": {}, "table": None}
     return {
         "slug": PROVIDER, "aliases": [], "kind": PROVIDER, "configured": is_configured(), "chains": [],
         "routes": ["POST"], "route": f"{app_state().settings.public_url}/v1/gateway/{PROVIDER}/buy",
-        "pricing": price, "x402_price_usd": price_nanos(),
+        "pricing": price, "x402_price_usd": PRICE_NANOS,
     }  # fmt: skip
-
-
-def price_nanos() -> int:
-    """Return the price of a purchase, in credits."""
-    return nanos_from_usd(app_state().settings.shopping_price_usd)
 
 
 def buy(
@@ -110,7 +106,6 @@ def buy(
     wallet_id = orders.assert_allowed(caller, order)
     purchase_id, now = identifiers.new_id(), clock.now()
     sealed = order.seal(purchase_id, key_id=caller.key_id)
-    cost_nanos = price_nanos()
     with unit_of_work() as session:
         if fund is not None:
             fund(session)
@@ -120,7 +115,7 @@ def buy(
             caller.account_id,
             UsageCall(caller.key_id, PROVIDER, "buy"),
             charge_id=purchase_id,
-            metered=MeteredUsage(cost_nanos),
+            metered=MeteredUsage(PRICE_NANOS),
         )
         digests = order.order_digests()
         if not allow_duplicate:
@@ -130,7 +125,7 @@ def buy(
             url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
             max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
             shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
-            cost_nanos=cost_nanos, lease_until=now + _QUEUE_LEASE, created_at=now,
+            cost_nanos=PRICE_NANOS, lease_until=now + _QUEUE_LEASE, created_at=now,
             approval_id=None if order.approved is None else order.approved.reference,
             approved_nanos=None if order.approved is None else order.approved.max_nanos,
             request_id=logs.originating_request_id(),

@@ -57,7 +57,7 @@ def buy(
 
 def purchase_price(request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None) -> PaymentPrice:
     return request.price(
-        service.price_nanos(),
+        service.PRICE_NANOS,
         body,
         provider_name=service.PROVIDER,
         description="One purchase in a web shop",

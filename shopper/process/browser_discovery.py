@@ -22,16 +22,16 @@ _PLAYWRIGHT_PATTERNS = (
 _CACHES = (".cache/ms-playwright", "Library/Caches/ms-playwright")
 
 
-def find_browser(configured: str = "") -> str | None:
+def find_browser(configured: str = "", *, path: str | None = None) -> str | None:
     """Return the path of a browser: the configured one, then one on PATH, then one installed by Playwright."""
     if configured:
-        return shutil.which(configured)
+        return shutil.which(configured, path=path)
     for program in BROWSER_NAMES:
-        if found := shutil.which(program):
+        if found := shutil.which(program, path=path):
             return found
     for cache in _CACHES:
         for pattern in _PLAYWRIGHT_PATTERNS:
-            for path in sorted((Path.home() / cache).glob(pattern), reverse=True):
-                if os.access(path, os.X_OK):
-                    return str(path)
+            for file in sorted((Path.home() / cache).glob(pattern), reverse=True):
+                if os.access(file, os.X_OK):
+                    return str(file)
     return None

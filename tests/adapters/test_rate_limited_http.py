@@ -152,26 +152,30 @@ _BRIDGE = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, _OWNER, _OWNER, Toke
 
 @pytest.mark.redis
 @pytest.mark.parametrize(
-    ("service", "header"), [("jupiter", "x-api-key"), ("relay", "x-api-key"), ("lifi", "x-lifi-api-key")]
+    ("service", "header", "limit"),
+    [
+        ("jupiter", "x-api-key", "30 per minute"),
+        ("relay", "x-api-key", "50 per minute"),
+        ("lifi", "x-lifi-api-key", "75 per 2 hours"),
+    ],
 )
-def test_keys_and_limits_of_the_settings_reach_each_service(service: str, header: str, redis_url: str) -> None:
-    with serve(lambda _asked: Reply(b"{}", 400)) as server, capture_logs():
-        settings = settings_for(
-            "sqlite://",
-            network="mainnet",
-            redis_url=redis_url,
-            **{
-                f"{service}_base_url": server.url,
-                f"{service}_api_key": "operators-key",
-                f"{service}_rate_limit": "1 per day",
-            },
-        )
-        # Each is a process of its own.
-        found = [_refusal_of_quote(wiring.build(settings), service) for _ in range(2)]
-        assert found == ["quote_unavailable", "quote_rate_limited"]
-        assert [asked.headers[header] for asked in server.asked] == ["operators-key"]
+def test_the_operator_s_key_and_the_documented_limit_reach_each_service(
+    service: str, header: str, limit: str, redis_url: str
+) -> None:
     limiter = RateLimiter(redis_url)
-    limiter._shared.clear(parse("1 per day"), service, "service")
+    counted = (parse(limit), service, "service")
+    with serve(lambda _asked: Reply(b"{}", 400)) as server, capture_logs():
+        fixed = {"network": "mainnet", "redis_url": redis_url, f"{service}_base_url": server.url}
+        keyed = settings_for("sqlite://", **fixed, **{f"{service}_api_key": "operators-key"})
+        keyless = settings_for("sqlite://", **fixed)
+        # Each is a process of its own, and the counts are of all.
+        assert _refusal_of_quote(wiring.build(keyed), service) == "quote_unavailable"
+        limiter._shared.clear(*counted)
+        while limiter._shared.hit(*counted):
+            pass
+        assert _refusal_of_quote(wiring.build(keyless), service) == "quote_rate_limited"
+        assert [asked.headers[header] for asked in server.asked] == ["operators-key"]
+    limiter._shared.clear(*counted)
     limiter._shared.storage.storage.close()
 
 
@@ -188,16 +192,3 @@ def _refusal_of_quote(ports: Ports, service: str) -> str:
         quote()
     http._await_permit.func.__self__._shared.storage.storage.close()
     return refusal.value.reason
-
-
-def test_the_documented_limits_are_the_defaults() -> None:
-    keyless = settings_for("sqlite://", network="mainnet")
-    keyed = settings_for("sqlite://", network="mainnet", jupiter_api_key="k", relay_api_key="k", lifi_api_key="k")
-    for settings, expected in (
-        (keyless, ("30 per minute", "50 per minute", "75 per 2 hours")),
-        (keyed, ("60 per minute", "10 per second", "12000 per 2 hours")),
-        (settings_for("sqlite://"), (None, None, None)),
-    ):
-        limits = (settings.jupiter_rate_limit, settings.relay_rate_limit, settings.lifi_rate_limit)
-        assert limits == expected
-    assert settings_for("sqlite://", network="mainnet", lifi_rate_limit="").lifi_rate_limit is None

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from app.config import Settings
-from launcher.dotenv import read_dotenv
+from app.config import Settings, UpstreamAccess
+from launcher.settings import read_dotenv
 from tests.support.applications import key_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,14 +20,16 @@ _ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 @pytest.fixture(autouse=True)
 def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Settings.model_fields:
+    for name in Settings.model_fields | UpstreamAccess.model_fields:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
 def _defaults(network: str) -> dict[str, str]:
     required: dict[str, Any] = {name: key_of("k") for name in _REQUIRED}
     settings = Settings(network=network, **required)
-    return {name.upper(): "" if name in _REQUIRED else _text(getattr(settings, name)) for name in Settings.model_fields}
+    values = {**dict(settings), **dict(settings.upstreams)}
+    del values["upstreams"]
+    return {name.upper(): "" if name in _REQUIRED else _text(value) for name, value in values.items()}
 
 
 def _text(value: object) -> str:
@@ -57,6 +59,13 @@ def test_exactly_the_settings_are_documented() -> None:
 
 def test_the_example_has_exactly_the_settings() -> None:
     assert _example().keys() == _defaults("sandbox").keys()
+
+
+def test_each_setting_has_a_reader_that_a_search_for_its_name_finds() -> None:
+    code = "".join(path.read_text() for folder in ("app", "workers") for path in (ROOT / folder).rglob("*.py"))
+    named = "".join((ROOT / path).read_text() for path in ("app/gateway/providers/providers.toml", "gunicorn.conf.py"))
+    readers = {*re.findall(r"\.(\w+)", code), *re.findall(r'"(\w+)"', named)}
+    assert [name for name in _defaults("sandbox") if name.lower() not in readers] == []
 
 
 def test_documented_defaults_are_the_real_ones() -> None:

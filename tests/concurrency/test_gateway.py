@@ -82,7 +82,7 @@ def test_one_busy_account_does_not_exhaust_the_connection_pool(postgres_url: str
 
     with misbehaving_upstream(answer) as upstream:
         # One more than waits for the busy account's row: each process has one at a time.
-        settings = provider_settings(upstream.url, database_pool_size=2, database_pool_overflow=0)
+        settings = provider_settings(upstream.url, database_pool_size=2)
         with (
             web_service(postgres_url, settings, workers=1) as service,
             ThreadPoolExecutor(40) as threads,

@@ -70,7 +70,7 @@ def statuses(answers: list[Any]) -> Counter[int]:
 
 @pytest.fixture
 def stage(postgres_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
-    app = build_app(postgres_url, settings={"database_pool_size": CONCURRENT, "database_pool_overflow": 20})
+    app = build_app(postgres_url, settings={"database_pool_size": CONCURRENT + 20})
     with app.app_context():
         yield Stage(app, operator(app.test_client()))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config import Settings
+from app.config import Settings, UpstreamAccess
 from tests.support.servers import _tie_to_the_tests, free_port, redis_server
 from tests.support.waiting import wait_until
 
@@ -41,7 +41,8 @@ def started(tmp_path: Path) -> Iterator[StartedService]:
     """Start everything that `./run` starts, on separate ports and files."""
     port = free_port()
     with redis_server() as redis_url, (tmp_path / "run.log").open("wb") as log:
-        environment = {name: value for name, value in os.environ.items() if name.lower() not in Settings.model_fields}
+        settings = Settings.model_fields | UpstreamAccess.model_fields
+        environment = {name: value for name, value in os.environ.items() if name.lower() not in settings}
         environment |= {"PORT": str(port), "REDIS_URL": redis_url, "VAR_DIR": str(tmp_path / "var")}
         process = subprocess.Popen(
             [*_tie_to_the_tests(), sys.executable, "-c", _RUN], cwd=ROOT, env=environment,

@@ -159,7 +159,7 @@ def _requests(app: Application, node: EvmNode) -> dict[str, _Request]:
     """Return the kinds of requests, in the order of the table, with the status of their answers."""
     client: FlaskClient = app.test_client()
     agent, seller, eager = (register(client) for _ in range(3))
-    service = sell(seller, base_url=f"{app.state.settings.openai_base_url}/x")
+    service = sell(seller, base_url=f"{app.state.settings.upstreams.openai_base_url}/x")
     fund(node, agent.address, eth=1, dollars=5)
     agent.unlimited()
     node.fund_eth(treasury.settler(ChainName.BASE), ether(1))

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.config import Settings
+from app.config import Settings, UpstreamAccess
 from launcher import browser, service
-from launcher.dotenv import read_dotenv
 from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
 from launcher.sandbox_secrets import ensure_secrets
-from launcher.settings import complete, read_settings
+from launcher.settings import complete, read_dotenv, read_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -86,10 +85,10 @@ def test_the_environment_overrides_dotenv_and_both_override_generated_settings(t
 
 
 def test_a_malformed_dotenv_line_is_named_by_number_without_its_content(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("PORT=1\nsecret-without-a-name\n")
+    (tmp_path / ".env").write_text("PORT=1\n\n# mine\n\nsecret-without-a-name\n")
     with pytest.raises(LauncherError) as caught:
         read_dotenv(tmp_path / ".env")
-    assert str(caught.value) == ".env line 2 is not KEY=VALUE."
+    assert str(caught.value) == ".env line 5 is not KEY=VALUE."
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "eighty", "80.0", "-1", "٨٠"])
@@ -172,7 +171,8 @@ def test_a_malformed_procfile_line_is_named(tmp_path: Path) -> None:
 
 
 def test_programs_other_than_the_service_get_no_setting_of_it(tmp_path: Path) -> None:
-    given = {name.upper(): "canary" for name in Settings.model_fields if name not in {"network", "port"}}
+    names = (Settings.model_fields | UpstreamAccess.model_fields).keys() - {"network", "port"}
+    given = {name.upper(): "canary" for name in names}
     plan = read_settings(tmp_path, {**given, "PATH": "/bin", "LC_ALL": "C", "HTTPS_PROXY": "http://p:1"}, {})
     assert plan.non_secret_environment == {
         "PATH": plan.environment["PATH"],

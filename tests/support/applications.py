@@ -31,7 +31,7 @@ from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.uniswap.exchange import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault.local import LocalVault
-from app.config import Settings
+from app.config import Settings, UpstreamAccess
 from app.core.chains import ETH, SOL, ChainName
 from app.extensions import db
 from app.factory import build_state, create_app
@@ -84,6 +84,7 @@ def _parse(overrides: Mapping[str, Any]) -> Settings:
         # The maximum: a transaction that lands immediately is confirmed within it on a busy machine, too.
         "confirmation_wait_seconds": "25",
         "audit_witness_file": "off",
+        "upstreams": {name: value for name, value in overrides.items() if name in UpstreamAccess.model_fields},
         **overrides,
     }
     return Settings(**values)

@@ -27,7 +27,7 @@ from tests.support.solana import fund_solana, running_solana, solana_address
 from tests.support.stand_ins import StandIns
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 
-PORTS = ("chains", "swap_exchanges", "bridges", "perpdex", "probes", "recording", "upstream")
+PORTS = ("chains", "swap_exchanges", "bridges", "perpdex", "probes", "upstream")
 
 
 @dataclass(frozen=True, slots=True)

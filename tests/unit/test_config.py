@@ -8,6 +8,7 @@ import pytest
 from app.config import Settings
 from app.core import host_sizes
 from app.forwarding.call import MAX_BODY_BYTES
+from app.gateway.providers import configured
 from server.pool import ResourcePool, ResourceUse
 from tests.support.applications import key_of, make_app, settings_for
 
@@ -61,8 +62,7 @@ def test_a_host_s_memory_sets_defaults_that_single_settings_override(monkeypatch
     monkeypatch.setenv("HOST_MEMORY", "512MB")
     monkeypatch.setenv("DATABASE_POOL_SIZE", "9")
     sized = Settings.load()
-    assert (sized.web_concurrency, sized.web_threads, sized.web_body_memory_mb) == (1, 400, 48)
-    assert (sized.database_pool_size, sized.database_pool_overflow) == (9, 0)
+    assert (sized.web_concurrency, sized.web_threads, sized.database_pool_size) == (1, 400, 9)
     monkeypatch.setenv("HOST_MEMORY", "2GB")
     with pytest.raises(SystemExit, match=r"HOST_MEMORY: .*'512MB', '1GB' or '4GB'"):
         Settings.load()
@@ -72,3 +72,20 @@ def test_a_host_s_memory_sets_defaults_that_single_settings_override(monkeypatch
 def test_the_largest_body_fits_into_the_memory_of_every_size(host_memory: str) -> None:
     bodies = ResourcePool.for_bodies(host_sizes.defaults(host_memory)["web_body_memory_mb"])
     assert bodies.acquire(ResourceUse.BODY, "account", MAX_BODY_BYTES)
+
+
+def test_keys_and_addresses_of_services_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", LONG)
+    monkeypatch.setenv("GROQ_API_KEY", "gsk-canary-key")
+    monkeypatch.setenv("GROQ_BASE_URL", "https://groq.example/canary-path/")
+    monkeypatch.setenv("EXA_BASE_URL", "")
+    settings = Settings.load()
+    row = configured.load_table(settings).find("groq")
+    assert (row.api_key, row.base_url) == ("gsk-canary-key", "https://groq.example/canary-path")
+    assert configured.load_table(settings).find("exa").base_url == "https://api.exa.ai"
+    assert {"gsk-canary-key", "canary-path"} <= settings.secret_texts()
+    assert "canary" not in repr(settings)
+    monkeypatch.setenv("GROQ_BASE_URL", "ftp://canary.example")
+    with pytest.raises(SystemExit, match="GROQ_BASE_URL: it must look like") as refusal:
+        Settings.load()
+    assert "canary" not in str(refusal.value)

@@ -263,17 +263,18 @@ def _lines(error: pydantic.ValidationError) -> Iterator[str]:
 def _built_in(settings: Settings) -> dict[str, Any]:
     """Return the tables of `providers.toml` with the operator's URLs and keys."""
     found: dict[str, Any] = tomllib.loads(_BUILT_IN.read_text("utf-8"))["providers"]
-    for slug, row in found.items():
-        row["base_url"] = getattr(settings, f"{slug}_base_url")
-        row["api_key"] = getattr(settings, f"{slug}_api_key").get_secret_value()
-    if "pro-api" in settings.coingecko_base_url:
+    for row in found.values():
+        base_url, api_key = row.pop("settings")
+        row["base_url"] = getattr(settings.upstreams, base_url)
+        row["api_key"] = getattr(settings.upstreams, api_key).get_secret_value()
+    if "pro-api" in settings.upstreams.coingecko_base_url:
         found["coingecko"]["credential"]["header"] = "x-cg-pro-api-key"
     return found
 
 
 def _sandbox_chains(settings: Settings) -> Mapping[str, str]:
     """Return the RPC URLs of the sandbox's chains, which replace Alchemy if no key is set."""
-    if not settings.is_sandbox or settings.alchemy_api_key.get_secret_value():
+    if not settings.is_sandbox or settings.upstreams.alchemy_api_key.get_secret_value():
         return {}
     urls = {name.value: settings.rpc_urls(name) for name in ChainName}
     return {name: urls[name][0] for name in urls if urls[name]}

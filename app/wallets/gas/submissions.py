@@ -30,6 +30,8 @@ SUBMISSION_KIND = "sponsored"
 _ALL_AGENTS, _NANOS_PER_COUNT = "00000000-0000-0000-0000-000000000000", 1_000
 # USDC counts as one dollar everywhere.
 NANOS_PER_UNIT = 10**9 // 10**USDC.decimals
+_MARGIN_PERCENT = 10
+"""What the fee is above the expected cost."""
 _OF_TODAY = (SponsoredDay.agent_id == bindparam("of_agent")) & (SponsoredDay.day == bindparam("today"))
 _USED_TODAY = PreparedRead(select(SponsoredDay.transfers).where(_OF_TODAY))
 _INSERT_DAY = PreparedInsert(SponsoredDay, unique=[SponsoredDay.agent_id, SponsoredDay.day])
@@ -97,9 +99,8 @@ def value_nanos(cost: TokenAmount) -> int:
 
 
 def price_units(cost_nanos: int) -> int:
-    """Return what the service takes for a cost, in USDC: with the operator's margin, rounded up."""
-    percent = 100 + app_state().settings.sponsored_margin_percent
-    units: int = -(-cost_nanos * percent // (100 * NANOS_PER_UNIT))
+    """Return what the service takes for a cost, in USDC: with a margin, rounded up."""
+    units: int = -(-cost_nanos * (100 + _MARGIN_PERCENT) // (100 * NANOS_PER_UNIT))
     return units
 
 
