@@ -26,7 +26,6 @@ from app.core import clock
 from app.core.strict_json import parse_response
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import Unreachable
-from app.ports.probes import RECORD
 
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "purser"}
 _FOREIGN = (OSError, HTTPError, HTTPException, ValueError)
@@ -122,7 +121,6 @@ class HttpClient:
             body = response.read(self._max_bytes + 1, decode_content=True)
         if len(body) > self._max_bytes:
             raise ResponseTooLargeError
-        RECORD.get()(f"{request.method} {urlsplit(request.path_url).path}", response.status, response.headers, body)
         return HttpResponse(response.status, body, _retry_after_seconds(response.status, response.headers))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -16,10 +15,6 @@ ADDRESSES: Mapping[Family, str] = MappingProxyType(
     }
 )
 """Addresses that belong to no one: the usual burn address, and that of the key of 32 zero bytes."""
-
-
-RECORD: ContextVar[Callable[[str, int, Mapping[str, str], bytes], None]] = ContextVar("record", default=lambda *_: None)
-"""Receives each answer in this context: method and path of the request, status, headers, decoded body."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from app.gateway.pricing import price_table
 from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices, rpc_methods
 from app.gateway.providers.table import Provider, ProviderTable, UpstreamLocation
 from app.ports.errors import Rejected
-from app.ports.probes import RECORD, Probe, UnexpectedAnswer
+from app.ports.probes import Probe, UnexpectedAnswer
 from app.ports.upstream import Upstream, UpstreamRequest
 
 _MAX_BYTES = 16 * 2**20
@@ -151,7 +151,6 @@ class _Call:
             response.close()
         fields = {name.lower(): value for name, value in response.headers}
         content = _decoded(bytes(received), fields.get("content-encoding"))
-        RECORD.get()(f"{self._request.method} {location.target.partition('?')[0]}", response.status, fields, content)
         document = parse_object(content)
         if response.status != HTTPStatus.OK:
             raise Rejected(f"http_{response.status}", details={"answer": _error_text(document)})

@@ -1,4 +1,4 @@
-"""Checks of values that web3 read from nodes' responses: it passes on what is missing, of another type or out of range.
+"""Checks of what web3 reads from nodes' responses: it passes on what is missing, of another type or out of range.
 
 A ValueError makes the response a malformed one, so that a lying or broken node is skipped and never produces a wrong
 figure.
