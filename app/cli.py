@@ -13,6 +13,7 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.db.unit_of_work import unit_of_work
 from app.gateway.providers import cli as gateway
 from app.identity import key_rotation
+from app.movements import KINDS
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
@@ -38,6 +39,8 @@ def register(app: Flask) -> None:
     payments.register(app)
     platform.register(app)
     shopping.register(app)
+    for commands in (kind.commands for kind in KINDS.values() if kind.commands):
+        app.cli.add_command(commands)
 
 
 @keys.command("rotate")

@@ -264,6 +264,13 @@ class PaymentFailed(ServiceError, code="PAYMENT_FAILED", status=500):
     """The payment to a web service was not made, and no funds moved. If the outcome is unknown, it is `pending`."""
 
 
+MOVEMENT_FAILURES: Mapping[str, type[ServiceError]] = {
+    "transfer": TransferFailed, "withdrawal": WithdrawalFailed, "swap": SwapFailed, "bridge": BridgeFailed,
+    "payment": PaymentFailed,
+}  # fmt: skip
+"""The error of a movement that was not executed, by its kind or type."""
+
+
 class TermsNotSupported(ServiceError, code="TERMS_NOT_SUPPORTED", status=502):
     """A web service offers no terms that can be paid; `details.offers` has the reason for each. Nothing was signed."""
 

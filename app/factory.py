@@ -45,6 +45,7 @@ from app.identity.guards import SECURITY_SCHEMES
 from app.identity.key_memory import KeyMemory
 from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
+from app.movements import KINDS
 from app.observability import error_reporting, logs
 from app.owner.notices import pages as notice_pages
 from app.owner.pages import agent as agent_pages
@@ -68,10 +69,12 @@ from app.trading import routes as trading
 from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
 from app.usage.grouped import StepGroups
-from app.wallets.api import movement_routes, session_routes
 from app.wallets.api import routes as wallets
+from app.wallets.api import session_routes
+from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
+from app.wallets.views.history import MovementDetails
 from app.web import allowed_hosts, cors, error_responses, fields, lifecycle, openapi
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
@@ -146,6 +149,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         SettlementCapacityCache(),
         ServiceWallets(),
         ToolDescriptions(document),
+        MovementDetails((kind.name, kind.details) for kind in KINDS.values() if kind.details),
     )
     return AppState(
         settings=settings,

@@ -21,7 +21,7 @@ class JobName(StrEnum):
 
     BUY = "workers.purchases.buy"
     CONFIRM = "workers.confirmations.confirm"
-    STEP_BRIDGES = "workers.bridges.step"
+    ADVANCE_MOVEMENTS = "workers.movements.advance"
     FIND_DEPOSITS = "workers.deposits.find"
     PAY_FROM_FAUCET = "workers.deposits.pay_from_faucet"
     EXECUTE_APPROVALS = "workers.approvals.execute"

@@ -25,14 +25,14 @@ from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.events import deliveries, sequence
 from app.jobs import JobName
+from app.movements import KINDS
 from app.payments import jobs as payments
 from app.ports.errors import Rejected, Unreachable
 from app.state import app_state
-from app.wallets.bridges import advance as bridge_steps
 from app.wallets.core import custody
 from app.wallets.deposits import scanner
 from app.wallets.transactions import open_transactions
-from workers import approvals, bridges, confirmations, deposits, events, sweeps
+from workers import approvals, confirmations, deposits, events, movements, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ _Job = tuple[JobName, tuple[str, ...]]
 
 _INLINE_JOBS: dict[JobName, Callable[..., None]] = {
     JobName.CONFIRM: confirmations.confirm,
-    JobName.STEP_BRIDGES: bridges.step,
+    JobName.ADVANCE_MOVEMENTS: movements.advance,
     JobName.FIND_DEPOSITS: deposits.find,
     JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
     JobName.EXECUTE_APPROVALS: approvals.execute,
@@ -92,7 +92,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
         conditions[JobName.CONFIRM, (chain.value,)] = or_(
             open_transactions.has_due(chain, now), payments.has_open(chain)
         )
-    conditions[JobName.STEP_BRIDGES, ()] = bridge_steps.has_due(now)
+    conditions[JobName.ADVANCE_MOVEMENTS, ()] = or_(*(kind.steps.has_due(now) for kind in KINDS.values() if kind.steps))
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
     conditions[JobName.DELIVER, ()] = or_(sequence.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
@@ -129,7 +129,7 @@ def main() -> None:
             for chain in app_state().ports.chains:
                 _run_inline(JobName.CONFIRM, (chain.value,))
                 _run_inline(JobName.FIND_DEPOSITS, (chain.value,))
-            _run_inline(JobName.STEP_BRIDGES, ())
+            _run_inline(JobName.ADVANCE_MOVEMENTS, ())
             _run_inline(JobName.EXECUTE_APPROVALS, ())
             _run_inline(JobName.SWEEP, ())
             _run_inline(JobName.AUDIT, ())

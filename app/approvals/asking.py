@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import marshmallow as ma
 from flask import Response, jsonify
 
 from app.approvals import service
-from app.approvals.lifecycle import ApprovalKind, ApprovalStatus
+from app.approvals.kinds import ApprovableMovement
+from app.approvals.lifecycle import ApprovalStatus
 from app.approvals.models import Approval
 from app.approvals.schemas import AwaitingApproval
 from app.approvals.service import PaymentRequest
@@ -47,17 +47,16 @@ _MESSAGES: Mapping[ApprovalStatus, str] = {
 
 
 def or_ask(
-    kind: ApprovalKind,
+    kind: ApprovableMovement,
     pay: Callable[[], ResultT],
     *,
-    schema: ma.Schema,
     body: Mapping[str, Any],
     claim: Claim,
     try_out: Callable[[ApprovedPayment], object] | None = None,
 ) -> ResultT | Response:
     """Return the result of a payment, or the answer 202 if the owner has to approve it.
 
-    `body` is what the schema has loaded of the current request: that alone is stored and executed later. `try_out`
+    `body` is what its schema has loaded of the current request: that alone is stored and executed later. `try_out`
     checks without signing what would be paid if approved: the owner is not asked for what the wallet cannot pay.
 
     Raises: what `pay` raises; what `try_out` raises, if an approval would not change it; LimitReached.
@@ -68,8 +67,8 @@ def or_ask(
         if try_out is not None:
             _try_out(try_out, needed.spending_request)
         request = PaymentRequest(
-            kind=kind,
-            body=canonical_json(validated_fields(schema, body)),
+            kind=kind.name,
+            body=canonical_json(validated_fields(kind.body, body)),
             facts=_facts_of(body),
             note=body.get("approval_note"),
         )

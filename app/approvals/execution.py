@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Any, TypeAlias
 
 import structlog
 from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.approvals.announcements import announce
-from app.approvals.lifecycle import APPROVALS, ApprovalKind, ApprovalStatus
+from app.approvals.kinds import ApprovableMovement, ApprovedRequest
+from app.approvals.lifecycle import APPROVALS, ApprovalStatus
 from app.approvals.models import Approval
 from app.approvals.service import SEALED_REQUESTS
 from app.authenticated import seal_of
 from app.core import clock, strict_json
 from app.core.identifiers import new_id
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict, ServiceError
 from app.idempotency.service import Claim
@@ -43,31 +43,15 @@ _BATCH = 20
 _BASIS_POINTS = 10_000
 # Of these, nothing was recorded and another attempt may succeed.
 _RETRIED_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
-# Their price is a market's, and moves while the owner decides.
-_MARKET_KINDS = frozenset({ApprovalKind.TRANSFER, ApprovalKind.WITHDRAWAL, ApprovalKind.SWAP, ApprovalKind.BRIDGE})
 _IS_HELD = Approval.holder == bindparam("by_holder")
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovedRequest:
-    """An approved request: the parsed body, and what the owner approved."""
-
-    agent_id: str
-    wallet_id: str
-    body: Mapping[str, Any]
-    approved: ApprovedPayment
-
-
-Action: TypeAlias = Callable[[ApprovedRequest, Claim], None]
-"""Executes an approved request as its view would, binding what it records to the claim. Raises: ServiceError."""
 
 
 class ExecutionClaim(Claim):
     """The right of one worker to execute an approval; binding a record to it ends the approval in the same unit."""
 
-    def __init__(self, approval: Approval, holder: str) -> None:
+    def __init__(self, approval: Approval, holder: str, *, takes_hold: bool) -> None:
         super().__init__()
-        self._approval, self._by = approval, holder
+        self._approval, self._by, self._takes_hold = approval, holder, takes_hold
 
     def bind(self, session: Session, subject_id: str) -> None:
         """End the approval as executed. Raises: IdempotencyConflict if another worker has taken it over."""
@@ -79,8 +63,8 @@ class ExecutionClaim(Claim):
         if not moved:
             raise IdempotencyConflict("This approval has been executed by another worker.")
         announce(session, self._approval, ApprovalStatus.EXECUTED, subject_id=subject_id)
-        if self._approval.kind != ApprovalKind.PURCHASE:
-            # The movement has its own by now, or failed before it needed one; a purchase takes it with its order.
+        if not self._takes_hold:
+            # The movement has its own by now, or failed before it needed one.
             spending_holds.release(session, self._approval.id)
 
 
@@ -89,7 +73,7 @@ def has_due(now: datetime) -> ColumnElement[bool]:
     return exists().where(_is_due(now))
 
 
-def execute_due(actions: Mapping[ApprovalKind, Action]) -> None:
+def execute_due(kinds: Mapping[MovementKind, ApprovableMovement]) -> None:
     """Execute approved payments that no other worker executes. For a worker."""
     with read_only_unit() as session:
         due = session.scalars(
@@ -97,19 +81,19 @@ def execute_due(actions: Mapping[ApprovalKind, Action]) -> None:
         ).all()
     for approval_id in due:
         try:
-            _execute(approval_id, actions)
+            _execute(approval_id, kinds)
         except Exception:
             # One faulty approval must not block the others; its lease expires.
             _log.exception("approval_execution_failed", approval_id=approval_id)
 
 
-def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
+def _execute(approval_id: str, kinds: Mapping[MovementKind, ApprovableMovement]) -> None:
     holder = new_id()
     row = _take(approval_id, holder)
     if row is None:
         return
-    kind = ApprovalKind(row.kind)
-    claim = ExecutionClaim(row, holder)
+    kind = kinds[MovementKind(row.kind)]
+    claim = ExecutionClaim(row, holder, takes_hold=kind.takes_hold)
     with logs.caused_by(row.request_id):
         try:
             if row.decided_at is None or clock.now() >= row.decided_at + _PERIOD:
@@ -117,7 +101,7 @@ def _execute(approval_id: str, actions: Mapping[ApprovalKind, Action]) -> None:
                 message = f"It could not be executed within {minutes} minutes; nothing was paid."
                 _fail(row, holder, "EXPIRED", message)
                 return
-            actions[kind](_open(row, kind), claim)
+            kind.execute(_open(row, kind), claim)
         except ServiceError as error:
             _on_refusal(row, holder, claim, error)
             return
@@ -155,7 +139,7 @@ def _take(approval_id: str, holder: str) -> Approval | None:
         return row
 
 
-def _open(row: Approval, kind: ApprovalKind) -> ApprovedRequest:
+def _open(row: Approval, kind: ApprovableMovement) -> ApprovedRequest:
     """Return the request of an approval as it was approved. Raises: ServiceError if it was altered."""
     try:
         text = SEALED_REQUESTS.open(row.sealed or "", row.id)
@@ -164,7 +148,7 @@ def _open(row: Approval, kind: ApprovalKind) -> ApprovedRequest:
     if hashlib.sha256(text).hexdigest() != row.request_hash:
         raise ServiceError("The stored request could not be opened; nothing was paid.")
     found = json.loads(text)
-    tolerance_bps = app_state().settings.max_price_deviation_bps if kind in _MARKET_KINDS else 0
+    tolerance_bps = app_state().settings.max_price_deviation_bps if kind.follows_market else 0
     value_nanos = int(found["value_nanos"] or 0)
     approved = ApprovedPayment(
         row.id,

@@ -13,16 +13,6 @@ from app.core import clock
 from app.core.state_machine import Transitions
 
 
-class ApprovalKind(StrEnum):
-    TRANSFER = "transfer"
-    WITHDRAWAL = "withdrawal"
-    SWAP = "swap"
-    BRIDGE = "bridge"
-    TOPUP = "topup"
-    X402 = "x402"
-    PURCHASE = "purchase"
-
-
 class ApprovalStatus(StrEnum):
     """The states of an approval, as in the API."""
 

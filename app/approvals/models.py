@@ -10,6 +10,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
+from app.core.movement_kinds import MovementKind
 from app.db.columns import ID, UtcDateTime, partial_index
 from app.events.notices import OwnerNotice
 from app.extensions import Model
@@ -86,8 +87,8 @@ class Approval(Authenticated, Model):
     @property
     def transaction_id(self) -> str | None:
         """Return the movement that was recorded, if it is one."""
-        return None if self.kind == "purchase" else self.subject_id
+        return None if self.kind == MovementKind.PURCHASE else self.subject_id
 
     @property
     def purchase_id(self) -> str | None:
-        return self.subject_id if self.kind == "purchase" else None
+        return self.subject_id if self.kind == MovementKind.PURCHASE else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import marshmallow as ma
 from marshmallow import fields
 
-from app.approvals.lifecycle import ApprovalKind, ApprovalStatus
+from app.approvals.lifecycle import ApprovalStatus
+from app.core import movement_kinds
 from app.spending.approval_rules import ApprovalReason
 from app.web.fields import Instant, Text, Usd
 from app.web.schemas import PageQuery, Schema, page_schema
@@ -64,7 +65,7 @@ class ApprovalShape(ApprovalReference):
 
     agent_id = fields.UUID(required=True)
     wallet_id = fields.UUID(required=True)
-    kind = fields.String(required=True, metadata={"enum": list(ApprovalKind)})
+    kind = fields.String(required=True, metadata={"enum": list(movement_kinds.REQUESTED)})
     status = fields.String(
         required=True,
         metadata={

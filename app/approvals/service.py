@@ -21,10 +21,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.approvals.announcements import announce
-from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalKind, ApprovalStatus
+from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalStatus
 from app.approvals.models import Approval
 from app.authenticated import seal_of
 from app.core import clock, identifiers
+from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count, page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
@@ -80,7 +81,7 @@ class OwnerProof:
 class PaymentRequest:
     """A request of an agent that needs an approval: its body in canonical form, its facts, and the agent's words."""
 
-    kind: ApprovalKind
+    kind: MovementKind
     body: bytes
     facts: Mapping[str, str]
     note: str | None = None

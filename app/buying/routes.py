@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from dataclasses import replace
 from typing import Any
 
-from flask import jsonify, request
+from flask import Response, jsonify, request
 
 from app.approvals import asking
 from app.approvals import service as approvals
-from app.approvals.execution import ApprovedRequest
-from app.approvals.lifecycle import ApprovalKind
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.acting import current_actor
-from app.buying import records, schemas, sellers, service
+from app.buying import records, schemas, service
+from app.buying.kind import X402
 from app.buying.service import FetchOrder
-from app.core.chains import ChainName
 from app.core.pagination import Page
 from app.errors import (
     AddressNotAllowed,
@@ -33,10 +31,9 @@ from app.forwarding import disclosure
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
-from app.wallets.api.movement_routes import is_not_dry_run
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
-from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
+from app.wallets.kinds.routes import is_not_dry_run
 from app.web import prefer
 from app.web.blueprint import Blueprint
 from app.web.client_request import current_request
@@ -67,11 +64,10 @@ _FETCH_RESPONSES = {
         "content": {"application/json": {"schema": {"oneOf": [schemas.FetchShape, schemas.FetchQuoteShape]}}},
     }
 }
-_LOAD_BODY = schemas.FetchBody()
 
 
 def _order(body: dict[str, Any]) -> FetchOrder:
-    order = _parse_order(body, key_id=guards.current_principal().key_id)
+    order = replace(X402.parse(body), key_id=guards.current_principal().key_id)
     disclosure.reject_key(
         current_request().headers["X-API-Key"],
         target=order.request.target,
@@ -79,17 +75,6 @@ def _order(body: dict[str, Any]) -> FetchOrder:
         body=order.request.body,
     )
     return order
-
-
-def _parse_order(body: dict[str, Any], *, key_id: str | None = None) -> FetchOrder:
-    parts = {name: body[name] for name in ("url", "method", "headers", "body")}
-    return FetchOrder(
-        sellers.parse_request(**parts),
-        body["max_amount_usd"],
-        frozenset(map(ChainName, body["networks"])),
-        body["session_id"],
-        key_id,
-    )
 
 
 def _derived_key() -> str:
@@ -110,7 +95,7 @@ def _resume(subject_id: str) -> Any:
     transaction_id = subject_id if approval is None else approval.transaction_id
     if approval is not None and transaction_id is None:
         return asking.awaiting_response(approval)
-    order = _order(_LOAD_BODY.load(parsed_body(current_request())))
+    order = _order(X402.body.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
     return schemas.fetched(service.resume(wallet, order, str(transaction_id), wait_seconds=prefer.wait_seconds()))
 
@@ -125,7 +110,7 @@ def _resume(subject_id: str) -> Any:
     derived_conflict=_DERIVED_CONFLICT,
     stores_response=False,
 )
-@blp.arguments(schemas.FetchBody)
+@blp.arguments(X402.body)
 @blp.response(200, schemas.FetchShape)
 @blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
 @blp.doc(responses=_FETCH_RESPONSES)
@@ -148,20 +133,8 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) 
     order = _order(body)
     if body["dry_run"]:
         return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
-    wait = prefer.wait_seconds()
-    return asking.or_ask(
-        ApprovalKind.X402,
-        lambda: schemas.fetched(service.fetch(wallet, order, wait_seconds=wait, claim=claim)),
-        schema=_LOAD_BODY,
-        body=body,
-        claim=claim,
-    )
-
-
-def execute_approved(request: ApprovedRequest, claim: Claim) -> None:
-    """Execute an approved payment to a web service; its answer is returned to a repetition of the request."""
-    order = _parse_order(_LOAD_BODY.load(request.body))
-    service.fetch(wallets.get_approved(request), order, wait_seconds=Decimal(0), claim=claim)
+    result = X402.request(wallet, order, body=body, claim=claim)
+    return result if isinstance(result, Response) else schemas.fetched(result)
 
 
 @blp.get("/<string:wallet_id>/x402/purchases")

@@ -22,6 +22,7 @@ from app.buying.sellers import SellerAnswer, SellerRequest
 from app.capacity.limiter import Quota
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AddressNotAllowed, ApprovalRequired, PaymentFailed, ServiceError
 from app.idempotency.service import Claim
@@ -32,7 +33,7 @@ from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.wallets.core import custody
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import authorizations
 from app.wallets.transactions.authorizations import AvailableFunds, SignedPaymentBytes

@@ -15,8 +15,8 @@ from app.payments import settlement_capacity, treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
 from app.state import app_state
-from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
+from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transfers import service as transfers
 
 _CHAINS = [name.value for name in ChainName]
@@ -59,12 +59,10 @@ def show() -> None:
 def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None:
     """Transfer from one of the service's own wallets, which also pays the network fee."""
     try:
-        transfer_order = parsing.parse_movement(
-            TransactionType.WITHDRAWAL, chain=chain, to=to, amount=amount, currency=currency
-        )
+        order = {"chain": chain, "to": to, "amount": amount, "currency": currency}
         view = transfers.send(
             treasury.wallet(WalletRole(role), ChainName(chain)),
-            transfer_order,
+            parse_movement(TransactionType.WITHDRAWAL, order),
             wait_seconds=_WAIT_SECONDS,
             claim=NO_CLAIM,
         )

@@ -5,7 +5,7 @@ The transfer counts against the wallet's limits like any other. The grant is key
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import structlog
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.movement_kinds import MovementKind
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
@@ -24,58 +25,64 @@ from app.payments.models import TopUp
 from app.state import app_state
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.core.parsing import MovementOrder
 from app.wallets.core.wallets import WalletView
+from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import MovementQuote
 from app.wallets.transfers import service as transfers
+from app.wallets.transfers.service import MovementOrder
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 _log = structlog.get_logger(__name__)
-TOPUP_KIND = "topup"
 REFERENCE_PREFIX = "topup:"
 _GRANT_BATCH = 200
 
 
-def create_topup(
-    wallet: WalletView, *, chain: str, amount: str, wait_seconds: Decimal | None, claim: Claim
-) -> TransactionView:
+@dataclass(frozen=True, slots=True)
+class TopUpOrder:
+    """A requested top-up, which is validated together with its wallet."""
+
+    chain: str
+    amount: str
+
+
+def send(wallet: WalletView, order: TopUpOrder, *, wait_seconds: Decimal | None, claim: Claim) -> TransactionView:
     """Transfer USDC from a wallet to the treasury; its value is granted when the transfer is final.
 
     Raises: what a transfer raises.
     """
-    order = _order(wallet, chain=chain, amount=amount)
+    transfer = _transfer(wallet, order)
 
     def record(session: Session, movement: TransactionView) -> None:
         session.add(
             TopUp(
-                transaction_id=movement.id, wallet_id=wallet.id, chain=order.chain.value, recipient=order.recipient,
+                transaction_id=movement.id, wallet_id=wallet.id, chain=transfer.chain.value,
+                recipient=transfer.recipient,
                 # The account of an agent's credits has its id.
-                account_id=wallet.agent_id, units=order.amount.units, created_at=clock.now(),
+                account_id=wallet.agent_id, units=transfer.amount.units, created_at=clock.now(),
             )
         )  # fmt: skip
         # It pays the treasury as a payment for a call does, and must not be accepted as one.
-        key = consumed.transaction_claim_key(order.chain, movement.tx_hash or "")
+        key = consumed.transaction_claim_key(transfer.chain, movement.tx_hash or "")
         consumed.claim(session, [key], movement.id)
 
-    return transfers.send(wallet, order, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
+    return transfers.send(wallet, transfer, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
 
 
-def quote(wallet: WalletView, *, chain: str, amount: str) -> MovementQuote:
-    """Check the limits and the balance like `create_topup`, without signing. Raises: what a transfer raises."""
-    return transfers.quote(wallet, _order(wallet, chain=chain, amount=amount))
+def quote(wallet: WalletView, order: TopUpOrder) -> MovementQuote:
+    """Check the limits and the balance like `send`, without signing. Raises: what a transfer raises."""
+    return transfers.quote(wallet, _transfer(wallet, order))
 
 
-def _order(wallet: WalletView, *, chain: str, amount: str) -> MovementOrder:
-    name, _ = parsing.parse_deposit(chain=chain, amount=amount, currency=USDC.symbol)
+def _transfer(wallet: WalletView, order: TopUpOrder) -> MovementOrder:
+    name, _ = parsing.parse_deposit(chain=order.chain, amount=order.amount, currency=USDC.symbol)
     recipient = treasury.recipient(name)
     if recipient == wallet.address_on(name):
         raise InvalidInput.field("wallet_id", "is the treasury")
-    order = parsing.parse_movement(
-        TransactionType.TRANSFER, chain=chain, to=recipient, amount=amount, currency=USDC.symbol
-    )
-    return replace(order, kind=TOPUP_KIND, needs_allowlist=False)
+    body = {"chain": order.chain, "to": recipient, "amount": order.amount, "currency": USDC.symbol}
+    transfer = parse_movement(TransactionType.TRANSFER, body)
+    return replace(transfer, kind=MovementKind.TOPUP, needs_allowlist=False)
 
 
 def grant_reference(transaction_id: str) -> str:

@@ -23,7 +23,6 @@ from app.identity import master_keys as identity_keys
 from app.observability import logs
 from app.platform import keys
 from app.platform.restore import reconciliation as restoration
-from app.platform.restore import write_offs
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
 
@@ -49,13 +48,12 @@ owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
 retired_keys = _OperatorGroup(
     "retired-keys", "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 )
-bridges = _OperatorGroup("bridges", "Bridges that were never paid out.")
 audit = _OperatorGroup("audit", "The audit log of administrative acts.")
 
 
 def register(app: Flask) -> None:
     """Add the commands to an application."""
-    for group in (master_keys, owner_keys, retired_keys, bridges, audit):
+    for group in (master_keys, owner_keys, retired_keys, audit):
         app.cli.add_command(group)
     app.cli.add_command(restored)
 
@@ -140,19 +138,6 @@ def purge_retired_keys(limit: int) -> None:
     """Delete due keys of wallets that are proven empty, as the sweep does."""
     purged = keys.purge_retired_keys(actors.shell_actor(), limit=limit)
     click.echo(f"{len(purged)} keys were deleted.")
-
-
-@bridges.command("write-off")
-@click.argument("transaction_id")
-@click.option(
-    "--accept-partial-refund",
-    is_flag=True,
-    help="Write it off even if only a part was refunded (refund_short).",
-)
-def write_off_bridge(transaction_id: str, *, accept_partial_refund: bool) -> None:
-    """Close a bridge that was never paid out to the wallet. Its amount is lost."""
-    write_offs.write_off(actors.shell_actor(), transaction_id, accept_partial_refund=accept_partial_refund)
-    click.echo(f"{transaction_id} has failed: written off.")
 
 
 @audit.command("verify")

@@ -166,8 +166,9 @@ class OwnTransaction:
     """One of our own transactions from a watched address: it explains a balance change that is no deposit.
 
     `native_out_units` is what it took from the native balance, fee included (negative for a gain); None while its
-    outcome is unknown. One that a third party submitted for us, as bridges do, has no sequence and is identified by
-    its `block_number`; `consumes_nonce` if it used a nonce nevertheless.
+    outcome is unknown. One that a third party submitted for us has no sequence and is identified by
+    its
+    `block_number`; `consumes_nonce` if it used a nonce nevertheless.
     """
 
     tx_hash: str
@@ -181,7 +182,7 @@ class OwnTransaction:
 class WatchedAddress:
     """An address that is scanned for deposits, with the adapter's scan state.
 
-    `expected_tokens` are tokens that one of its own bridges is about to deliver: what arrives of them may be no
+    `expected_tokens` are tokens that one of its own movements is about to deliver: what arrives of them may be no
     deposit.
     """
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flask import Response, g, jsonify, request
 
 from app.approvals import asking
-from app.approvals.execution import ApprovedRequest
-from app.approvals.lifecycle import ApprovalKind
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.errors import (
     DailyLimitExceeded,
@@ -32,8 +29,8 @@ from app.idempotency.decorator import idempotent
 from app.identity import guards
 from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import guard, terms
-from app.ports.shopper import ShippingAddress
-from app.shopping import advice, orders, schemas, service, x402_purchases
+from app.shopping import advice, schemas, service, x402_purchases
+from app.shopping.kind import PURCHASE
 from app.shopping.orders import PurchaseOrder
 from app.shopping.service import PurchaseView
 from app.state import app_state
@@ -43,7 +40,6 @@ from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import decoded_body
 
 _POLL_SECONDS = 3
-_BODY = schemas.BuyBody()
 
 
 def _is_purchase() -> bool:
@@ -147,13 +143,6 @@ def _rebuild(subject_id: str) -> Response:
     return response
 
 
-def execute_approved(approved: ApprovedRequest, claim: idempotency.Claim) -> None:
-    """Queue an approved purchase, paid for with the agent's credits."""
-    caller = Principal(KeyKind.AGENT, approved.agent_id, approved.agent_id, approved.agent_id)
-    order = replace(_order(_BODY.load(approved.body)), approved=approved.approved)
-    service.buy(caller, order, allow_duplicate=False, claim=claim)
-
-
 def _owner() -> str:
     return guards.current_principal().account_id
 
@@ -166,7 +155,7 @@ def _owner() -> str:
     note="Repeating a request with the same key returns the first response and buys nothing again.",
     applies=lambda: guards.find_principal() is not None,
 )
-@shopping.arguments(schemas.BuyBody)
+@shopping.arguments(PURCHASE.body)
 @shopping.response(
     202,
     schemas.PurchaseShape,
@@ -192,16 +181,15 @@ def _owner() -> str:
 def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     """Buy a product with a browser. The total is held against the first wallet's limits before the order."""
     accepted = asking.or_ask(
-        ApprovalKind.PURCHASE,
+        PURCHASE,
         lambda: x402_purchases.buy(
             guards.find_principal(),
-            _order(body),
+            PURCHASE.parse(body),
             guard.payable(current_request()),
             decoded_body(current_request()),
             allow_duplicate=idempotency.HEADER in request.headers,
             claim=claim,
         ),
-        schema=_BODY,
         body=body,
         claim=claim,
     )
@@ -255,26 +243,7 @@ def get_purchase_evidence(evidence_id: str, purchase: PurchaseView) -> Response:
 
 def _read_order() -> PurchaseOrder:
     """Parse the order of the current request as its view does. Raises: InvalidInput, DomainNotAllowed."""
-    return _order(shopping.ARGUMENTS_PARSER.parse(schemas.BuyBody(), request, location="json"))
-
-
-def _order(body: dict[str, Any]) -> PurchaseOrder:
-    url, host = orders.parse_url(body["url"])
-    credentials = body["credentials"] or {"username": None, "password": None}
-    return PurchaseOrder(
-        url=url,
-        host=host,
-        address=ShippingAddress(**body["shippingAddress"]),
-        username=credentials["username"],
-        password=credentials["password"],
-        quantity=body["quantity"],
-        options=body["options"],
-        max_total_nanos=body["max_total_usd"],
-        dry_run=body["dry_run"],
-        coupon_code=body["coupon_code"],
-        delivery_method=body["delivery_method"],
-        session_id=body["session_id"],
-    )
+    return PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
 
 
 def _authorize_payer(request: ClientRequest) -> None:

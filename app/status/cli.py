@@ -53,7 +53,7 @@ def doctor(*, is_live: bool, only: tuple[str, ...], budget_nanos: int, timeout: 
     """Check settings, database, Redis, workers, chains, contracts, prices and proxies, and print fixes.
 
     With --live, each configured system gets one cheap request per capability instead, and the code that uses its
-    answers reads them: RPC endpoints one by one, prices, quotes and simulated transactions of swaps and bridges, the
+    answers reads them: RPC endpoints one by one, prices, quotes and simulated transactions, the
     trading exchange, and the providers of the gateway. Nothing is signed or sent. Reads count against the quotas of
     plans; chats of one token and searches are billed, and are asked with --spend-up-to only. The results: works,
     differs (an answer that the service cannot use), fails (no answer, or a refusal), not configured, not run.

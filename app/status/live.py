@@ -67,8 +67,8 @@ def all_probes() -> list[Probe]:
         found.append(Probe("jupiter" if chain is ChainName.SOLANA else "uniswap", f"swap on {chain}", swap))
     for route, providers in ports.bridges.items():
         for provider in providers:
-            bridge = partial(_simulate_bridge, provider, route)
-            found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", bridge))
+            simulate = partial(_simulate_crossing, provider, route)
+            found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", simulate))
     found += [
         Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic)) for topic in PerpdexTopic
     ]
@@ -139,8 +139,8 @@ def _simulate_swap(chain: ChainName, exchange: SwapExchange) -> str:
     return f"{request.input_amount} {token.symbol} for {output} USDC, {offer.route}"
 
 
-def _simulate_bridge(provider: BridgeProvider, route: BridgeRoute) -> str:
-    """Quote a bridge, and build and simulate its transactions as far as an address without funds permits."""
+def _simulate_crossing(provider: BridgeProvider, route: BridgeRoute) -> str:
+    """Quote it, and build and simulate its transactions as far as an address without funds permits."""
     source, destination, token = route
     request = BridgeRequest(
         source, destination, ADDRESSES[source.family], ADDRESSES[destination.family], _AMOUNTS[token]

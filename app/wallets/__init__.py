@@ -1,6 +1,4 @@
 """Wallets: custody, balances, movements, funding and history.
 
-The only writer of wallets, wallet_keys, key_store, retired_keys, transactions, transaction_events, signed_attempts,
-nonces, bridges, funding_deposits, funding_allocations, deposit_cursors and deposit_marks.
-Nothing is broadcast before it is committed.
+The only writer of the tables of `core.models`. Nothing is broadcast before it is committed.
 """

@@ -14,10 +14,11 @@ from flask import Flask
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.payments import treasury
 from app.ports.errors import Rejected
 from app.wallets.core import wallets
-from app.wallets.core.lifecycle import MovementKind, TransactionType
+from app.wallets.core.lifecycle import TransactionType
 from app.wallets.gas import purchases
 from app.wallets.transactions.pipeline import Movement
 from sandbox.evm import EvmNode

@@ -38,7 +38,7 @@ from tests.support.processes import (
     work,
 )
 from tests.support.solana import FINALIZED, fund_solana, solana_chain
-from workers import bridges, confirmations
+from workers import confirmations, movements
 
 pytestmark = pytest.mark.chain
 
@@ -156,7 +156,7 @@ class Scene:
         assert counted_usd(self.app) == row["cost_usd"]
 
 
-STEP: Scenario = partial(work, job=bridges.step, arguments=())
+STEP: Scenario = partial(work, job=movements.advance, arguments=())
 
 
 @pytest.fixture(scope="session")

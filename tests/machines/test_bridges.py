@@ -21,6 +21,7 @@ from app.audit_log import actors, verification
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import (
     BridgeFailed,
@@ -33,7 +34,6 @@ from app.errors import (
     WeeklyLimitExceeded,
 )
 from app.idempotency.service import NO_CLAIM
-from app.platform.restore import write_offs
 from app.ports.bridges import BridgeLegKind
 from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
@@ -42,8 +42,8 @@ from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import service as bridges
-from app.wallets.core import parsing as orders
-from app.wallets.core.lifecycle import AttemptPurpose, MovementKind, MovementStatus, StatusReason
+from app.wallets.bridges import write_off as write_offs
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
 from app.wallets.core.models import Bridge, SignedAttempt, Transaction
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation
@@ -192,10 +192,7 @@ class Bridges(Machine):
             way.closed = True
             self.ground.second.closed = mishap == "closed"
             way = self.ground.second if name == "orders" else way
-        order = orders.parse_bridge(
-            source_chain=way.source.name, destination_chain=way.destination.name, token=token.symbol,
-            amount=str(TokenAmount(dollars * UNITS[token], token)),
-        )  # fmt: skip
+        order = bridges.BridgeOrder(way.source.name, way.destination.name, TokenAmount(dollars * UNITS[token], token))
         too_expensive = fee * 10_000 > dollars * _CAP_BPS + _CAP_DOLLARS * 10_000
         first_refusal = self.limit_broken(0)
         broken = self.limit_broken(fee * USD)

@@ -138,7 +138,7 @@ class Payments(Machine):
     @rule(dollars=st.integers(1, 9))
     def top_up(self, dollars: int) -> None:
         self.let_pass(hours=24)
-        view = topups.create_topup(self.wallet, chain="base", amount=str(dollars), wait_seconds=NO_WAIT, claim=NO_CLAIM)
+        view = topups.send(self.wallet, topups.TopUpOrder("base", str(dollars)), wait_seconds=NO_WAIT, claim=NO_CLAIM)
         self.topups[view.id] = dollars
         self.claimed[self.key(view.tx_hash or "")] = None
 

@@ -15,9 +15,9 @@ from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.errors import PriceUnavailable, ServiceError, SwapFailed, WalletFrozen
 from app.idempotency.service import NO_CLAIM
-from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.swaps import service as swaps
+from app.wallets.swaps.service import SwapOrder
 from tests.support.machines import Ground, Walk, ground_for
 from tests.support.moving import FRIEND, NO_WAIT, USD, Moved, Movements
 from tests.support.simulated_chain import SimulatedChain
@@ -52,10 +52,7 @@ class Swaps(Movements):
     def swap(self, given: Token, dollars: int, slippage: int, bps: int, mishap: str) -> None:
         wanted = ETH if given == USDC else USDC
         amount = TokenAmount(int(dollars / _DOLLARS_PER_UNIT[given]), given)
-        order = parsing.parse_swap(
-            chain="base", amount=str(amount), input_token=given.symbol, output_token=wanted.symbol,
-            slippage_bps=slippage,
-        )  # fmt: skip
+        order = SwapOrder(ChainName.BASE, amount, wanted, slippage)
         self.exchange.bps = bps
         quoted = Fraction(dollars * (_WHOLE + bps), _WHOLE)
         least = max(quoted * (_WHOLE - slippage) / _WHOLE, dollars * (1 - _MOST_DEVIATION))
@@ -77,7 +74,7 @@ class Swaps(Movements):
         finally:
             self.exchange.dry, self.prices.known = False, True
 
-    def swapped(self, order: parsing.SwapOrder, expected: type[ServiceError] | str | None, loss: Fraction) -> None:
+    def swapped(self, order: SwapOrder, expected: type[ServiceError] | str | None, loss: Fraction) -> None:
         if expected is not None:
             failure = SwapFailed if isinstance(expected, str) else expected
             with pytest.raises(failure):

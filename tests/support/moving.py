@@ -36,9 +36,9 @@ from app.spending import audit as spending_audit
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
-from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.kinds.transfer import parse_movement
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation
 from app.wallets.transfers import service as transfers
@@ -138,7 +138,8 @@ class Movements(Machine):
         mishap=st.sampled_from(("none", "none", "none", "loses_answers", "swallows", "away")),
     )
     def send(self, dollars: int, to: str, type_: TransactionType, mishap: str) -> None:
-        order = parsing.parse_movement(type_, chain="base", to=to, amount=str(dollars), currency="USDC")
+        body = {"chain": "base", "to": to, "amount": str(dollars), "currency": "USDC"}
+        order = parse_movement(type_, body)
         to = order.recipient
         expected = self.refusal(dollars * USD, to)
         if expected is not None:

@@ -11,8 +11,10 @@ from app.approvals.schemas import APPROVAL_NOTE
 from app.buying.schemas import FetchBody
 from app.core.strict_json import parse_json
 from app.shopping.schemas import BuyBody
-from app.wallets.api.movement_schemas import BridgeBody, MovementBody, SwapBody
 from app.wallets.api.schemas import FundBody, NewWalletBody
+from app.wallets.kinds.bridge import BridgeBody
+from app.wallets.kinds.swap import SwapBody
+from app.wallets.kinds.transfer import MovementBody
 from app.web.canonical import canonical_body, canonical_json
 from app.web.schemas import Schema
 

@@ -12,13 +12,14 @@ from sqlalchemy import delete, update
 
 from app.core import clock
 from app.core.identifiers import new_id
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import snapshot, unit_of_work
 from app.extensions import db
 from app.spending import holds as spending_holds
 from app.spending.models import SpendingAccount, SpendingHold
 from app.spending.policy import SpendingRequest
 from app.wallets.core import lifecycle
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction, TransactionEvent
 from app.wallets.maintenance import audit
 from tests.support.agents import Agent, register
@@ -120,7 +121,7 @@ def test_a_movement_with_a_hold_of_the_wrong_state_is_found(
 def test_movements_without_a_hold_by_design_are_not_reported(agent: Agent) -> None:
     record(agent, MovementStatus.FAILED, error="insufficient_funds")
     for status in MovementStatus:
-        record(agent, status, kind=MovementKind.BRIDGE_LEG.value, bridge_id=new_id(), **{**SIGNED, "nonce": None})
+        record(agent, status, kind=MovementKind.LEG.value, bridge_id=new_id(), **{**SIGNED, "nonce": None})
     record(agent, MovementStatus.CONFIRMED, type_=TransactionType.TRADING_QUERY)
     # Retention may have deleted these.
     record(agent, MovementStatus.CONFIRMED, made=NOW - timedelta(days=61), **SIGNED)

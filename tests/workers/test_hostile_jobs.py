@@ -26,7 +26,7 @@ from workers.listed_jobs import validate_record
 
 pytestmark = pytest.mark.redis
 
-LISTED = JobName.STEP_BRIDGES.value
+LISTED = JobName.ADVANCE_MOVEMENTS.value
 QUEUE = "rq:queue:chains"
 PAST = 1
 
@@ -108,12 +108,12 @@ class Worker:
 
     def performs_our_jobs(self) -> bool:
         """Enqueue a job of ours behind everything else, and wait until it was performed."""
-        assert self.queue.enqueue(JobName.STEP_BRIDGES)
+        assert self.queue.enqueue(JobName.ADVANCE_MOVEMENTS)
         wait_until(self._is_done, 40, what="the worker has performed our job")
         return self.program.running
 
     def _is_done(self) -> bool:
-        return not self.redis.exists(QUEUE) and not list(self.redis.scan_iter("rq:job:step_bridges-*"))
+        return not self.redis.exists(QUEUE) and not list(self.redis.scan_iter("rq:job:advance_movements-*"))
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_entries_in_the_registries_of_rq_neither_run_nor_end_the_worker(worker: 
 def test_a_worker_recovers_after_keys_of_rq_held_other_types(worker: Worker) -> None:
     worker.redis.delete("rq:wip:chains")
     worker.redis.set("rq:wip:chains", "no sorted set")
-    worker.queue.enqueue(JobName.STEP_BRIDGES)
+    worker.queue.enqueue(JobName.ADVANCE_MOVEMENTS)
     wait_until(lambda: not worker.redis.exists(QUEUE), what="the job was taken")
     worker.redis.flushdb()
     assert worker.performs_our_jobs()

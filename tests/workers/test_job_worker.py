@@ -26,7 +26,7 @@ class Worker(JobWorker):
 
 class QuickJob(Job):
     def __init__(self): self.timeout = 1
-    func_name = "workers.bridges.step"
+    func_name = "workers.movements.advance"
 
 worker = Worker([], connection=Redis(port=1), prepare_for_work=False)
 worker._install_signal_handlers()
@@ -92,7 +92,7 @@ class Worker(JobWorker):
 
 redis = Redis(port=int(sys.argv[1]))
 queue = AllowlistedQueue("chains", connection=redis, serializer=JSONSerializer)
-queue.enqueue_call("workers.bridges.step", ttl=50)
+queue.enqueue_call("workers.movements.advance", ttl=50)
 is_stopped = Worker([queue], connection=redis, serializer=JSONSerializer).serve()
 print("stopped" if is_stopped else "another worker follows")
 """

@@ -24,9 +24,9 @@ from app.idempotency.service import NO_CLAIM
 from app.wallets.core import custody, wallets
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.models import Transaction
-from app.wallets.core.parsing import MovementOrder
 from app.wallets.transactions import confirmation, pipeline
 from app.wallets.transfers import service as transfers
+from app.wallets.transfers.service import MovementOrder
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import CONFIRMATIONS, RECIPIENT, fund

@@ -268,7 +268,7 @@ _JOBS = {
     "funding_deposits": (JobName.FIND_DEPOSITS, ("base",)),
     "payments": (JobName.CONFIRM, ("base",)),
     "topups": (JobName.CONFIRM, ("base",)),
-    "bridges": (JobName.STEP_BRIDGES, ()),
+    "bridges": (JobName.ADVANCE_MOVEMENTS, ()),
 }
 
 
@@ -324,7 +324,7 @@ def test_every_kind_of_job_is_due_while_the_database_does_not_answer(chain_stage
         session.execute(text("ALTER TABLE bridges RENAME TO away"))
     jobs = {job for job, _ in scheduled(chain_stage)}
     assert jobs == {
-        JobName.CONFIRM, JobName.FIND_DEPOSITS, JobName.STEP_BRIDGES, JobName.DELIVER, JobName.AUDIT,
+        JobName.CONFIRM, JobName.FIND_DEPOSITS, JobName.ADVANCE_MOVEMENTS, JobName.DELIVER, JobName.AUDIT,
         JobName.EXECUTE_APPROVALS,
     }  # fmt: skip
     with unit_of_work() as session:

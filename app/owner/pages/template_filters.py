@@ -7,20 +7,18 @@ from datetime import UTC, datetime, timedelta
 from markupsafe import Markup, escape
 
 from app.core import clock, money
+from app.core.movement_kinds import MovementKind
+from app.movements import KINDS
 from app.wallets.views.history import TransactionView
 
 _CENT_NANOS = money.NANOS_PER_USD // 100
 _MAX_UNABBREVIATED = 18
 _TYPES = {
-    "transfer": "Transfer",
-    "withdrawal": "Withdrawal",
     "funding": "Deposit",
-    "swap": "Swap",
     "trading_query": "Exchange query",
     "trading_order": "Exchange order",
     "payment": "Web service",
 }
-_KINDS = {"bridge": "Bridge", "topup": "Credit top-up"}
 _STATUSES = {"pending": "Pending", "confirmed": "Confirmed", "failed": "Failed"}
 _CHAINS = {"ethereum": "Ethereum", "base": "Base", "solana": "Solana", "perpdex": "Trading exchange"}
 _REASONS = {
@@ -34,10 +32,6 @@ _REASONS = {
     "price_moved": "The price moved too far.",
     "price_deviation": "The offered price was too far from the market price.",
 }
-_APPROVALS = {
-    "transfer": "Transfer", "withdrawal": "Withdrawal", "swap": "Swap", "bridge": "Bridge", "topup": "Top-up",
-    "x402": "Payment to a web service", "purchase": "Purchase",
-}  # fmt: skip
 _APPROVAL_REASONS = {
     "approval_threshold_usd": "It counts more than your threshold for approvals.",
     "approve_new_recipients": "This wallet has not paid this recipient with your approval before.",
@@ -110,7 +104,8 @@ def chain_name(name: str) -> str:
 
 def transaction_title(transaction: TransactionView) -> str:
     """Return the display title of a transaction."""
-    return _KINDS.get(transaction.kind or "") or _TYPES.get(transaction.type, transaction.type)
+    kind = transaction.kind if transaction.kind in KINDS else transaction.type
+    return _TYPES.get(transaction.type) or kind_title(str(kind))
 
 
 def status_name(status: str) -> str:
@@ -123,9 +118,9 @@ def failure_reason(code: str) -> str:
     return _REASONS.get(code, code.replace("_", " ").capitalize() + ".")
 
 
-def approval_title(kind: str) -> str:
-    """Return the display name of what an approval is for."""
-    return _APPROVALS[kind]
+def kind_title(kind: str) -> str:
+    """Return the display name of a kind of movement."""
+    return KINDS[MovementKind(kind)].title
 
 
 def approval_reason_text(reason: str) -> str:
@@ -139,7 +134,7 @@ def fact_name(name: str) -> str:
 
 
 FILTERS = (
-    approval_title,
+    kind_title,
     approval_reason_text,
     fact_name,
     usd,

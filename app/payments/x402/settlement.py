@@ -14,6 +14,7 @@ import structlog
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import logs
 from app.payments import consumed, open_payments, settlement_capacity, settlement_risks, treasury
@@ -33,7 +34,7 @@ from app.wallets.views.history import TransactionView
 from server.pool import ResourceUse
 
 _log = structlog.get_logger(__name__)
-SETTLEMENT_KIND = "settlement"
+_KIND = MovementKind.SETTLEMENT
 ACCOUNT_OPENING_KIND = "opening"
 _RESOLVE_BATCH = 200
 # No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
@@ -82,7 +83,7 @@ def settle(
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
-            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=SETTLEMENT_KIND)
+            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=_KIND)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
             consumed.claim(session, [consumed.transaction_claim_key(chain.name, signed.tx_hash)], payment.id)
@@ -194,7 +195,7 @@ def detect_reversed_payments(chain: ChainName) -> int:
     """
     since = clock.now() - _REVERSAL_WINDOW
     with read_only_unit() as session:
-        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=SETTLEMENT_KIND, since=since)
+        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=_KIND, since=since)
         reversed_payments = consumed.find_by_transactions(session, failed, since=since) if failed else []
     return sum(_check_reversed(payment) for payment in reversed_payments)
 

@@ -238,14 +238,14 @@ class TransactionShape(Schema):
     explorer_url = fields.String(required=True, allow_none=True)
     created_at = Instant(required=True)
     confirmed_at = Instant(required=True, allow_none=True)
-    destination_chain = fields.String(attribute="bridge.destination_chain", metadata={"description": "Bridges only."})
+    destination_chain = fields.String(attribute="details.destination_chain", metadata={"description": "Bridges only."})
     received_amount = fields.String(
-        allow_none=True, attribute="bridge.received_amount", metadata={"description": "Bridges only."}
+        allow_none=True, attribute="details.received_amount", metadata={"description": "Bridges only."}
     )
     refunded_amount = fields.String(
-        allow_none=True, attribute="bridge.refunded_amount", metadata={"description": "Bridges only."}
+        allow_none=True, attribute="details.refunded_amount", metadata={"description": "Bridges only."}
     )
-    legs = fields.List(fields.Nested(LegShape), attribute="bridge.legs", metadata={"description": "Bridges only."})
+    legs = fields.List(fields.Nested(LegShape), attribute="details.legs", metadata={"description": "Bridges only."})
 
     @ma.post_dump
     def _omit_output_unless_swap(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:

@@ -32,12 +32,12 @@ from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
 from app.wallets.bridges import fees as bridge_fees
 from app.wallets.bridges import state as bridge_states
+from app.wallets.bridges import views as bridge_views
 from app.wallets.bridges.state import BridgeStage, BridgeState
 from app.wallets.core import custody, lifecycle, network_fees, pacing
 from app.wallets.core.lifecycle import MovementStatus, StatusReason
 from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
-from app.wallets.views import bridge as bridge_views
 
 _log = structlog.get_logger(__name__)
 

@@ -9,6 +9,7 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
+from app.db.unit_of_work import read_only_unit
 from app.ports.chain import OwnTransaction
 from app.wallets.bridges.state import BridgeStage
 from app.wallets.core.models import Bridge, Transaction
@@ -58,3 +59,22 @@ def recorded_arrivals(
         # Our own mint is also listed as a movement, with its fee.
         arrivals[wallet_id].append(OwnTransaction(found_hash, None, out, number, uses_nonce))
     return arrivals
+
+
+def count_newest(chain: ChainName, wallet_id: str, address: str) -> int:
+    """Return how many arrivals of bridges used nonces of an address after its newest own transaction."""
+    newest_block = select(func.coalesce(func.max(Transaction.block_number), -1)).where(
+        Transaction.chain == chain.value, Transaction.from_address == address, Transaction.nonce.is_not(None)
+    )
+    found = (
+        select(func.count())
+        .select_from(Bridge)
+        .where(
+            Bridge.wallet_id == wallet_id,
+            Bridge.destination_chain == chain.value,
+            Bridge.arrival_takes_slot.is_(True),
+            Bridge.arrival_block > newest_block.scalar_subquery(),
+        )
+    )
+    with read_only_unit() as session:
+        return session.scalar(found) or 0

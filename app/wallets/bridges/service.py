@@ -17,6 +17,7 @@ from app.core import clock
 from app.core.chains import ChainName, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
@@ -30,8 +31,8 @@ from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BRIDGES, BridgeStage, SentLeg
 from app.wallets.core import custody, lifecycle, network_fees, pacing
 from app.wallets.core import models as tables
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
-from app.wallets.core.parsing import BridgeOrder
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.gas import purchases
 from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
@@ -45,6 +46,17 @@ _log = structlog.get_logger(__name__)
 _TRY_NEXT_ADAPTER_REASONS = frozenset(
     {"quote_unavailable", "quote_rate_limited", "unsafe_instructions", "bridge_fee_too_high"}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeOrder:
+    """A requested bridge: exactly this amount, to the wallet's address on another chain."""
+
+    source: ChainName
+    destination: ChainName
+    amount: TokenAmount
+    gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +295,6 @@ def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None
 def _leg_movement(wallet: WalletView, step: BridgeStep) -> Movement:
     intent = step.draft.intent
     return Movement(
-        wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE_LEG, chain=step.chain,
+        wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.LEG, chain=step.chain,
         recipient=intent.recipient, payee=None, amount=intent.amount, value_nanos=0,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.core.state_machine import Transitions
 from app.db.state_machine import StateMachine
 from app.db.unit_of_work import read_only_unit
@@ -31,11 +32,11 @@ from app.ports.bridges import (
 from app.ports.bridges import BridgeProvider as BridgePort
 from app.ports.chain import BlockRef, SignedTransaction
 from app.ports.vault import Signer
+from app.wallets.bridges import views as bridge_views
 from app.wallets.core import lifecycle
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
-from app.wallets.views import bridge as bridge_views
 
 
 class BridgeStage(StrEnum):
@@ -199,7 +200,7 @@ def record_leg(
     intent = step.draft.intent
     transaction = Transaction(
         id=new_id(), wallet_id=wallet_id, bridge_id=bridge_id, leg=step.leg.value,
-        type=TransactionType.TRANSFER.value, kind=MovementKind.BRIDGE_LEG.value, chain=step.chain.value,
+        type=TransactionType.TRANSFER.value, kind=MovementKind.LEG.value, chain=step.chain.value,
         from_address=intent.sender, to_address=intent.recipient,
         amount_units=intent.amount.units, currency=intent.amount.token.symbol, cost_nanos=0,
         created_at=clock.now(), checks=0,

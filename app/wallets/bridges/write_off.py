@@ -5,6 +5,11 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
+from app.core import identifiers
+from app.db.unit_of_work import unit_of_work
 from app.errors import NotFound, TransactionInProgress
 from app.ports.bridges import BridgeArrival, BridgePhase
 from app.ports.errors import PortError
@@ -18,7 +23,22 @@ from app.wallets.core.lifecycle import StatusReason
 from app.wallets.core.models import Bridge
 
 
-def assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> BridgeArrival | None:
+def write_off(actor: Actor, transaction_id: str, *, accept_partial_refund: bool) -> None:
+    """Close a bridge that will never pay out; it fails, and its amount is lost and stays counted.
+
+    `accept_partial_refund` includes a bridge that was partly refunded: the rest is lost.
+
+    Raises: NotFound, TransactionInProgress.
+    """
+    bridge_id = identifiers.require_id(transaction_id, NotFound("No bridge has this id."))
+    refunded = _assert_unrecoverable(bridge_id, accept_partial_refund=accept_partial_refund)
+    with unit_of_work() as session:
+        _write_off(session, bridge_id, partial_refund=refunded)
+        after = None if refunded is None else {"came_back_units": str(refunded.units)}
+        trail.record(session, actor, AuditEvent(AuditAction.BRIDGE_WRITTEN_OFF, bridge_id, after=after))
+
+
+def _assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> BridgeArrival | None:
     """Check that a bridge can never arrive or be refunded. Reads the network.
 
     With `accept_partial_refund`, a final payment that is too small to be a refund is accepted and returned.
@@ -46,11 +66,8 @@ def assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> Brid
     )
 
 
-def write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArrival | None) -> None:
-    """Write off a bridge after `assert_unrecoverable`; its value stays counted.
-
-    Raises: NotFound, TransactionInProgress if it has ended otherwise.
-    """
+def _write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArrival | None) -> None:
+    """Write off a bridge. Raises: NotFound, TransactionInProgress if it has ended otherwise."""
     wallet_id = session.scalar(select(Bridge.wallet_id).where(Bridge.id == bridge_id))
     if wallet_id is None:
         raise NotFound("There is no such bridge.")

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.db.statements import table_of
 from app.events.outbox import OutboxOf
 from app.events.types import EventType
@@ -17,22 +18,22 @@ from app.wallets.core.models import Transaction, Wallet
 
 COLUMNS = (
     Transaction.id, Transaction.wallet_id, Transaction.type, Transaction.kind, Transaction.chain,
-    Transaction.to_address, Transaction.amount_units, Transaction.currency, Transaction.tx_hash, Transaction.bridge_id,
+    Transaction.to_address, Transaction.amount_units, Transaction.currency, Transaction.tx_hash,
     Transaction.output_currency, Transaction.output_units, Transaction.created_at, Transaction.confirmed_at,
 )  # fmt: skip
 """What an event is made of."""
 _GROUPS = {"funding": "funding", "payment": "payment"}
 """The groups of events by the type of transaction; all others are `transaction`."""
 _UNANNOUNCED_TYPES = {"trading_query"}
-_UNANNOUNCED_KINDS = {"settlement"}
-"""What is no movement of an agent: queries, and submissions by the service's own key."""
+_UNANNOUNCED_KINDS = {MovementKind.SETTLEMENT, MovementKind.LEG}
+"""What is no movement of an agent: queries, submissions by the service's own key, and single legs of a movement."""
 _WALLETS = table_of(Wallet)
 _OUTBOX = OutboxOf(select(_WALLETS.c.agent_id).where(_WALLETS.c.id == bindparam("of_wallet")).scalar_subquery())
 
 
 def announce(session: Session, row: Any, status: str, reason: str | None) -> None:
-    """Record the event of a status. The legs of a bridge have none: the bridge has."""
-    if row.bridge_id is not None or row.type in _UNANNOUNCED_TYPES or row.kind in _UNANNOUNCED_KINDS:
+    """Record the event of a status, unless none is meant for agents."""
+    if row.type in _UNANNOUNCED_TYPES or row.kind in _UNANNOUNCED_KINDS:
         return
     _OUTBOX.record(
         session,

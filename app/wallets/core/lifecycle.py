@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 import structlog
 from sqlalchemy import BigInteger, bindparam, case, select, update
@@ -44,20 +45,6 @@ class TransactionType(StrEnum):
     TRADING_QUERY = "trading_query"
     TRADING_ORDER = "trading_order"
     PAYMENT = "payment"
-
-
-class MovementKind(StrEnum):
-    """The kinds of a transaction in addition to its type."""
-
-    BRIDGE = "bridge"
-    BRIDGE_LEG = "bridge_leg"
-    """One transaction of a bridge; agents see it only among the bridge's legs."""
-    X402 = "x402"
-    """A payment to a web service by the x402 protocol."""
-    GAS = "gas"
-    """What a wallet pays the service in USDC for the network."""
-    GAS_SALE = "gas_sale"
-    """The native token that the service sends for such a payment."""
 
 
 PERPDEX_CHAIN = "perpdex"
@@ -180,7 +167,7 @@ def record(session: Session, transaction: Transaction, *, status: MovementStatus
     """Add a new transaction with its first event."""
     transaction.request_id = logs.originating_request_id()
     TRANSACTIONS.add(session, transaction, status, reason=transaction.error)
-    if transaction.bridge_id is None:
+    if transaction.leg is None:
         _COUNT_IN_WALLET.execute(session, {"of_wallet": transaction.wallet_id})
 
 
@@ -262,11 +249,13 @@ def set_error(session: Session, transaction_id: str, error: str | None) -> None:
     )
 
 
-def schedule_bridge_check(session: Session, bridge_id: str) -> None:
-    """Schedule a bridge with a changed leg for its next step."""
+def schedule_next_step(session: Session, transaction: Any) -> None:
+    """Schedule the movement that a changed transaction is a leg of, if it is one, for its next step."""
+    if transaction.leg is None:
+        return
     session.execute(
         update(Bridge)
-        .where(Bridge.id == bridge_id)
+        .where(Bridge.id == transaction.bridge_id)
         .values(next_step_at=clock.now(), steps=0)
         .execution_options(synchronize_session=False)
     )

@@ -150,7 +150,7 @@ class Transaction(Authenticated, Model):
     block_hash: Mapped[str | None] = mapped_column(String(100))
     opened_block: Mapped[int | None] = mapped_column(BigInteger)
 
-    # The bridge that this transaction is a leg of, and which leg. Agents see the bridge only.
+    # The movement that this transaction is a leg of, and which leg. Agents see the movement only.
     bridge_id: Mapped[str | None] = mapped_column(ID)
     leg: Mapped[str | None] = mapped_column(String(12))
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -322,3 +322,7 @@ class DepositScanState(Model):
     block_number: Mapped[int] = mapped_column(BigInteger)
     # Increases with every write, so that states are ordered even if block numbers decrease.
     revision: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge)
+"""The tables whose rows a wallet's deletion removes, besides those of its transactions."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.approvals.execution import ApprovedRequest
+from app.approvals.kinds import ApprovedRequest
 from app.authenticated import seal_of
 from app.core import clock, identifiers
 from app.core.chains import ChainName
@@ -34,10 +34,8 @@ from app.wallets.core import custody
 from app.wallets.core.custody import NewWalletKey
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import (
-    Bridge,
-    DepositScanState,
+    OWNED_BY_WALLET,
     FundingAllocation,
-    FundingDeposit,
     RetiredKey,
     SignedAttempt,
     Transaction,
@@ -278,8 +276,8 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
             Transaction.type != TransactionType.FUNDING.value,
             Transaction.status == MovementStatus.PENDING.value,
         )
-        # Prefer a bridge to its legs, which have no id in the API.
-        .order_by(Transaction.bridge_id.is_not(None))
+        # Prefer a movement to its legs, which have no id in the API.
+        .order_by(Transaction.leg.is_not(None))
         .limit(1)
     )
     if in_flight is not None:
@@ -296,7 +294,7 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
     transaction_ids = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
     for table in (TransactionEvent, SignedAttempt, FundingAllocation):
         session.execute(delete(table).where(table.transaction_id.in_(transaction_ids)))
-    for owned_table in (DepositScanState, FundingDeposit, Transaction, Bridge):
+    for owned_table in OWNED_BY_WALLET:
         session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))
     spending_controls.close_account(session, wallet.id)
     session.execute(delete(Wallet).where(Wallet.id == wallet.id))

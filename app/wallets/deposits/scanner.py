@@ -23,7 +23,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
 from app.ports.errors import PortError
 from app.state import app_state
-from app.wallets.bridges import arrivals as bridge_arrivals
+from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle, pacing
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, TransactionType
 from app.wallets.core.models import (
@@ -118,8 +118,8 @@ def _load_scan_input(name: ChainName) -> _ScanInput:
         since = [row.block_number for row in wallets] + ([] if cursor_block is None else [cursor_block.number])
         wallet_ids = [row.id for row in wallets]
         own = _own_transactions(session, name, wallet_ids, since=min(since, default=0))
-        expected_arrivals = bridge_arrivals.expected_tokens(session, name, wallet_ids)
-        for wallet_id, arrived in bridge_arrivals.recorded_arrivals(session, name, wallet_ids).items():
+        expected_arrivals = arrivals.expected_tokens(session, name, wallet_ids)
+        for wallet_id, arrived in arrivals.recorded_arrivals(session, name, wallet_ids).items():
             own[wallet_id] += arrived
         addresses, wallets_by_address = [], {}
         for row in wallets:

@@ -1,4 +1,4 @@
-"""Purchases of a native token for USDC, by wallets that hold too little of it for a swap or a bridge.
+"""Purchases of a native token for USDC, by wallets that hold too little of it for what they do.
 
 The wallet authorizes a payment to the treasury, which the settlement wallet submits; and the settlement wallet sends
 the native token, on each chain on which the wallet lacks it. One unit counts, holds, signs and stores all of them.
@@ -20,6 +20,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import GasPending, ServiceError
 from app.ports.chain import SignedTransaction, TransferIntent
@@ -27,7 +28,7 @@ from app.ports.errors import PortError, Rejected, Unreachable
 from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees, wallets
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.parsing import GasSource
 from app.wallets.gas import submissions

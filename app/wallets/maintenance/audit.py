@@ -14,9 +14,10 @@ from sqlalchemy import Row, Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
+from app.core.movement_kinds import MovementKind
 from app.spending import holds as spending_holds
 from app.spending.holds import SpendingHoldState
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, StatusReason, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction
 
 # Retention keeps holds for two months at least.
@@ -27,8 +28,8 @@ _MOVEMENT_TYPES = (
     TransactionType.SWAP.value,
     TransactionType.PAYMENT.value,
 )
-# Legs are covered by their bridge's; what the service sells, it was paid for.
-_KINDS_WITHOUT_HOLD = (MovementKind.BRIDGE_LEG.value, MovementKind.GAS_SALE.value)
+# Legs are covered by their movement's; what the service sells, it was paid for.
+_KINDS_WITHOUT_HOLD = (MovementKind.LEG.value, MovementKind.GAS_SALE.value)
 _ROWS_PER_FETCH = 1000
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -25,9 +25,10 @@ from app.ports.chain import (
     TransactionStatus,
 )
 from app.spending import accounts as spending_accounts
+from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
-from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, Wallet
+from app.wallets.core.models import Nonce, SignedAttempt, Transaction, Wallet
 from app.wallets.transactions import open_transactions, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
 
@@ -231,24 +232,5 @@ def _nonce_gaps(chain: Chain, wallets: Sequence[Row[str, str, str]]) -> Iterator
     for wallet_id, agent_id, address in wallets:
         allocated_count = allocated.get(address, 0)
         unknown_count = used[address] - allocated_count
-        if unknown_count > 0 and unknown_count > _count_newest_arrivals(chain.name, wallet_id, address):
+        if unknown_count > 0 and unknown_count > arrivals.count_newest(chain.name, wallet_id, address):
             yield NonceGap(chain.name, wallet_id, agent_id, address, allocated_count, used[address])
-
-
-def _count_newest_arrivals(chain: ChainName, wallet_id: str, address: str) -> int:
-    """Return how many arrivals of bridges used nonces of an address after its newest own transaction."""
-    newest_block = select(func.coalesce(func.max(Transaction.block_number), -1)).where(
-        Transaction.chain == chain.value, Transaction.from_address == address, Transaction.nonce.is_not(None)
-    )
-    arrivals = (
-        select(func.count())
-        .select_from(Bridge)
-        .where(
-            Bridge.wallet_id == wallet_id,
-            Bridge.destination_chain == chain.value,
-            Bridge.arrival_takes_slot.is_(True),
-            Bridge.arrival_block > newest_block.scalar_subquery(),
-        )
-    )
-    with read_only_unit() as session:
-        return session.scalar(arrivals) or 0

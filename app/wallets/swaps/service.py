@@ -12,7 +12,7 @@ from decimal import Decimal
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import native
+from app.core.chains import ChainName, Token, native
 from app.core.money import TokenAmount, parse_amount
 from app.errors import PriceUnavailable, ServiceError
 from app.idempotency.service import Claim
@@ -22,13 +22,25 @@ from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapReq
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core.lifecycle import TransactionType
-from app.wallets.core.parsing import GasSource, SwapOrder
+from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.gas import purchases
 from app.wallets.swaps import slippage
 from app.wallets.transactions import failures, pipeline, unmined
 from app.wallets.transactions.pipeline import ExpectedOutput, Movement, MovementQuote
 from app.wallets.views import history
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOrder:
+    """A requested swap: exactly `input_amount` for as much of `output_token` as possible."""
+
+    chain: ChainName
+    input_amount: TokenAmount
+    output_token: Token
+    slippage_bps: int
+    gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.errors import BridgeFailed, PaymentFailed, ServiceError, SwapFailed, TransferFailed, WithdrawalFailed
-from app.wallets.core.lifecycle import MovementKind, TransactionType
+from app.errors import MOVEMENT_FAILURES, ServiceError, TransferFailed
+from app.wallets.core.lifecycle import TransactionType
 from app.wallets.views.history import TransactionView
 
-_FAILURES: Mapping[TransactionType, type[ServiceError]] = {
-    TransactionType.TRANSFER: TransferFailed,
-    TransactionType.WITHDRAWAL: WithdrawalFailed,
-    TransactionType.SWAP: SwapFailed,
-    TransactionType.PAYMENT: PaymentFailed,
-}
 _MESSAGES: Mapping[str, str] = {
     "insufficient_funds": "The wallet does not hold enough of this token.",
     "insufficient_gas": "The wallet does not hold enough of the chain's native token to pay the network fee.",
@@ -82,4 +76,4 @@ def failure(
 
 
 def _failure_class(type_: TransactionType, kind: str | None) -> type[ServiceError]:
-    return BridgeFailed if kind == MovementKind.BRIDGE else _FAILURES.get(type_, TransferFailed)
+    return MOVEMENT_FAILURES.get(kind or type_) or MOVEMENT_FAILURES.get(type_, TransferFailed)

@@ -18,6 +18,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, decimal_string
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
@@ -29,7 +30,7 @@ from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import confirmation, failures, outcome_polling, settlement, unmined

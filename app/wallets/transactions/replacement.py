@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName, native
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import unit_of_work
 from app.errors import InternalError, NotFound, ServiceError
 from app.ports.chain import Chain, SignedTransaction, TransactionDraft
@@ -20,7 +21,7 @@ from app.ports.errors import PortError, Rejected, Unreachable
 from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
-from app.wallets.core.lifecycle import AttemptPurpose, MovementKind, MovementStatus
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import settlement
 from app.wallets.transactions.open_transactions import OpenMovement

@@ -79,8 +79,8 @@ def settle(query: TransactionQuery, outcome: TransactionOutcome) -> bool:
         target, reason = _final_status(outcome, purpose, transaction)
         changes = _outcome_changes(transaction, outcome, target)
         moved = move(session, transaction_id, MovementStatus.PENDING, target, reason=reason, account=account, **changes)
-        if moved and transaction.bridge_id is not None:
-            lifecycle.schedule_bridge_check(session, transaction.bridge_id)
+        if moved:
+            lifecycle.schedule_next_step(session, transaction)
         return moved
 
 
@@ -125,8 +125,8 @@ def reopen_from(session: Session, transaction: Transaction, source: MovementStat
     undone = ("block_number", "block_hash", "confirmed_at", "fee_units", "native_out_units", "output_units")
     changes: dict[str, Any] = {**dict.fromkeys(undone), "next_check_at": clock.now(), "checks": 0}
     moved = move(session, transaction.id, source, MovementStatus.PENDING, reason=reason, **changes)
-    if moved and transaction.bridge_id is not None:
-        lifecycle.schedule_bridge_check(session, transaction.bridge_id)
+    if moved:
+        lifecycle.schedule_next_step(session, transaction)
     return moved
 
 

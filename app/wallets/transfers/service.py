@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 
-from app.core.chains import USDC
+from app.core.chains import USDC, ChainName
+from app.core.money import TokenAmount
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
 from app.state import app_state
 from app.wallets.core import network_fees, parsing
-from app.wallets.core.parsing import GasSource, MovementOrder
+from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.gas import submissions
 from app.wallets.transactions import pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.transfers import sponsored
 from app.wallets.views import history
+
+
+@dataclass(frozen=True, slots=True)
+class MovementOrder:
+    """A requested transfer or withdrawal: the recipient in canonical form, the amount in base units."""
+
+    type: TransactionType
+    chain: ChainName
+    recipient: str
+    amount: TokenAmount
+    kind: str | None = None
+    # False for payments to the service itself.
+    needs_allowlist: bool = True
+    session_id: str | None = None
+    gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
 
 
 def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:

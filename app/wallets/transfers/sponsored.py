@@ -16,6 +16,7 @@ from app.core import clock
 from app.core.chains import USDC
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
@@ -24,7 +25,7 @@ from app.ports.errors import PortError
 from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
-from app.wallets.core.lifecycle import MovementKind, MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.gas import submissions
 from app.wallets.gas.submissions import SubmissionPlan
 from app.wallets.transactions import authorizations, failures, pipeline

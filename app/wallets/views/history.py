@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -11,22 +11,21 @@ from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, 
 from sqlalchemy.orm import Session
 
 from app.core import identifiers
-from app.core.chains import TOKENS_BY_SYMBOL, USDC
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
 from app.db.statements import in_list, rows_after, table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
-from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementKind, MovementStatus
+from app.state import app_state
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
-from app.wallets.views import bridge as bridge_views
-from app.wallets.views.bridge import BridgeView
 
 _TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
 _TABLE, _ATTEMPTS = table_of(Transaction), table_of(SignedAttempt)
 _IS_TRANSACTION = _ATTEMPTS.c.purpose != AttemptPurpose.AUTHORIZATION.value
-_OF_WALLET = (_TABLE.c.wallet_id == bindparam("of_wallet")) & _TABLE.c.bridge_id.is_(None)
+_OF_WALLET = (_TABLE.c.wallet_id == bindparam("of_wallet")) & _TABLE.c.leg.is_(None)
 # The columns that agents and owners see as they are.
 _COPIED = (
     "id", "wallet_id", "type", "kind", "chain", "from_address", "to_address", "currency", "output_currency", "tx_hash",
@@ -97,7 +96,11 @@ class TransactionView:
     confirmed_at: datetime | None
     request_id: str | None
     events: Sequence[Row[*tuple[Any, ...]]] = ()
-    bridge: BridgeView | None = None
+    details: Any = None
+
+
+class MovementDetails(dict[str, Callable[[Session, Sequence[Any]], Mapping[str, Any]]]):
+    """By kind of movement, what reads the `details` of its transactions."""
 
 
 def page_of(
@@ -114,7 +117,7 @@ def page_of(
             counted = select(func.count()).select_from(_TABLE).where(_OF_WALLET, *conditions)
             total = session.scalar(counted, {"of_wallet": wallet_id}) or 0
             if page.after:
-                of_wallet = (_TABLE.c.wallet_id == wallet_id, _TABLE.c.bridge_id.is_(None), *conditions)
+                of_wallet = (_TABLE.c.wallet_id == wallet_id, _TABLE.c.leg.is_(None), *conditions)
                 later, remaining = rows_after(session, _TABLE, page.after, *of_wallet)
                 conditions, page = [*conditions, later], replace(page, offset=total - remaining)
             rows: Sequence[Any] = session.execute(_page_where(*conditions), bindings).all()
@@ -122,8 +125,8 @@ def page_of(
             # The cost of counting rows would grow with the history.
             total = total_count
             rows = _PAGE.all(session, bindings)
-        bridged = _bridge_views(session, rows)
-        views = [_view(row, (row.hashes or "").split(), bridge=bridged.get(row.id)) for row in rows]
+        details = _details(session, rows)
+        views = [_view(row, (row.hashes or "").split(), details=details.get(row.id)) for row in rows]
         return Page(views, total, page)
 
 
@@ -132,7 +135,7 @@ def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
     canonical = identifiers.parse_id(transaction_id)
     with read_only_unit() as session:
         row = session.get(Transaction, canonical) if canonical else None
-        if row is None or (wallet_id is not None and row.wallet_id != wallet_id) or row.bridge_id is not None:
+        if row is None or (wallet_id is not None and row.wallet_id != wallet_id) or row.leg is not None:
             raise NotFound("This wallet has no such transaction.")
         hashes = session.scalars(_ATTEMPT_HASHES, {"of_transaction": row.id}).all()
         events = session.execute(
@@ -140,7 +143,7 @@ def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
             .where(TransactionEvent.transaction_id == row.id)
             .order_by(TransactionEvent.id)
         ).all()
-        return _view(row, hashes, events, bridge=_bridge_views(session, [row]).get(row.id))
+        return _view(row, hashes, events, details=_details(session, [row]).get(row.id))
 
 
 def current_view(transaction_id: str) -> TransactionView:
@@ -155,17 +158,28 @@ def current_view(transaction_id: str) -> TransactionView:
 def views_of(session: Session, transaction_ids: Sequence[str]) -> dict[str, TransactionView]:
     """Return transactions by id, without their events and earlier hashes; two queries."""
     rows = session.scalars(select(Transaction).where(in_list(session, Transaction.id, transaction_ids))).all()
-    bridged = _bridge_views(session, rows)
-    return {row.id: _view(row, (), bridge=bridged.get(row.id)) for row in rows}
+    details = _details(session, rows)
+    return {row.id: _view(row, (), details=details.get(row.id)) for row in rows}
 
 
 def view_of(session: Session, row: _TransactionRow) -> TransactionView:
     """Return the view of a transaction without its events and earlier hashes."""
-    return _view(row, (), bridge=_bridge_views(session, [row]).get(row.id))
+    return _view(row, (), details=_details(session, [row]).get(row.id))
 
 
-def _bridge_views(session: Session, rows: Sequence[Any]) -> Mapping[str, BridgeView]:
-    return bridge_views.views(session, [row for row in rows if row.kind == MovementKind.BRIDGE])
+def _details(session: Session, rows: Sequence[Any]) -> Mapping[str, Any]:
+    """Return by id what kinds of movements add to the views of their transactions."""
+    found: dict[str, Any] = {}
+    for kind, read in app_state().part(MovementDetails).items():
+        of_kind = [row for row in rows if row.kind == kind]
+        found |= read(session, of_kind) if of_kind else {}
+    return found
+
+
+def explorer_url(chain: str, tx_hash: str | None) -> str | None:
+    """Return the page of a transaction in the chain's block explorer, if there is one."""
+    served = app_state().ports.chains.get(ChainName(chain))
+    return served.explorer_url(tx_hash) if served is not None and tx_hash else None
 
 
 def _view(
@@ -173,7 +187,7 @@ def _view(
     hashes: Sequence[str],
     events: Sequence[Row[*tuple[Any, ...]]] = (),
     *,
-    bridge: BridgeView | None = None,
+    details: Any = None,
 ) -> TransactionView:
     return TransactionView(
         **{name: getattr(row, name) for name in _COPIED},
@@ -182,9 +196,9 @@ def _view(
         minimum_output_amount=_output(row, row.output_minimum_units),
         gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
         previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
-        explorer_url=None if row.chain == PERPDEX_CHAIN else bridge_views.explorer_url(row.chain, row.tx_hash),
+        explorer_url=None if row.chain == PERPDEX_CHAIN else explorer_url(row.chain, row.tx_hash),
         events=events,
-        bridge=bridge,
+        details=details,
     )
 
 

@@ -10,12 +10,12 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.chains import TOKENS_BY_SYMBOL
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeLegKind
-from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import Bridge, Transaction
+from app.wallets.views.history import explorer_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,3 @@ def _of_row(row: Transaction) -> LegView:
         row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
         row.confirmed_at,
     )  # fmt: skip
-
-
-def explorer_url(chain: str, tx_hash: str | None) -> str | None:
-    """Return the page of a transaction in the chain's block explorer, if there is one."""
-    served = app_state().ports.chains.get(ChainName(chain))
-    return served.explorer_url(tx_hash) if served is not None and tx_hash else None

@@ -1,0 +1,30 @@
+"""The names of the kinds of movements, as the API and the database have them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MovementKind(StrEnum):
+    """What moves money. Approvals store it; transactions store it where their type does not say it."""
+
+    TRANSFER = "transfer"
+    WITHDRAWAL = "withdrawal"
+    SWAP = "swap"
+    BRIDGE = "bridge"
+    TOPUP = "topup"
+    X402 = "x402"
+    """A payment to a web service by the x402 protocol."""
+    PURCHASE = "purchase"
+    LEG = "bridge_leg"
+    """One of several transactions of a movement; agents see it only among the movement's legs."""
+    GAS = "gas"
+    """What a wallet pays the service in USDC for the network."""
+    GAS_SALE = "gas_sale"
+    """The native token that the service sends for such a payment."""
+    SETTLEMENT = "settlement"
+    """The submission of a payment to the service, by its own key."""
+
+
+REQUESTED = tuple(MovementKind)[: tuple(MovementKind).index(MovementKind.LEG)]
+"""What agents request and owners approve; the others follow from these. `app.movements` has a definition of each."""

@@ -1,0 +1,17 @@
+"""All kinds of movements. Approvals, workers, MCP, the owner's pages and commands read this list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.buying.kind import X402
+from app.core.movement_kinds import MovementKind
+from app.payments.kind import TOP_UP
+from app.shopping.kind import PURCHASE
+from app.wallets.kinds import WALLET_MOVEMENTS
+from app.wallets.kinds.definition import MovementDefinition
+
+KINDS: Mapping[MovementKind, MovementDefinition[Any]] = {
+    kind.name: kind for kind in (*WALLET_MOVEMENTS, TOP_UP, X402, PURCHASE)
+}

@@ -1,0 +1,141 @@
+"""Bridges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import fields
+
+from app.approvals.schemas import APPROVAL_NOTE
+from app.core.movement_kinds import MovementKind
+from app.errors import BridgeFailed, GasPending, InvalidInput
+from app.state import app_state
+from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, LegShape
+from app.wallets.bridges import advance, cli, service, views
+from app.wallets.bridges.service import BridgeOrder
+from app.wallets.core import parsing
+from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.kinds import schemas
+from app.wallets.kinds.definition import LaterSteps, Tool, WalletMovement
+from app.wallets.kinds.schemas import MAX_NETWORK_FEE, MovementQuoteShape, MovementState
+from app.web.fields import Symbol
+from app.web.schemas import AcceptsCamelCase
+
+
+class BridgeBody(AcceptsCamelCase):
+    """A bridge. Names in camelCase are also accepted: `sourceChain`, `destinationChain`, `dryRun`."""
+
+    source_chain = Symbol(required=True, metadata={**CHAIN, "description": "The chain to send from."})
+    destination_chain = Symbol(
+        required=True,
+        metadata={
+            **CHAIN,
+            "description": "The chain to receive on, in the same wallet.",
+            "example": "ethereum",
+        },
+    )
+    token = Symbol(
+        required=True,
+        metadata={**CURRENCY, "description": "USDC between any two chains, ETH between Ethereum and Base."},
+    )
+    amount = schemas.amount_field(description="The amount to send, including the fee.")
+    gas = GAS_PURCHASE
+    max_network_fee_usd = MAX_NETWORK_FEE
+    approval_note = APPROVAL_NOTE
+    dry_run = schemas.dry_run_field("the transactions")
+
+
+class BridgeShape(MovementState):
+    """The response to a bridge."""
+
+    tx_hash = fields.String(
+        required=True, allow_none=True, metadata={"description": "The transaction on the source chain."}
+    )
+    source_chain = fields.String(required=True, attribute="chain")
+    destination_chain = fields.String(required=True, attribute="details.destination_chain")
+    token = fields.String(required=True, attribute="currency")
+    amount = fields.String(required=True)
+    status = fields.String(
+        required=True,
+        metadata={
+            "enum": list(MovementStatus),
+            "description": "`pending` until the tokens arrived; once they were sent, `failed` only after a refund "
+            "(`error` is `refunded`) or a write-off by the operator (`written_off`).",
+        },
+    )
+    type = fields.String(required=True, metadata={"enum": ["transfer"]})
+    kind = fields.String(required=True, metadata={"enum": [MovementKind.BRIDGE.value]})
+    route = fields.String(required=True, attribute="details.route")
+    fee = fields.String(
+        required=True,
+        attribute="details.fee",
+        metadata={"description": "The bridge's fee: the maximum at first, then the actual one. Excludes network fees."},
+    )
+    received_amount = fields.String(
+        required=True,
+        allow_none=True,
+        attribute="details.received_amount",
+        metadata={"description": "The amount received on the destination chain; null until then."},
+    )
+    refunded_amount = fields.String(
+        required=True,
+        allow_none=True,
+        attribute="details.refunded_amount",
+        metadata={"description": "The amount refunded on the source chain, if it was not delivered."},
+    )
+    legs = fields.List(fields.Nested(LegShape), required=True, attribute="details.legs")
+    error = fields.String(
+        allow_none=True,
+        metadata={"description": "What a `pending` bridge waits for, if known."},
+    )
+
+
+class BridgeQuoteShape(MovementQuoteShape):
+    """The quote of a dry run of a bridge: limits and simulation passed; costs are maxima."""
+
+    source_chain = fields.String(required=True, attribute="movement.chain")
+    destination_chain = fields.String(required=True)
+    token = fields.String(required=True, attribute="movement.amount.token.symbol")
+    amount = fields.String(required=True, attribute="movement.amount")
+    route = fields.String(required=True)
+    fee = fields.String(required=True, metadata={"description": "The maximum, deducted from the amount."})
+    value_usd = schemas.value_field(description="What counts against the limits: the fee.")
+    network_fee = schemas.network_fee_field("the source chain's")
+    estimated_seconds = fields.Integer(required=True)
+
+
+def bridge(body: dict[str, Any]) -> BridgeOrder:
+    """Move tokens to the wallet's address on another chain. Returns `pending`; the service completes the bridge.
+
+    Only the fee counts against the limits. Once tokens have left the source chain, it stays `pending` until they
+    arrive, with what it waits for in `error`, and is retried indefinitely. `legs` lists its transactions.
+    """
+    problems: dict[str, list[str]] = {}
+    routes = app_state().ports.bridges
+    served = tuple(dict.fromkeys(route[0] for route in routes))
+    source = parsing.parse_chain(body["source_chain"], problems, served=served, field="source_chain")
+    destination = parsing.parse_chain(body["destination_chain"], problems, served=served, field="destination_chain")
+    amount = parsing.parse_token_amount(None, body["amount"], body["token"], problems, field="token")
+    if source is not None and source == destination:
+        problems["destination_chain"] = ["must differ from source_chain"]
+    elif source and destination and amount is not None and (source, destination, amount.token) not in routes:
+        symbols = ", ".join(t.symbol for s, d, t in routes if (s, d) == (source, destination))
+        problems["token"] = [f"must be {symbols or 'none'} from {source} to {destination}"]
+    if problems or source is None or destination is None or amount is None:
+        possible = [{"source_chain": s.value, "destination_chain": d.value, "token": t.symbol} for s, d, t in routes]
+        refusal = parsing.invalid_fields(problems)
+        raise InvalidInput(refusal.message, details={**refusal.details, "possible": possible})
+    return BridgeOrder(source, destination, amount, body["gas"], body["max_network_fee_usd"])
+
+
+BRIDGE = WalletMovement(
+    name=MovementKind.BRIDGE, title="Bridge", noun="bridge", errors=(BridgeFailed, GasPending),
+    body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
+    parse=bridge, quote=service.quote, send=service.send,
+    details=views.views, steps=LaterSteps("bridges", advance.has_due, advance.advance_due), commands=cli.group,
+    tool=Tool(
+        "bridge", "wallets.bridge",
+        "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "
+        "sent, and may last minutes: read it with get_transactions, and do not bridge again.",
+    ),
+)  # fmt: skip

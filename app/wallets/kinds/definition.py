@@ -1,0 +1,96 @@
+"""The definition of a kind of movement; `app.movements` lists all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Generic, Protocol, TypeVar
+
+import click
+from flask import Response
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import Session
+
+from app.approvals import asking
+from app.approvals.kinds import ApprovableMovement, ApprovedRequest
+from app.errors import ServiceError
+from app.idempotency.service import Claim
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
+from app.web import prefer
+from app.web.schemas import Schema
+
+OrderT = TypeVar("OrderT")
+OrderT_contra = TypeVar("OrderT_contra", contravariant=True)
+_NO_WAIT = Decimal(0)
+
+
+class Send(Protocol[OrderT_contra]):
+    """The use case: prepares, records and sends an order."""
+
+    def __call__(self, wallet: WalletView, order: OrderT_contra, *, wait_seconds: Decimal | None, claim: Claim) -> Any:
+        """Execute an order once, and bind what is recorded to the claim. Raises: ServiceError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The tool of MCP that calls the view of a kind."""
+
+    name: str
+    endpoint: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaterSteps:
+    """What a worker does for movements that consist of several transactions."""
+
+    lease: str
+    """Its holder is the only process that does it."""
+    has_due: Callable[[datetime], ColumnElement[bool]]
+    advance_due: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovementDefinition(ApprovableMovement, Generic[OrderT]):
+    """A kind of movement, as routes, approvals, workers, MCP, pages and commands use it."""
+
+    parse: Callable[[dict[str, Any]], OrderT]
+    """Returns the order of a loaded body. Raises: InvalidInput."""
+    send: Send[OrderT]
+    quote: Callable[[WalletView, OrderT], object] | None = None
+    """Checks and simulates like `send`, without signing, before the owner is asked; None if `send` does so itself."""
+    tool: Tool | None = None
+    details: Callable[[Session, Sequence[Any]], Mapping[str, object]] | None = None
+    """Reads what it adds to the views of its transactions, by their ids."""
+    steps: LaterSteps | None = None
+    commands: click.Group | None = None
+
+    def request(self, wallet: WalletView, order: OrderT, *, body: Mapping[str, Any], claim: Claim) -> Any | Response:
+        """Return what `send` returns, or the answer 202 if the owner has to approve it. Raises: ServiceError."""
+        quote, wait = self.quote, prefer.wait_seconds()
+        return asking.or_ask(
+            self,
+            lambda: self.send(wallet, order, wait_seconds=wait, claim=claim),
+            body=body,
+            claim=claim,
+            try_out=quote and (lambda approved: quote(replace(wallet, approved=approved), order)),
+        )
+
+    def execute(self, request: ApprovedRequest, claim: Claim) -> None:
+        order = self.parse(self.body.load(request.body))
+        self.send(wallets.get_approved(request), order, wait_seconds=_NO_WAIT, claim=claim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalletMovement(MovementDefinition[OrderT]):
+    """A kind with a route below `/v1/wallets/{id}/`: its name and documentation are those of the function `parse`."""
+
+    quote: Callable[[WalletView, OrderT], object]
+    follows_market: bool = True
+    noun: str
+    result: type[Schema]
+    quote_result: type[Schema]
+    errors: tuple[type[ServiceError], ...]

@@ -1,0 +1,131 @@
+"""Transfers, and withdrawals, which differ in their names only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from marshmallow import fields
+
+from app.approvals.schemas import APPROVAL_NOTE
+from app.core import addresses
+from app.core.chains import USDC
+from app.core.movement_kinds import MovementKind
+from app.errors import AddressNotAllowed, TransferFailed, WithdrawalFailed
+from app.ports.chain import CONTRACT
+from app.state import app_state
+from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, SESSION_ID
+from app.wallets.core import parsing
+from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.parsing import GasSource
+from app.wallets.kinds import schemas
+from app.wallets.kinds.definition import Tool, WalletMovement
+from app.wallets.kinds.schemas import MAX_NETWORK_FEE, MovementQuoteShape, MovementState
+from app.wallets.transfers import service
+from app.wallets.transfers.service import MovementOrder
+from app.web.fields import Recipient, Symbol
+from app.web.schemas import AcceptsCamelCase
+
+
+class MovementBody(AcceptsCamelCase):
+    """A transfer or withdrawal."""
+
+    chain = Symbol(required=True, metadata=CHAIN)
+    to = Recipient(required=True, metadata={"description": "The recipient's address."})
+    amount = schemas.amount_field()
+    currency = Symbol(required=True, metadata=CURRENCY)
+    gas = GAS
+    session_id = SESSION_ID
+    max_network_fee_usd = MAX_NETWORK_FEE
+    approval_note = APPROVAL_NOTE
+    dry_run = schemas.dry_run_field("the transaction")
+
+
+class MovementShape(MovementState):
+    """The response to a transfer or withdrawal."""
+
+    from_ = fields.String(required=True, data_key="from", attribute="from_address")
+    to = fields.String(required=True, attribute="to_address")
+    amount = fields.String(required=True)
+    currency = fields.String(required=True)
+    chain = fields.String(required=True)
+    type = fields.String(required=True, metadata={"enum": ["transfer", "withdrawal"]})
+    kind = fields.String(allow_none=True, metadata={"description": "The purpose of a transfer: `topup`."})
+    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
+
+
+class QuoteShape(MovementQuoteShape):
+    """The quote of a dry run: limits and simulation passed; costs are maxima."""
+
+    from_ = fields.String(required=True, data_key="from", attribute="movement.sender")
+    to = fields.String(required=True, attribute="movement.recipient")
+    amount = fields.String(required=True, attribute="movement.amount")
+    currency = fields.String(required=True, attribute="movement.amount.token.symbol")
+    chain = fields.String(required=True, attribute="movement.chain")
+    value_usd = schemas.value_field(
+        description="What counts against the limits: the amount, and on Solana the rent of the token account that the "
+        "payment creates for its recipient, which is a part of `network_fee`."
+    )
+    recipient_is = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={
+            "enum": [CONTRACT, None],
+            "description": "`contract`: the recipient has code, or a program owns it, which decides what becomes of "
+            "the payment. Null for an ordinary account.",
+        },
+    )
+
+
+def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> MovementOrder:
+    """Parse a transfer or withdrawal; what its schema does not require may be absent. Raises: InvalidInput."""
+    problems: dict[str, list[str]] = {}
+    name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
+    parsed = parsing.parse_token_amount(name, body["amount"], body["currency"], problems)
+    recipient = None
+    if name is not None:
+        try:
+            recipient = addresses.for_chain(body["to"], name)
+        except addresses.AddressError as error:
+            problems["to"] = [str(error)]
+    if name is not None and recipient is not None and parsed is not None:
+        refusal = app_state().ports.chains[name].recipient_rejection(recipient, parsed.token)
+        if refusal:
+            problems["to"] = [refusal]
+    if gas is GasSource.SPONSORED and name is not None and parsed is not None:
+        sponsors = app_state().ports.sponsors
+        if parsed.token != USDC or name not in sponsors:
+            problems["gas"] = [f"can be sponsored for USDC on {', '.join(sponsors) or 'no chain'}"]
+    if problems or name is None or recipient is None or parsed is None:
+        raise parsing.invalid_fields(problems)
+    return MovementOrder(
+        type_, name, recipient, parsed, gas=gas, session_id=body.get("session_id"),
+        max_fee_nanos=body.get("max_network_fee_usd"),
+    )  # fmt: skip
+
+
+def transfer(body: dict[str, Any]) -> MovementOrder:
+    """Transfer tokens. `pending` means that it was sent and the service completes it; read the transaction later."""
+    return parse_movement(TransactionType.TRANSFER, body)
+
+
+def withdraw(body: dict[str, Any]) -> MovementOrder:
+    """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal."""
+    return parse_movement(TransactionType.WITHDRAWAL, body)
+
+
+TRANSFER = WalletMovement(
+    name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
+    body=MovementBody(), result=MovementShape, quote_result=QuoteShape,
+    parse=transfer, quote=service.quote, send=service.send,
+    tool=Tool(
+        "transfer", "wallets.transfer",
+        "Transfer tokens to an address. `dry_run` checks the limits and returns the fee without sending. `pending` "
+        "means sent: read it with get_transactions, and do not transfer again.",
+    ),
+)  # fmt: skip
+WITHDRAWAL = replace(
+    TRANSFER, name=MovementKind.WITHDRAWAL, title="Withdrawal", errors=(AddressNotAllowed, WithdrawalFailed),
+    parse=withdraw, tool=None,
+)  # fmt: skip
