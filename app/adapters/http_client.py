@@ -98,7 +98,7 @@ class HttpClient:
                 with suppress(Unreachable):
                     response = self._send(request, deadline)
             if response is not None:
-                return self._read(request, response)
+                return self._read(response)
         # Here, because an exception that is raised while another is handled refers to it.
         raise Unreachable(reason)
 
@@ -116,7 +116,7 @@ class HttpClient:
         process = os.getpid()
         return self._sessions.get(process) or self._sessions.setdefault(process, new_session())
 
-    def _read(self, request: requests.PreparedRequest, response: BaseHTTPResponse) -> HttpResponse:
+    def _read(self, response: BaseHTTPResponse) -> HttpResponse:
         with closing(response):
             body = response.read(self._max_bytes + 1, decode_content=True)
         if len(body) > self._max_bytes:
