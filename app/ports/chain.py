@@ -286,13 +286,7 @@ class Chain(Protocol):
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
         """Draft the same movement with the same nonce at a fee that replaces the attempt (+12.5 % or the market's).
 
-        None on chains that never sign again.
-        """
-
-    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:
-        """Draft the same movement at a higher fee; only for one that was found `VOID`, or it could be paid twice.
-
-        None on chains with nonces, and for anything but a plain transfer.
+        None on chains without nonces.
         """
 
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
 from app.core import clock
-from app.core.chains import Family
 from app.core.state_machine import Transitions
 from app.db import batching
 from app.db.prepared import PreparedInsert, PreparedRead
@@ -41,7 +40,7 @@ from app.spending import accounts, approval_rules, controls, payees, policy, ses
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason, PayeePermission
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
-from app.spending.policy import ApprovedPayment, Controls, SpendingRequest, SpendingRule
+from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
 _BATCH_SIZE = 1000
 _MAX_BATCHES = 10
@@ -206,17 +205,6 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
     _assert_within_session(session, wallet_id, request, own_nanos=0 if held is None else held.amount_nanos)
     _assert_approved(session, account, rules, request)
     accounts.countable_sums(account, request.value_nanos or 0)
-
-
-def check_held(session: Session, wallet_id: str, payee: str | None, family: Family, *, reference: str) -> None:
-    """Lock the account, and decide again on what is held under a reference; it needs no further approval.
-
-    Raises: what `hold` raises, except ApprovalRequired.
-    """
-    held = _find(session, accounts.lock_account(session, wallet_id), reference)
-    value_nanos, session_id = (0, None) if held is None else (held.amount_nanos, held.session_id)
-    approved = ApprovedPayment(reference, value_nanos, payee, None)
-    check(session, wallet_id, SpendingRequest(value_nanos, payee, family, session_id=session_id, approved=approved))
 
 
 def assert_approved(session: Session, wallet_id: str, request: SpendingRequest) -> None:

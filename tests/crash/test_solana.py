@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,19 @@ COUNTED = 2.305892
 # The idempotency claim; prepare; record (signed in its unit); broadcast; settle; the stored response.
 TRANSFER = points(COMMIT, "draft", "sign", COMMIT, "broadcast", "outcomes", COMMIT, COMMIT)
 ON_POSTGRES = [Point("sign", "after"), Point(COMMIT, "after", 2), Point("broadcast", "after")]
-EVERYWHERE = [("sqlite", point) for point in TRANSFER] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
-]
-# Steps of a worker's pass for a signed transfer that was never sent, and for one that landed.
+# Points of a request at which its transaction is signed and not broadcast.
+NEVER_SENT = [Point("sign", "after"), Point(COMMIT, "after", 2)]
+
+
+def _on(sqlite: list[Point], postgres: list[Point]) -> list[Any]:
+    return [("sqlite", point) for point in sqlite] + [
+        pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in postgres
+    ]
+
+
+# Steps of a worker's pass for a signed transfer that was never sent, and for one that landed or expired.
 SEND_AGAIN = points(COMMIT, "outcomes", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT)
 SETTLE = points(COMMIT, "outcomes", COMMIT, COMMIT, COMMIT)
-# For one that expired before it was sent.
-RETRY = points(COMMIT, "outcomes", "draft_retry", "sign", COMMIT, "broadcast", COMMIT, COMMIT)
 
 
 @contextmanager
@@ -67,7 +73,7 @@ def _assert_record_and_chain_agree(scene: SolanaScene) -> None:
     assert counted_usd(scene.app) == COUNTED * len(confirmed)
 
 
-@pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
+@pytest.mark.parametrize(("database_url", "point"), _on(TRANSFER, ON_POSTGRES), indirect=["database_url"], ids=str)
 def test_a_transfer_of_a_killed_process_pays_at_most_once(solana_scene: SolanaScene, point: Point) -> None:
     scene, transfer = solana_scene, _transfer(solana_scene)
     with _passing(scene):
@@ -99,8 +105,8 @@ def test_every_step_of_a_transfer_is_a_kill_point(solana_scene: SolanaScene) -> 
     assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == TRANSFER
 
 
-@pytest.mark.parametrize("point", [Point("sign", "after"), Point(COMMIT, "after", 2)], ids=str)
-def test_a_transfer_never_sent_before_expiry_is_paid_once_for_its_idempotency_key(
+@pytest.mark.parametrize(("database_url", "point"), _on(NEVER_SENT, NEVER_SENT), indirect=["database_url"], ids=str)
+def test_a_transfer_never_sent_before_expiry_is_failed_and_never_signed_again(
     solana_scene: SolanaScene, point: Point
 ) -> None:
     scene, transfer = solana_scene, _transfer(solana_scene)
@@ -111,14 +117,16 @@ def test_a_transfer_never_sent_before_expiry_is_paid_once_for_its_idempotency_ke
     scene.recover()
     _assert_record_and_chain_agree(scene)
     if recorded:
-        status, body = scene.run_here(transfer)
-        assert (status, body["status"]) == (200, "confirmed")
-        assert scene.run_here(transfer)[1] == body
-        assert scene.held_by(scene.recipient) == UNITS
+        assert [row["error"] for row in scene.history()] == ["expired"]
+        assert scene.run_here(transfer)[1]["details"]["transaction_id"] == recorded[0]
+        assert [row["id"] for row in scene.history()] == recorded
+    assert scene.held_by(scene.recipient) == 0
 
 
-@pytest.mark.parametrize("point", RETRY, ids=str)
-def test_a_worker_killed_while_it_signs_again_leads_to_one_payment(solana_scene: SolanaScene, point: Point) -> None:
+@pytest.mark.parametrize(("database_url", "point"), _on(SETTLE, SETTLE), indirect=["database_url"], ids=str)
+def test_a_worker_killed_while_it_fails_an_expired_transfer_releases_the_hold_once(
+    solana_scene: SolanaScene, point: Point
+) -> None:
     scene = solana_scene
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.node.advance(250)
@@ -127,7 +135,7 @@ def test_a_worker_killed_while_it_signs_again_leads_to_one_payment(solana_scene:
     scene.restart()
     scene.recover()
     _assert_record_and_chain_agree(scene)
-    assert scene.held_by(scene.recipient) == UNITS
+    assert [row["error"] for row in scene.history()] == ["expired"]
 
 
 @pytest.mark.parametrize("point", SEND_AGAIN, ids=str)
@@ -165,12 +173,12 @@ def test_every_step_of_a_worker_pass_is_a_kill_point(solana_scene: SolanaScene) 
     assert list(scene.in_child(_job(confirmations.confirm)).passed) == SETTLE
 
 
-def test_every_step_of_signing_again_is_a_kill_point(solana_scene: SolanaScene) -> None:
+def test_every_step_of_an_expiry_is_a_kill_point(solana_scene: SolanaScene) -> None:
     scene = solana_scene
     assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
     scene.node.advance(250)
     scene.now += scene.patience
-    assert list(scene.in_child(_job(confirmations.confirm)).passed) == RETRY
+    assert list(scene.in_child(_job(confirmations.confirm)).passed) == SETTLE
 
 
 FIND = points(COMMIT, "deposits", COMMIT, COMMIT)

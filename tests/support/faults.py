@@ -136,10 +136,6 @@ class FaultyChain(_Faulty):
         )
         return answer
 
-    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:
-        answer: TransactionDraft | None = self._through("draft_retry", lambda: self.real.draft_retry(attempt))
-        return answer
-
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
         answer: TransactionDraft | None = self._through(
             "draft_cancellation", lambda: self.real.draft_cancellation(attempt)

@@ -68,7 +68,6 @@ _VERBS = (
     "outcomes",
     "rebroadcast",
     "draft_replacement",
-    "draft_retry",
     "sign",
 )
 

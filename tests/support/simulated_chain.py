@@ -330,9 +330,6 @@ class SimulatedChain:
         gas = int(attempt.terms.get("gas") or GAS)
         return self._payable(self.draft_of(attempt.intent, gas * _dearer(attempt), attempt.terms))
 
-    def draft_retry(self, attempt: StoredTransaction) -> None:
-        """Return None: there are nonces."""
-
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
         self._ask()
         sender = attempt.intent.sender

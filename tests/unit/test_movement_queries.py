@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 import time_machine
 from flask import Flask
 from sqlalchemy import delete, select
 
-from app.core import clock
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
@@ -24,7 +21,7 @@ from app.wallets.core import custody, lifecycle, wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import open_transactions, pipeline, relayed, replacement, unmined
+from app.wallets.transactions import open_transactions, pipeline, relayed, unmined
 from app.wallets.transactions.open_transactions import OpenMovement, UnreadableMovement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 
@@ -273,11 +270,3 @@ def test_a_query_to_the_exchange_moves_and_costs_nothing() -> None:
     assert (row.status, row.confirmed_at, row.next_check_at) == ("confirmed", NOON, None)
     with pytest.raises(NotFound):
         relayed.record_query(new_id(), address=SENDER, kind="status")
-
-
-def test_a_void_payment_to_a_web_service_is_never_signed_again() -> None:
-    first = SimpleNamespace(created_at=clock.now())
-    payment = SimpleNamespace(id="p", is_authorization=True, attempts=[first])
-    chain = Mock()
-    assert not replacement.retry_expired(chain, cast("OpenMovement", payment))
-    assert chain.mock_calls == []

@@ -20,9 +20,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core import clock
 from app.core.chains import ChainName
-from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.ports.errors import Unreachable
-from app.spending import accounts as spending_accounts
+from app.db.unit_of_work import read_only_unit
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import confirmation
 from solana_node import SolanaNode
@@ -99,11 +97,6 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode) ->
         yield Stage(agent, chain, node, solana_address())
 
 
-def _attempts() -> list[SignedAttempt]:
-    with read_only_unit() as session:
-        return list(session.scalars(select(SignedAttempt).order_by(SignedAttempt.id)))
-
-
 def _signed() -> list[bytes]:
     with read_only_unit() as session:
         return list(session.scalars(select(SignedAttempt.raw).order_by(SignedAttempt.id)))
@@ -139,53 +132,26 @@ def test_a_dropped_transaction_is_rebroadcast_unchanged(stage: Stage) -> None:
     assert len(_signed()) == 1
 
 
-def test_an_expired_transaction_fails_only_once_its_height_is_final(stage: Stage) -> None:
+def test_an_expired_transfer_fails_once_its_height_is_final_and_is_never_signed_again(stage: Stage) -> None:
     stage.node.faults(drop=10**6)
     transaction_id = stage.send()
-    for signed in (1, 2):
-        stage.node.advance(VALID_BLOCKS + 10)
-        stage.look()
-        assert stage.status(transaction_id)[0] == "pending"
-        assert stage.agent.spent_today() == SPENT
-        assert len(_signed()) == signed
-        stage.node.advance(FINALIZED)
-        stage.look()
+    stage.node.advance(VALID_BLOCKS + 10)
+    stage.look()
+    assert stage.status(transaction_id)[0] == "pending"
+    assert stage.agent.spent_today() == SPENT
+    stage.node.advance(FINALIZED)
+    stage.node.faults()
+    stage.look()
     assert stage.status(transaction_id) == ("failed", "expired")
     assert stage.agent.spent_today() == 0
-    assert len(_signed()) == 2
-    stage.node.faults()
     stage.chain.real.rebroadcast(_signed())
     stage.node.advance(FINALIZED)
+    stage.look()
+    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
     assert stage.received() == (0, 0)
 
 
-def test_a_transfer_that_can_no_longer_land_is_signed_once_more_at_a_higher_fee_and_paid_once(
-    stage: Stage,
-) -> None:
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send()
-    first = _signed()
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.node.faults()
-    stage.look()
-    assert stage.status(transaction_id) == ("pending", None)
-    again = _attempts()
-    assert [attempt.raw for attempt in again[:1]] == first
-    prices = [attempt.terms["micro_lamports_per_unit"] for attempt in again]
-    assert prices == [1, 50_000]
-    assert stage.agent.transaction(transaction_id)["tx_hash"] == again[1].tx_hash
-
-    stage.node.advance(CONFIRMED)
-    stage.look()
-    assert stage.status(transaction_id) == ("confirmed", None)
-    stage.chain.real.rebroadcast(first)
-    stage.node.advance(FINALIZED)
-    stage.look()
-    assert stage.received() == (0, 2_000_000)
-    assert stage.agent.spent_today() == SPENT
-
-
-def test_a_transfer_is_not_signed_again_while_the_first_may_have_landed(stage: Stage) -> None:
+def test_a_transfer_is_not_failed_while_it_may_have_landed(stage: Stage) -> None:
     transaction_id = stage.send()
     stage.node.advance(CONFIRMED + VALID_BLOCKS + FINALIZED)
     with proxy(stage.node.url) as between:
@@ -198,80 +164,6 @@ def test_a_transfer_is_not_signed_again_while_the_first_may_have_landed(stage: S
     stage.chain.real = solana_chain(stage.node)
     stage.look()
     assert (stage.status(transaction_id), len(_signed())) == (("confirmed", None), 1)
-
-
-def test_an_expired_transfer_is_not_signed_again_after_a_freeze(stage: Stage) -> None:
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send()
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    with unit_of_work() as session:
-        spending_accounts.set_frozen(session, stage.agent.id, frozen=True)
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
-
-
-@pytest.mark.parametrize(
-    "controls", [{"per_tx_limit_usd": 2}, {"daily_limit_usd": 2.3}, {"allowed_addresses": [USDC_MINT]}], ids=str
-)
-def test_an_expired_transfer_is_not_signed_again_beyond_controls_that_were_tightened(
-    stage: Stage, controls: dict[str, Any]
-) -> None:
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send()
-    stage.agent.controls(**controls)
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
-    assert stage.agent.spent_today() == 0
-
-
-def test_an_expired_transfer_counts_once_when_it_is_checked_again(stage: Stage) -> None:
-    stage.node.faults(drop=10**6)
-    stage.agent.controls(daily_limit_usd=SPENT, per_tx_limit_usd=SPENT, allowed_addresses=[stage.to])
-    stage.send()
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.look()
-    assert (stage.agent.spent_today(), len(_signed())) == (SPENT, 2)
-
-
-def test_an_expired_transfer_is_not_signed_again_above_the_network_fee_of_its_request(stage: Stage) -> None:
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send("0.1", "SOL", max_network_fee_usd=0.000752)
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
-
-
-def test_an_expired_transfer_does_not_open_an_account_that_was_closed_since(stage: Stage) -> None:
-    fund_solana(stage.node, stage.to, sol=0, dollars=1)
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send()
-    assert stage.agent.spent_today() == 2
-    to_tokens = get_associated_token_address(Pubkey.from_string(stage.to), Pubkey.from_string(USDC_MINT))
-    stage.node.set_account(to_tokens, Account(0, b"", Pubkey.default()))
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
-
-
-def test_an_expired_transfer_is_not_signed_again_long_after_its_request(stage: Stage) -> None:
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send()
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.later += timedelta(minutes=10)
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("failed", "expired"), 1)
-
-
-def test_a_retry_waits_while_the_cluster_cannot_be_read(stage: Stage) -> None:
-    stage.node.faults(drop=10**6)
-    transaction_id = stage.send()
-    stage.node.advance(VALID_BLOCKS + FINALIZED + 10)
-    stage.chain.raising("draft_retry", "before", Unreachable("chain_unreachable"))
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("pending", None), 1)
-    stage.look()
-    assert (stage.status(transaction_id), len(_signed())) == (("pending", None), 2)
 
 
 def test_a_transaction_that_lands_just_before_expiry_is_not_failed(stage: Stage) -> None:

@@ -25,7 +25,6 @@ from app.ports.chain import (
     BlockRef,
     ChainDiagnosis,
     SignedTransaction,
-    StoredTransaction,
     TransactionDraft,
 )
 from app.ports.vault import Signer
@@ -93,10 +92,6 @@ class EvmChain:
             return [name for name, call in codes.items() if not call.result]
 
         return self.rpc.diagnose(calls.head, missing_contracts)
-
-    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:  # noqa: ARG002 - part of the port
-        """Return None: what is void had its nonce used by another transaction."""
-        return None
 
     def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:
         (self._public_sender if publicly else self._sender).rebroadcast(raws)

@@ -74,8 +74,7 @@ class SolanaChain:
         sender = broadcast.broadcaster(self.rpc)
         # The port's methods that one of the parts implements.
         self.verify_identity = self.rpc.verify_identity
-        drafter = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level)
-        self.draft, self.draft_retry = drafter.draft, drafter.draft_retry
+        self.draft = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level).draft
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
         self.scan_state, self.deposits = scanner.scan_state, scanner.scan

@@ -133,22 +133,17 @@ def record_signed(
     signed = sign(nonce)
     transaction.nonce = signed.sequence
     transaction.fee_cap_units = draft.fee_units
-    _set_signed(transaction, signed)
+    set_signed(transaction, signed)
     record(session, transaction, status=MovementStatus.PENDING)
     add_attempt(session, transaction.id, ChainName(transaction.chain), signed)
     return signed
 
 
-def record_retry(session: Session, transaction: Transaction, signed: SignedTransaction) -> None:
-    """Record that a pending transaction was signed again, after its earlier bytes expired."""
-    _set_signed(transaction, signed)
-    transaction.checks = 0
-    add_attempt(session, transaction.id, ChainName(transaction.chain), signed)
-
-
-def _set_signed(transaction: Transaction, signed: SignedTransaction) -> None:
+def set_signed(transaction: Transaction, signed: SignedTransaction) -> None:
+    """Set the hash, the expiry and the next check of the bytes that were signed last."""
     transaction.tx_hash = signed.tx_hash
     transaction.expires_at_height = signed.expires_at_height
+    transaction.checks = 0
     transaction.next_check_at = clock.now() + pacing.first_check_after(ChainName(transaction.chain))
 
 

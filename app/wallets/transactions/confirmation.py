@@ -83,7 +83,7 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     reopened = _recheck_decided(decided, outcomes, orphaned, safe_height=safe, deadline=started + seconds * second // 2)
     settled = _process_each(
         ended,
-        lambda m: _settle_or_retry(chain, m, outcomes[m.id]),
+        lambda m: _settle_or_deliver(chain, m, outcomes[m.id]),
         deadline=started + seconds * second * 3 // 4,
     )
     replaced = _replace_stuck(chain, waiting, head, deadline=started + seconds * second) if head is not None else 0
@@ -92,9 +92,9 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     return done
 
 
-def _settle_or_retry(chain: Chain, movement: OpenMovement, outcome: TransactionOutcome) -> bool:
-    """Settle a movement; return whether this call did it, or whether it was sent again instead."""
-    if outcome.status is TransactionStatus.VOID and replacement.retry_expired(chain, movement):
+def _settle_or_deliver(chain: Chain, movement: OpenMovement, outcome: TransactionOutcome) -> bool:
+    """Settle a movement, unless it is a delivery that is made again; return whether this call settled it."""
+    if outcome.status is TransactionStatus.VOID and replacement.deliver_again(chain, movement):
         return False
     return settlement.settle(movement.query, outcome)
 

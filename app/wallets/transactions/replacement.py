@@ -1,24 +1,22 @@
 """Replacement of stuck movements: the same nonce at a higher fee, or a cancellation if they are unaffordable.
 
-All signed hashes are stored and checked; the one that lands is the outcome.
+Without nonces, only the delivery of sold gas is signed again. All signed hashes are stored and checked; the one that
+lands is the outcome.
 """
 
 from __future__ import annotations
-
-from datetime import timedelta
 
 import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.core import clock
 from app.core.chains import ChainName, native
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import unit_of_work
-from app.errors import InternalError, NotFound, ServiceError
-from app.ports.chain import Chain, SignedTransaction, TransactionDraft
+from app.errors import NotFound
+from app.ports.chain import Chain, TransactionDraft
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.spending import holds as spending_holds
+from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
@@ -28,7 +26,6 @@ from app.wallets.transactions.open_transactions import OpenMovement
 
 _log = structlog.get_logger(__name__)
 
-_RETRY_WITHIN = timedelta(minutes=10)
 # What was sold is paid for, and is sent until it arrives, unless that takes half an hour.
 _MAX_DELIVERY_ATTEMPTS = 20
 _UNAFFORDABLE_REASONS = frozenset({"insufficient_funds", "insufficient_gas"})
@@ -44,58 +41,27 @@ def stuck_after_blocks(chain: ChainName) -> int:
     return settings.base_stuck_blocks if chain is ChainName.BASE else settings.ethereum_stuck_blocks
 
 
-def retry_expired(chain: Chain, movement: OpenMovement) -> bool:
-    """Sign a transfer once more, at a higher fee, after its bytes expired, and broadcast it.
+def deliver_again(chain: Chain, movement: OpenMovement) -> bool:
+    """Sign anew the delivery of gas that the service has sold, after all of its hashes were found `VOID`.
 
-    Returns whether it stays pending: it was sent again, or the chain could not be read. Only its first bytes, and only
-    soon after the request, so that no forgotten payment is made late; the delivery of what was sold, more often. All
-    of its hashes must have been found `VOID`, and the wallet's controls and the request's maximum must still allow it.
-    A payment to a web service is never signed again: its seller may have got the first bytes.
+    Nothing else is signed again on a chain without nonces. Returns whether it stays pending: it was sent again, or the
+    chain could not be read.
     """
-    if movement.is_authorization or not _may_retry(movement):
+    is_owed = movement.kind == MovementKind.GAS_SALE and movement.nonce is None
+    if not is_owed or len(movement.attempts) >= _MAX_DELIVERY_ATTEMPTS:
         return False
     try:
-        draft = chain.draft_retry(movement.attempt())
-        if draft is None:
-            return False
-        network_fees.assert_acceptable(chain.name, draft.fee_units, movement.max_fee_nanos)
-        signed = _sign_retry(chain, movement, draft)
+        draft = chain.draft(movement.intent)
+        network_fees.assert_acceptable(chain.name, draft.fee_units)
+        signer = custody.signer_of(movement.wallet_id)
     except Unreachable as error:
-        _log.warning("retry_postponed", transaction_id=movement.id, reason=error.reason)
+        _log.warning("delivery_postponed", transaction_id=movement.id, reason=error.reason)
         return True
-    except InternalError:
-        raise
-    except (PortError, ServiceError) as error:
-        _log.warning("retry_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "refused"))
+    except (PortError, NotFound) as error:
+        _log.warning("delivery_failed", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
         return False
-    if signed is not None:
-        settlement.broadcast(chain, movement.id, signed)
-        _log.info("movement_retried", transaction_id=movement.id, tx_hash=signed.tx_hash)
+    _sign_again(chain, movement, draft, signer)
     return True
-
-
-def _sign_retry(chain: Chain, movement: OpenMovement, draft: TransactionDraft) -> SignedTransaction | None:
-    """Check the wallet's controls, sign and record; None if it is decided or signed again already.
-
-    Raises: what `check_held` raises.
-    """
-    signer = custody.signer_of(movement.wallet_id)
-    payee = movement.intent.recipient if movement.kind is None else None
-    with unit_of_work() as session:
-        spending_holds.check_held(session, movement.wallet_id, payee, chain.name.family, reference=movement.id)
-        transaction = _lock_newest(session, movement)
-        if transaction is None:
-            return None
-        signed = chain.sign(draft, signer, sequence=None)
-        transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
-        lifecycle.record_retry(session, transaction, signed)
-        return signed
-
-
-def _may_retry(movement: OpenMovement) -> bool:
-    if movement.kind == MovementKind.GAS_SALE:
-        return len(movement.attempts) < _MAX_DELIVERY_ATTEMPTS
-    return len(movement.attempts) == 1 and clock.now() - movement.attempts[0].created_at <= _RETRY_WITHIN
 
 
 def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
@@ -106,16 +72,28 @@ def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
     """
     try:
         drafted = _draft_replacement(chain, movement)
-        if drafted is None:
+        # A used nonce needs no replacement, and a nonce that is not reached yet cannot land.
+        if drafted is None or drafted[1].sequence != movement.nonce:
             return False
         purpose, draft = drafted
+        # The request's maximum is for what it asked for, not for an empty transaction that frees its nonce.
+        maximum_nanos = movement.max_fee_nanos if purpose is AttemptPurpose.PAYMENT else None
+        network_fees.assert_acceptable(chain.name, draft.fee_units, maximum_nanos)
         signer = custody.signer_of(movement.wallet_id)
     except (PortError, NotFound) as error:
         _log.warning("replacement_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
         return False
-    # A used nonce needs no replacement, and a nonce that is not reached yet cannot land.
-    if draft.sequence != movement.nonce or not network_fees.is_within_cap(chain.name, draft.fee_units):
-        return False
+    return _sign_again(chain, movement, draft, signer, purpose)
+
+
+def _sign_again(
+    chain: Chain,
+    movement: OpenMovement,
+    draft: TransactionDraft,
+    signer: Signer,
+    purpose: AttemptPurpose = AttemptPurpose.PAYMENT,
+) -> bool:
+    """Sign, record and broadcast; return False if the movement is decided or was signed again already."""
     with unit_of_work() as session:
         transaction = _lock_newest(session, movement)
         if transaction is None:
@@ -124,6 +102,8 @@ def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
         transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
         transaction.error = None
         signed = chain.sign(draft, signer, sequence=movement.nonce)
+        if movement.nonce is None:
+            lifecycle.set_signed(transaction, signed)
         lifecycle.add_attempt(session, movement.id, chain.name, signed, purpose)
     settlement.broadcast(chain, movement.id, signed)
     _log.info("movement_replaced", transaction_id=movement.id, purpose=purpose, tx_hash=signed.tx_hash)

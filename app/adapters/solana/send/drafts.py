@@ -17,7 +17,7 @@ from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import CONTRACT, StoredTransaction, TransactionDraft, TransferIntent
+from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
 _NO_BLOCKHASH = str(Hash.default())
@@ -46,16 +46,7 @@ class SolanaDrafter:
         self._mint = mint
         self._level = level
 
-    def draft_retry(self, attempt: StoredTransaction) -> TransactionDraft | None:
-        """Draft a plain transfer again, at a higher fee."""
-        if "reference" not in attempt.terms:
-            return None  # a swap, a bridge or an x402 payment: only a plain transfer stores its plan
-        previous = TransactionPlan.from_terms(attempt.terms)
-        draft = self.draft(attempt.intent, least_price=fees.retry_price(previous.micro_lamports_per_unit))
-        # Rent that the first bytes did not pay was never counted against the wallet's limits.
-        return None if draft.rent_units and not previous.creates_account else draft
-
-    def draft(self, intent: TransferIntent, *, least_price: int = 0) -> TransactionDraft:
+    def draft(self, intent: TransferIntent) -> TransactionDraft:
         reference = transactions.new_reference()
         readings = self._simulate(intent, reference)
         parties = TransferParties(*readings.before)
@@ -66,7 +57,7 @@ class SolanaDrafter:
             blockhash_slot=readings.latest.slot,
             last_valid_block_height=readings.latest.last_valid_block_height,
             compute_units=fees.compute_unit_limit(readings.simulation.compute_units),
-            micro_lamports_per_unit=max(readings.price, least_price),
+            micro_lamports_per_unit=readings.price,
             reference=reference,
             creates_account=creates_account,
         )
