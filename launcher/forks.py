@@ -1,6 +1,6 @@
 """Forks of the launcher that run the Procfile's Python programs, with the application loaded once.
 
-Loading it takes two seconds of a processor and about 120 MB, most of which forks share.
+Loading it takes two seconds of a processor and about 120 MB; forks share most of it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 HEAD_TIMEOUT_SECONDS = 10
 _STOP_GRACE_SECONDS = 2
-# Of a whole process: these clients are still anonymous.
+# For a whole process: these clients are still anonymous.
 _MAX_TOTAL_BUFFERED_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 16_384
 # How long to pause accepting when there is no free descriptor and no connection to evict.

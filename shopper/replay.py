@@ -1,6 +1,6 @@
 """Shows what the shopper's rules read in a recorded page: `python -m shopper.replay PAGE.html --goods 12.00`.
 
-The page has no scripts and may load nothing. Nothing on it is pressed.
+The page has no scripts and may load nothing. Nothing on it is clicked.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _lines(session: BrowserSession, snapshot: PageSnapshot) -> Iterator[str]:
     for button in snapshot.buttons:
         names = [name for name, words in _WORDS.items() if words.search(f"{button.text} {button.label}")]
         place = button.region or ("list" if button.in_list else "toggle" if button.toggles else "content")
-        press = "" if button.region else f", press {steps.consequence(session, snapshot, button).name.lower()}"
-        yield f"button {button.tag} {button.text!r} in {place}: words {', '.join(names) or 'none'}{press}"
+        click = "" if button.region else f", click {steps.consequence(session, snapshot, button).name.lower()}"
+        yield f"button {button.tag} {button.text!r} in {place}: words {', '.join(names) or 'none'}{click}"
     rows = breakdown.order_rows(snapshot, session.goods_nanos)
     for row in rows:
         yield f"amount {money.usd_string(row.amount.nanos)} {row.amount.currency}: {row.kind.value} {row.label!r}"
@@ -111,7 +111,7 @@ def _decisions(session: BrowserSession, snapshot: PageSnapshot, rows: list[price
     yield f"called an order button: {named.text if named else 'none'}"
     yield f"order in structured data: {structured.order_number(snapshot) or 'none'}"
     try:
-        last, onward = checkout.next_press(session, snapshot)
+        last, onward = checkout.next_click(session, snapshot)
         yield f"orders: {last.text if last else 'none'}"
         yield f"leads on: {onward.text if onward else 'none; no words of a step, and not one button by structure'}"
     except PurchaseFailed as failure:

@@ -143,7 +143,7 @@ class _BrowserConversation:
     def end_with(self, failure: PurchaseFailed) -> PurchaseFailed | PurchaseOutcomeUnknown:
         """Return a failure, or that the outcome is unknown if an order was authorized before it."""
         if self._order_authorized:
-            return PurchaseOutcomeUnknown("The order button may have been pressed; then the browser was lost.")
+            return PurchaseOutcomeUnknown("The order button may have been clicked; then the browser was lost.")
         return failure
 
     def run(self, *, deadline: float) -> OrderConfirmation | OrderReview:

@@ -41,7 +41,7 @@ _RETRY_AFTER = timedelta(seconds=10)
 _PERIOD = timedelta(minutes=15)
 _BATCH = 20
 _BASIS_POINTS = 10_000
-# Of these, nothing was recorded and another attempt may succeed.
+# After these, nothing was recorded and another attempt may succeed.
 _RETRIED_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _IS_HELD = Approval.holder == bindparam("by_holder")
 
@@ -161,7 +161,7 @@ def _open(row: Approval, kind: ApprovableMovement) -> ApprovedRequest:
 
 
 def _fail(row: Approval, holder: str, code: str, message: str) -> None:
-    """End an approval of which certainly nothing was recorded, and release its hold."""
+    """End an approval whose payment was certainly not recorded, and release its hold."""
     with unit_of_work() as session:
         accounts.lock_account_of_hold(session, row.id)
         if APPROVALS.move(

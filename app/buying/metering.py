@@ -86,7 +86,7 @@ def _count_host(wallet: WalletView, host: str) -> None:
             "has paid are not counted; another one can be requested tomorrow.",
             retry_after_seconds=refusal.retry_after_seconds,
         ) from None
-    # Of concurrent requests to one host, only the first counts it.
+    # Only the first of concurrent requests to one host counts it.
     with suppress(RateLimited):
         limiter.count("1 per day", "fetched-host", seen)
         limiter.count(*hosts)

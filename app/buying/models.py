@@ -20,7 +20,7 @@ class ServicePurchase(Model):
         partial_index("ix_service_purchases_answered", "answered_at", where="answer_sealed IS NOT NULL"),
     )
 
-    # Of the transaction that pays.
+    # The hash of the transaction that pays.
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)
     host: Mapped[str] = mapped_column(String(253))

@@ -87,7 +87,7 @@ def _derived_key() -> str:
 
 
 def _resume(subject_id: str) -> Any:
-    """Return the response to a repeated request, of which the body is that of the first.
+    """Return the response to a repeated request, with the body of the first.
 
     Once its approval is executed, it is that of the payment.
     """

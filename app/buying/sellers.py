@@ -27,7 +27,7 @@ _MAX_HEADERS = 30
 _MAX_HEADER_LENGTH = 4096
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*", re.ASCII)
-# Of the exchange itself, and of the payment, which this service sets.
+# Headers of the exchange and the payment, which this service sets.
 _RESERVED_HEADERS = frozenset(
     {
         "host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade",

@@ -43,7 +43,7 @@ _LEASE_SECONDS = 1.0
 _MAX_LEASES = 10_000
 _MAX_QUEUES = 1_000
 _MAX_WAITING = 32
-"""Of the threads of a process, for one client."""
+"""The share of a process's threads for one client."""
 _MIN_DELAY_SECONDS = 0.01
 
 

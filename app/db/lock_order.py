@@ -44,7 +44,7 @@ class LockRank(IntEnum):
     AGENT_KEY = auto()
     """The keys and codes of an agent, in any order, since the agent is locked."""
     APPROVAL = auto()
-    """Of the movement or purchase that the unit records, or alone after its wallet's account."""
+    """The hold of the movement or purchase that the unit records, or alone after its wallet's account."""
     IDEMPOTENCY_KEY = auto()
     GRANT_BUDGET = auto()
     """One row for all, like the next."""

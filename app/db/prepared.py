@@ -148,7 +148,7 @@ class PreparedInsert(PreparedStatement):
         values: Any = {column: bindparam(column.name) for column in columns}
         super().__init__(insert(table).inline().values(values))
         self._table, self._values, self._unique, self._adds = table, values, unique, adds
-        # Of a model with authenticated rows: adds their MAC (`app.authenticated`).
+        # For a model with authenticated rows: adds their MAC (`app.authenticated`).
         self._stamp: Callable[[Mapping[str, Any]], Mapping[str, Any]] = getattr(model, "stamp", dict)
         self._defaults = {
             column.name: column.default.arg if isinstance(column.default, ScalarElementColumnDefault) else None

@@ -27,7 +27,7 @@ class StateMachine(Generic[StateT]):
 
     With `event`, each state is stored as a row of that model in the same unit; with `logger`, each transition is logged
     after the commit. `values` are what else a transition to a state changes. `announce` is called in the unit with each
-    row that `add` or `move` changes, of which it may read the columns `announced`, to record an event
+    row that `add` or `move` changes, with the columns `announced`, to record an event
     (`app.events.outbox`); `execute` does not call it.
     """
 

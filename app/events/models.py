@@ -117,7 +117,7 @@ class EventDelivery(Model):
         Index("ix_event_deliveries_event_id", "event_id"),
         Index("ix_event_deliveries_created_at", "created_at"),
         partial_index("ix_event_deliveries_due", "target_id", "next_attempt_at", where="status = 'pending'"),
-        # Of one object, only the first is sent.
+        # Only the first of an object is sent.
         partial_index("ix_event_deliveries_order", "target_id", "object_id", "position", where="status = 'pending'"),
     )
 

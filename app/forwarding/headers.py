@@ -20,7 +20,7 @@ _HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 _NOT_FORWARDED = _HOP_BY_HOP | OF_CLIENT | {
-    # Of this request only.
+    # For this request only.
     "host", "content-length", "accept-encoding", "expect", "idempotency-key",
     # Credentials.
     "authorization", "cookie", "cookie2", "api-key", "x-api-key", "apikey", "x-auth-token", "x-access-token",

@@ -105,7 +105,7 @@ class ForwardingOptions(NamedTuple):
     screen_error: Callable[[UpstreamResponse], UpstreamResponse] | None = None
     """Takes a response with an error status, and returns the one to relay; it may raise instead."""
     keep_alive_seconds: Decimal = Decimal(0)
-    """Of silence, after which server-sent events get a comment, so that nothing on the way drops them; 0: none."""
+    """The silence after which a stream of events gets a comment, so that no proxy drops it; 0: none."""
 
 
 class RelayedResponse(Response):

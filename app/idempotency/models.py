@@ -25,7 +25,7 @@ class IdempotencyKey(Model):
     method: Mapped[str] = mapped_column(String(8))
     path: Mapped[str] = mapped_column(String(200))
     key: Mapped[str] = mapped_column(String(255))
-    # Of the bytes: the previous version compares them, and runs together with this one during an upgrade.
+    # The HMAC of the bytes, which the previous version compares while both run during an upgrade.
     body_hmac: Mapped[str] = mapped_column(String(64))
     request_hmac: Mapped[str | None] = mapped_column(String(64))
     holder: Mapped[str] = mapped_column(ID)

@@ -1,4 +1,4 @@
-"""JSON-RPC messages of the Model Context Protocol: what is accepted, of which version, and their errors."""
+"""JSON-RPC messages of the Model Context Protocol: accepted messages and versions, and errors."""
 
 from __future__ import annotations
 

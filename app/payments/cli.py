@@ -57,7 +57,7 @@ def show() -> None:
     default=WalletRole.TREASURY.value,
 )
 def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None:
-    """Transfer from one of the service's own wallets, which also pays the network fee."""
+    """Transfer from one of the service's wallets, which also pays the network fee."""
     try:
         order = {"chain": chain, "to": to, "amount": amount, "currency": currency}
         view = transfers.send(

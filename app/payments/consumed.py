@@ -119,7 +119,7 @@ def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
 
 
 def fingerprint_macs(fingerprint: str) -> list[str]:
-    """Return the HMAC of a request's fingerprint with each secret key, of which the first is stored.
+    """Return the HMAC of a request's fingerprint with each secret key; the first one is stored.
 
     A plain digest would let passwords in bodies be guessed.
     """

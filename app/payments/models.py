@@ -34,7 +34,7 @@ class Payment(Model):
     status: Mapped[str] = mapped_column(String(10))
     tries: Mapped[int] = mapped_column(default=0)
     tx_hash: Mapped[str | None] = mapped_column(String(100))
-    # Of a signed payment: the transaction that submits it, and what finds it if another party did.
+    # A signed payment's submitting transaction, and what finds it if another party submitted it.
     transaction_id: Mapped[str | None] = mapped_column(ID)
     recipient: Mapped[str] = mapped_column(String(64))
     terms: Mapped[dict[str, Any]] = mapped_column(JSON)
@@ -80,7 +80,7 @@ class SettlementRisk(Model):
     payment_id: Mapped[str] = mapped_column(ID, primary_key=True)
     chain: Mapped[str] = mapped_column(String(20))
     payer: Mapped[str] = mapped_column(String(64))
-    # Of the authorization, which is not submitted again once that failed.
+    # The authorization's claim: it is not submitted again once that failed.
     claim: Mapped[str] = mapped_column(String(160))
     # Whether it counts against the budget of failures: see `TransactionDraft.is_risky`.
     risky: Mapped[bool]
@@ -109,7 +109,7 @@ class SettlementGasReserve(Model):
 
 
 class ServiceWallet(Authenticated, Model):
-    """Which wallet of the service's own plays a role: recipient or submitter of payments."""
+    """The service's wallet in a role: recipient or submitter of payments."""
 
     __tablename__ = "payment_wallets"
     not_authenticated = frozenset()

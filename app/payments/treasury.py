@@ -21,13 +21,13 @@ from app.wallets.core.custody import NewWalletKey
 from app.wallets.core.wallets import WalletView
 
 OWNER_AGENT_ID = "00000000-0000-4000-8000-000000000402"
-"""The agent of the service's own wallets; registered agents have random ids."""
+"""The internal agent that owns the service's wallets. Its id is fixed."""
 
 _log = structlog.get_logger(__name__)
 
 
 class WalletRole(StrEnum):
-    """The purpose of one of the service's own wallets."""
+    """The purpose of one of the service's wallets."""
 
     TREASURY = "treasury"
     SETTLEMENT = "settlement"

@@ -65,7 +65,7 @@ class TransactionDraft:
     as_of: int | None = None
     recipient_is: str | None = None
     payer_units: int | None = None
-    """Of a payment that is submitted for another party: the payer's balance."""
+    """The payer's balance, for a payment that is submitted for another party."""
     rent_units: int = 0
     """The part of `fee_units` that creates the recipient's account, who can take it out: it counts like the amount."""
     is_risky: bool = False

@@ -1,6 +1,6 @@
 """Purchases in web shops, made by an unattended browser.
 
-The shopper navigates; the handler decides about money. The shopper asks before it presses the order button and presses
+The shopper navigates; the handler decides about money. The shopper asks before it clicks the order button and clicks
 it once at most: after `authorize_order` has returned, every end but an `OrderConfirmation` may be an order.
 """
 
@@ -165,7 +165,7 @@ class PurchaseFailed(Exception):
 
 
 class PurchaseOutcomeUnknown(Exception):
-    """The order button may have been pressed and the shop's confirmation was not seen."""
+    """The order button may have been clicked and the shop's confirmation was not seen."""
 
     def __init__(self, message: str, *, quoted: tuple[str, ...] = ()) -> None:
         super().__init__("outcome_unknown")
@@ -183,10 +183,10 @@ class PurchaseHandler(Protocol):
         """Record the product, before anything is added to a cart."""
 
     def authorize_order(self, review: OrderReview) -> None:
-        """Authorize one press of the order button by returning."""
+        """Authorize one click of the order button by returning."""
 
     def choose(self, question: ElementQuestion) -> int | None:
-        """Return the index of the candidate to press, or None. Never decides about money."""
+        """Return the index of the candidate to click, or None. Never decides about money."""
 
     def on_step(self, step: ShoppingStep) -> None:
         """Record a step."""

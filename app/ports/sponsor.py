@@ -1,4 +1,4 @@
-"""Transfers of USDC of which the service pays the network fee: the wallet authorizes, the service submits.
+"""Transfers of USDC whose network fee the service pays: the wallet authorizes, the service submits.
 
 In the phases of a movement: `draft` reads and simulates, `authorize` signs inside the unit that records.
 """

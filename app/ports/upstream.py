@@ -28,7 +28,7 @@ class UpstreamRequest:
 
 
 class UpstreamResponse(Protocol):
-    """A response of which the head has arrived. Close it in every case."""
+    """A response whose head has arrived. Close it in every case."""
 
     @property
     def status(self) -> int:

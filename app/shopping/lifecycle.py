@@ -1,7 +1,7 @@
 """The state machine of purchases.
 
-`submitting` is committed before the order button may be pressed and is entered once: a worker that finds a purchase in
-it must not press again.
+`submitting` is committed before the order button may be clicked and is entered once: a worker that finds a purchase in
+it must not click again.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Purchase(Model):
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # The request that caused it, for the logs.
     request_id: Mapped[str | None] = mapped_column(String(40))
-    # The owner's approval, of which the hold becomes the order's; and the most that was approved.
+    # The owner's approval, whose hold becomes the order's; and the most that was approved.
     approval_id: Mapped[str | None] = mapped_column(ID)
     approved_nanos: Mapped[int | None] = mapped_column(BigInteger)
 

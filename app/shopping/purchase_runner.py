@@ -1,6 +1,6 @@
 """The execution of a purchase in a worker: claimed once, executed by the shopper, ended by what is known.
 
-The unit that writes `submitting` holds the total against the wallet's limits; the order button may be pressed only
+The unit that writes `submitting` holds the total against the wallet's limits; the order button may be clicked only
 after its commit. After that every end without a confirmation is `unknown`, and its hold stays.
 """
 

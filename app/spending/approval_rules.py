@@ -64,7 +64,7 @@ def payee_key(payee: str) -> str:
 
 
 def permitting_payee(request: SpendingRequest, known: Mapping[str, PayeePermission]) -> str | None:
-    """Return the payee of which the weekly permission covers a request, or None."""
+    """Return the payee whose weekly permission covers a request, or None."""
     value_nanos = request.value_nanos or 0
     for payee in payees_of(request):
         permission = known.get(payee, PayeePermission())

@@ -338,7 +338,7 @@ def _assert_permitted(account: Account, rules: Controls | None, movement: Spendi
 def _assert_approved(
     session: Session, account: Account, rules: Controls | None, request: SpendingRequest
 ) -> str | None:
-    """Return the payee of which the weekly permission replaces an approval, None if none is needed.
+    """Return the payee whose weekly permission replaces an approval, None if none is needed.
 
     Raises: ApprovalRequired.
     """

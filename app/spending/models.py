@@ -90,7 +90,7 @@ class SpendingHold(Authenticated, Model):
     made_on: Mapped[date] = mapped_column(Date)
     # The session that it counts against, if one was named.
     session_id: Mapped[str | None] = mapped_column(ID)
-    # The payee of which the weekly permission it counts against, if the owner was not asked because of it.
+    # The payee whose weekly permission it counts against, if the owner was not asked because of it.
     permitted_payee: Mapped[str | None] = mapped_column(String(253))
     # Counts against its session only: credits pay for it, and their purchase has counted against the wallet's limits.
     paid_by_credits: Mapped[bool] = mapped_column(default=False)

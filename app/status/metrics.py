@@ -159,7 +159,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     )
     yield _gauge(
         "approvals_awaiting",
-        "Payments that wait for an owner: all, and those of which no notice has reached the owner after a minute.",
+        "Payments that wait for an owner: all, and those whose owner no notice has reached after a minute.",
         approvals.count_unnoticed(session, clock.now()),
         "which",
     )

@@ -185,7 +185,7 @@ class StepGroups:
 
     def __init__(self, *, is_postgresql: bool) -> None:
         if is_postgresql:
-            # Of one kind each, so that all units lock holds, accounts and sums in this order. SQLite has one lock.
+            # One kind each, so that all units lock holds, accounts and sums in this order. SQLite has one lock.
             self._groups = {
                 kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection()))) for kind in _ON_SQLITE
             }

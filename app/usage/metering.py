@@ -35,7 +35,7 @@ class MeteredCall(ABC):
     Works in any thread, even after the request has ended.
     """
 
-    # Of the response: its head precedes its end.
+    # The response's: its head precedes its end.
     _status: int
 
     def __init__(self, account_id: str, call: UsageCall) -> None:

@@ -25,7 +25,7 @@ class Schema(ma.Schema):
 
     def _init_fields(self) -> None:
         super()._init_fields()
-        # Of each field: its name, what it shows of an object (None: marshmallow finds it), its key.
+        # Each field's name, what it shows of an object (None: marshmallow finds it), and its key.
         self._shown = [
             (name, _source(self, name, field), name if field.data_key is None else field.data_key, field)
             for name, field in self.dump_fields.items()

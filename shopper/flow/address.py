@@ -36,7 +36,7 @@ class FillAttempts:
 
 
 def choose_stored(session: BrowserSession, snapshot: PageSnapshot) -> bool:
-    """Choose the matching stored address; return whether something was pressed. Raises: PurchaseFailed."""
+    """Choose the matching stored address; return whether something was clicked. Raises: PurchaseFailed."""
     if session.address_chosen or session.zip_entered:
         return False
     wanted = session.request.address
@@ -59,7 +59,7 @@ def choose_stored(session: BrowserSession, snapshot: PageSnapshot) -> bool:
     _assert_unambiguous(fitting_radios, (_text_of(control) for control in fitting_radios))
     if fitting_cards:
         session.address_chosen = True
-        session.press(fitting_cards[0], "choose_address")
+        session.click(fitting_cards[0], "choose_address")
         return True
     if fitting_radios:
         session.address_chosen = True
@@ -192,7 +192,7 @@ def _open_new_address_form(session: BrowserSession, snapshot: PageSnapshot) -> b
         session.tab.check(radios[0])
         return True
     if wanted.line1 and new_address_buttons:
-        session.press(new_address_buttons[0], "new_address")
+        session.click(new_address_buttons[0], "new_address")
         return True
     if any(
         control.type == "radio" and control.checked and keywords.NEW_ADDRESS.search(control.label)

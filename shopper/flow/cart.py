@@ -41,7 +41,7 @@ def find_cart_link(session: BrowserSession, snapshot: PageSnapshot) -> PageButto
 
 
 def counting_link(before: PageSnapshot, now: PageSnapshot) -> PageButton | None:
-    """Return the only link of which nothing but the number changed when something was added to the cart."""
+    """Return the only link whose number alone changed when something was added to the cart."""
     known = {(button.trail, _uncounted(button)): (button.text, button.label) for button in before.buttons}
     changed = [
         button
@@ -62,7 +62,7 @@ def open_cart(session: BrowserSession) -> PageSnapshot | None:
     guess = target or _numbered_link(snapshot)
     if guess is not None:
         try:
-            found = session.press(guess, "open_cart")
+            found = session.click(guess, "open_cart")
         except PageActionFailed:
             return None
         # A wish list and messages are counted, too.
@@ -105,7 +105,7 @@ def empty_cart(session: BrowserSession) -> None:
             return
         snapshot = session.tab.wait_for(functools.partial(_has_fewer_lines, count), seconds=_REMOVED_SECONDS)
         if not _has_fewer_lines(count, snapshot):
-            # What was pressed removes nothing.
+            # What was clicked removes nothing.
             return
 
 
@@ -118,13 +118,13 @@ def _remove_line(session: BrowserSession, snapshot: PageSnapshot) -> None:
     if not removals:
         field = _line_fields(snapshot)[0]
         session.tab.fill(field, "0")
-        session.tab.press_enter(field)
+        session.tab.submit_by_enter(field)
         session.record_step("empty_cart", "0", snapshot.path)
         return
-    snapshot = session.press(removals[0], "empty_cart")
+    snapshot = session.click(removals[0], "empty_cart")
     confirm = [button for button in snapshot.buttons if button.dialog and keywords.REMOVE.search(button.text)]
     if confirm:
-        session.press(confirm[0], "empty_cart")
+        session.click(confirm[0], "empty_cart")
 
 
 def assert_goods_match(session: BrowserSession, rows: list[LabelledAmount], *, where: str) -> None:
@@ -164,7 +164,7 @@ def set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsho
         same_form = [button for button in updates if button.form == target.form and target.form >= 0]
         button = preferred_button(same_form or updates)
         if button is not None:
-            snapshot = session.press(button, "set_quantity")
+            snapshot = session.click(button, "set_quantity")
     except PageActionFailed:
         raise PurchaseFailed(FailureCode.STUCK, "The quantity could not be set in the cart.") from None
     return session.tab.wait_for(
@@ -239,7 +239,7 @@ def _line_fields(snapshot: PageSnapshot) -> list[FormControl]:
 
 
 def _enters_order(snapshot: PageSnapshot, field: FormControl) -> bool:
-    """Return whether Enter in a field, which presses the first button of its form, leads on."""
+    """Return whether Enter in a field, which clicks the first button of its form, leads on."""
     submits = [button for button in snapshot.buttons if button.submits and button.form == field.form >= 0]
     return bool(submits) and _leads_on(submits[0])
 

@@ -11,13 +11,13 @@ from app.ports.shopper import FailureCode, PurchaseFailed, PurchaseOutcomeUnknow
 from shopper.flow import address, advice, choices, coupon, delivery, evidence, login, review, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession, assert_no_human_check, preferred_button
-from shopper.flow.steps import NextPress
+from shopper.flow.steps import NextClick
 from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.snapshot import PageButton, PageSnapshot
 from shopper.page.tab import PageActionFailed
 
 _MAX_STEPS = 30
-# How long a press may take to show an effect, and a page to offer its next step: shops are slow.
+# How long a click may take to show an effect, and a page to offer its next step: shops are slow.
 _RESPONSE_SECONDS = 4
 _STALL_SECONDS = 6
 _MAX_SEEN_LENGTH = 40
@@ -30,16 +30,16 @@ _NOT_PLACE_ORDER = re.compile(
 
 @dataclass(slots=True)
 class _CheckoutProgress:
-    pressed: dict[object, set[str]] = field(default_factory=dict)
+    clicked: dict[object, set[str]] = field(default_factory=dict)
     filling: FillAttempts = field(default_factory=FillAttempts)
 
     def candidates(self, snapshot: PageSnapshot, buttons: list[PageButton]) -> list[PageButton]:
-        """Leave out what was pressed on this very page before without effect."""
-        done = self.pressed.get(snapshot.fingerprint(), set())
+        """Leave out what was clicked on this very page before without effect."""
+        done = self.clicked.get(snapshot.fingerprint(), set())
         return [button for button in buttons if _without_digits(button.text) not in done]
 
     def remember(self, snapshot: PageSnapshot, button: PageButton) -> None:
-        self.pressed.setdefault(snapshot.fingerprint(), set()).add(_without_digits(button.text))
+        self.clicked.setdefault(snapshot.fingerprint(), set()).add(_without_digits(button.text))
 
 
 def _without_digits(text: str) -> str:
@@ -48,7 +48,7 @@ def _without_digits(text: str) -> str:
 
 
 def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageSnapshot, PageButton]:
-    """Advance until only the order button is left to press; return it unpressed.
+    """Advance until only the order button is left to click; return it unclicked.
 
     Raises: PurchaseFailed; PurchaseOutcomeUnknown when the shop confirms an order that was not placed.
     """
@@ -80,7 +80,7 @@ def go_to_review(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageS
             snapshot = later
         progress.remember(snapshot, target)
         session.payment_sent = session.payment_sent or steps.sends_payment(snapshot, target)
-        session.press(target, "continue")
+        session.click(target, "continue")
         before = snapshot
         snapshot = session.tab.wait_for(_differs(before), seconds=_RESPONSE_SECONDS)
         # A list of the steps to come may have the words of the last one.
@@ -95,12 +95,12 @@ def _last_button(session: BrowserSession, snapshot: PageSnapshot, progress: _Che
     if place is not None and _is_review(snapshot):
         return place
     target = _onward_button(snapshot, progress)
-    press = NextPress.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
-    if target is not None and press is NextPress.LEADS_ON and _may_take_order(session, snapshot, target):
-        press = NextPress.UNCERTAIN
-    if target is None or press is NextPress.LEADS_ON:
+    click = NextClick.LEADS_ON if target is None else steps.consequence(session, snapshot, target)
+    if target is not None and click is NextClick.LEADS_ON and _may_take_order(session, snapshot, target):
+        click = NextClick.UNCERTAIN
+    if target is None or click is NextClick.LEADS_ON:
         return None
-    if press is NextPress.UNCERTAIN and not _can_be_reviewed(session, snapshot):
+    if click is NextClick.UNCERTAIN and not _can_be_reviewed(session, snapshot):
         if keywords.NEXT.search(target.text):
             return None
         raise _uncertain_failure(target)
@@ -121,19 +121,19 @@ def _uncertain_failure(target: PageButton) -> PurchaseFailed:
     return PurchaseFailed(
         FailureCode.STUCK,
         f'"{target.text[:_MAX_SEEN_LENGTH]}" may order, or lead to another step: the page asks for a '
-        "payment or a name, shows a total, and neither its words nor its steps tell. It was not pressed, because the "
+        "payment or a name, shows a total, and neither its words nor its steps tell. It was not clicked, because the "
         "order was not authorized.",
         quoted=(target.text[:_MAX_SEEN_LENGTH],),
     )
 
 
-def later_order_button(before: PageSnapshot, now: PageSnapshot, pressed: PageButton) -> PageButton | None:
-    """Return the order button of the review to which the press of a button without such a name led; None otherwise.
+def later_order_button(before: PageSnapshot, now: PageSnapshot, clicked: PageButton) -> PageButton | None:
+    """Return the order button of the review to which the click of a button without such a name led; None otherwise.
 
     Without a name it is the one that submits a form of the next page to the checkout.
     """
     if (
-        evidence.is_named(pressed, keywords.PLACE_ORDER)
+        evidence.is_named(clicked, keywords.PLACE_ORDER)
         or _is_rejected(before, now)
         # A confirmation may offer another order.
         or _is_confirmation(before, now)
@@ -148,8 +148,8 @@ def later_order_button(before: PageSnapshot, now: PageSnapshot, pressed: PageBut
     return target if is_next_page else None
 
 
-def next_press(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageButton | None, PageButton | None]:
-    """Return the button that orders and the one that leads on, without pressing. Raises: PurchaseFailed."""
+def next_click(session: BrowserSession, snapshot: PageSnapshot) -> tuple[PageButton | None, PageButton | None]:
+    """Return the button that orders and the one that leads on, without clicking. Raises: PurchaseFailed."""
     progress = _CheckoutProgress()
     return _last_button(session, snapshot, progress), _onward_button(snapshot, progress)
 
@@ -222,7 +222,7 @@ def _is_rejected(before: PageSnapshot, now: PageSnapshot) -> bool:
 
 
 def _unexpected_confirmation() -> PurchaseOutcomeUnknown:
-    return PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not pressed.")
+    return PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not clicked.")
 
 
 def _advance(session: BrowserSession, snapshot: PageSnapshot, progress: _CheckoutProgress) -> bool:
@@ -287,7 +287,7 @@ def _continue_as_guest(session: BrowserSession, snapshot: PageSnapshot, progress
     if address.fill(session, snapshot, progress.filling):
         return True
     progress.remember(snapshot, target)
-    session.press(target, "as_guest")
+    session.click(target, "as_guest")
     return True
 
 
@@ -306,7 +306,7 @@ def _advised_button(session: BrowserSession, snapshot: PageSnapshot, progress: _
 
 
 def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> None:
-    """Raise the failure that explains why there is nothing left to press, if there is one."""
+    """Raise the failure that explains why there is nothing left to click, if there is one."""
     _assert_no_card_required(snapshot)
     missing = address.empty_fields(session, snapshot)
     if missing and not session.address_chosen:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from app.ports.shopper import PurchaseOutcomeUnknown
 from shopper.flow import discounts, evidence, steps
 from shopper.flow.session import BrowserSession, is_own_host
-from shopper.flow.steps import NextPress
+from shopper.flow.steps import NextClick
 from shopper.page import keywords
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 
@@ -58,8 +58,8 @@ def enter(
     before = session.tab.take_snapshot()
     button = _apply_button(session, before, field)
     if button is None or button.disabled:
-        raise discounts.not_applied("The shop's field for a coupon code has no button of its own that can be pressed.")
-    session.tab.press_once(button)
+        raise discounts.not_applied("The shop's field for a coupon code has no button of its own that can be clicked.")
+    session.tab.click_once(button)
     session.record_step("apply_coupon", button.text, before.path)
     session.tab.settle()
     after = session.tab.wait_for(
@@ -106,7 +106,7 @@ def _apply_button(session: BrowserSession, snapshot: PageSnapshot, field: FormCo
         return named[0]
     fields = [control for control in snapshot.controls if control.form == field.form]
     is_alone = field.form >= 0 and len(fields) == 1 and len(own) == 1
-    return own[0] if is_alone and steps.consequence(session, snapshot, own[0]) is NextPress.LEADS_ON else None
+    return own[0] if is_alone and steps.consequence(session, snapshot, own[0]) is NextClick.LEADS_ON else None
 
 
 def _is_other(button: PageButton) -> bool:
@@ -118,7 +118,7 @@ def _is_other(button: PageButton) -> bool:
 
 
 def _open_disclosure(session: BrowserSession, snapshot: PageSnapshot) -> bool:
-    """Press what hides a field for a code, such as "Have a coupon?"; return whether there was one."""
+    """Click what hides a field for a code, such as "Have a coupon?"; return whether there was one."""
     here = snapshot.url.partition("#")[0]
     for button in snapshot.buttons:
         key = (snapshot.path, button.text)
@@ -131,7 +131,7 @@ def _open_disclosure(session: BrowserSession, snapshot: PageSnapshot) -> bool:
             and len(session.coupon_disclosures) < _MAX_DISCLOSURES
         ):
             session.coupon_disclosures.add(key)
-            session.press(button, "open_coupon")
+            session.click(button, "open_coupon")
             return True
     return False
 

@@ -9,7 +9,7 @@ from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.flow import review, steps
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession
-from shopper.flow.steps import NextPress
+from shopper.flow.steps import NextClick
 from shopper.page import autofill, breakdown, keywords, prices
 from shopper.page.prices import AmountKind
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
@@ -42,7 +42,7 @@ def choose(session: BrowserSession, snapshot: PageSnapshot, attempts: FillAttemp
                 session.tab.select(control, options[found].value)
                 session.record_step("choose", options[found].text, snapshot.path)
                 return True
-    return _press_method(session, snapshot, wanted)
+    return _click_method(session, snapshot, wanted)
 
 
 def assert_chosen(session: BrowserSession, snapshot: PageSnapshot) -> None:
@@ -123,8 +123,8 @@ def _choose_radio(session: BrowserSession, snapshot: PageSnapshot, target: FormC
     return True
 
 
-def _press_method(session: BrowserSession, snapshot: PageSnapshot, wanted: str) -> bool:
-    """Press the button of the method, where each has an own one next to its price."""
+def _click_method(session: BrowserSession, snapshot: PageSnapshot, wanted: str) -> bool:
+    """Click the button of the method, where each has an own one next to its price."""
     alike: dict[str, list[PageButton]] = {}
     for button in snapshot.buttons:
         if keywords.NEXT.search(button.text) and not (button.disabled or button.region):
@@ -135,8 +135,8 @@ def _press_method(session: BrowserSession, snapshot: PageSnapshot, wanted: str) 
         names = [" ".join(button.card.replace(button.text, " ").split()) for button in buttons]
         found = best_match(wanted, names)
         _offer(session, names)
-        if found is not None and steps.consequence(session, snapshot, buttons[found]) is NextPress.LEADS_ON:
-            session.press(buttons[found], "choose")
+        if found is not None and steps.consequence(session, snapshot, buttons[found]) is NextClick.LEADS_ON:
+            session.click(buttons[found], "choose")
             session.delivery_chosen = names[found][:_MAX_NAME]
             return True
     return False

@@ -1,7 +1,7 @@
 """The choice of a button by ranked evidence: the structure of the page first, words for what it leaves open.
 
 Words of a language decide alone only where structure is silent. As vetoes they come before both: a name of an order,
-a removal or an extra excludes a button, because a press cannot be undone and structure does not show what it costs.
+a removal or an extra excludes a button, because a click cannot be undone and structure does not show what it costs.
 """
 
 from __future__ import annotations

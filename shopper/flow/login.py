@@ -24,7 +24,7 @@ def sign_in_if_offered(session: BrowserSession, snapshot: PageSnapshot) -> bool:
         link = _login_link(snapshot)
         if link is None:
             return False
-        snapshot = session.press(link, "open_login")
+        snapshot = session.click(link, "open_login")
         snapshot = session.tab.wait_for(lambda now: _login_form(now) is not None, seconds=_FORM_SECONDS)
     if _login_form(snapshot) is None:
         return False
@@ -181,11 +181,11 @@ def _send(session: BrowserSession, control: FormControl) -> None:
         or preferred_button(submits)
     )
     if target is not None:
-        session.tab.press(target)
+        session.tab.click(target)
     elif any(_may_order(snapshot, button) for button in near):
         raise PageActionFailed
     else:
-        session.tab.press_enter(field)
+        session.tab.submit_by_enter(field)
 
 
 def _may_order(snapshot: PageSnapshot, button: PageButton) -> bool:

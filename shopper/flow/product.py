@@ -73,7 +73,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
 def add_button(snapshot: PageSnapshot) -> PageButton | None:
     """Return the button that adds the product to the cart: of the form that asks how many, or by identifiers and words.
 
-    Words of an order, or of buying with one press, are vetoes: with an account such a press may order.
+    Words of an order, or of buying with one click, are vetoes: with an account such a click may order.
     """
     with_quantity = {control.form for control in snapshot.controls if _is_quantity(control)} - {-1}
     usable = [button for button in snapshot.buttons if not evidence.is_named(button, keywords.NOT_ADD_TO_CART)]
@@ -163,7 +163,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         session.product = read(session, snapshot)
         session.handler.on_product(session.product)
         before = snapshot
-        snapshot = session.press(button, "add_to_cart")
+        snapshot = session.click(button, "add_to_cart")
         snapshot = session.tab.wait_for(functools.partial(_page_changed, before), seconds=6)
         problem = _requires_options(before, snapshot)
         if problem is None:
@@ -249,7 +249,7 @@ def _choose(session: BrowserSession, snapshot: PageSnapshot, name: str, value: s
                 return session.tab.take_snapshot()
         for button in snapshot.buttons:
             if button.text.lower() == wanted and not button.disabled and button.region == "":
-                return session.press(button, "choose")
+                return session.click(button, "choose")
     except PageActionFailed:
         return None
     return None
@@ -268,7 +268,7 @@ def _choose_by_title(session: BrowserSession, snapshot: PageSnapshot) -> PageSna
     for button in snapshot.buttons:
         text = button.text.lower()
         if len(text) > 1 and title.endswith(text) and title != text and button.region == "":
-            return session.press(button, "choose")
+            return session.click(button, "choose")
     return None
 
 

@@ -1,4 +1,4 @@
-"""A purchase from its first page to its end. The order button is pressed in one place, after authorization."""
+"""A purchase from its first page to its end. The order button is clicked in one place, after authorization."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
 ) -> OrderConfirmation | OrderReview:
     """Buy, or return the review of a dry run.
 
-    Raises: PurchaseFailed before the order button is pressed, PurchaseOutcomeUnknown after it.
+    Raises: PurchaseFailed before the order button is clicked, PurchaseOutcomeUnknown after it.
     """
     tab = BrowserTab(context, start=request.url, allowed_domains=request.allowed_domains)
     tab.mask(request.username or "", request.password or "", request.coupon_code or "")
@@ -84,7 +84,7 @@ def run(
         if request.dry_run:
             _empty_cart_after_failure(session)
             return found
-        button = _wait_until_pressable(session, button)
+        button = _wait_until_clickable(session, button)
     except PageActionFailed:
         session.capture_failure("end")
         failure = _located(session, FailureCode.STUCK, "The shop's page changed while it was being used.")
@@ -175,13 +175,13 @@ def _stable_review(
     raise PurchaseFailed(FailureCode.PRICE_UNKNOWN, "The total on the shop's review keeps changing.")
 
 
-def _wait_until_pressable(session: BrowserSession, button: PageButton) -> PageButton:
-    """Return the order button once it can be pressed; the page may redraw. Raises: PageActionFailed."""
+def _wait_until_clickable(session: BrowserSession, button: PageButton) -> PageButton:
+    """Return the order button once it can be clicked; the page may redraw. Raises: PageActionFailed."""
     for _ in range(_READY_ATTEMPTS):
         found = find_same_button(button, session.tab.take_snapshot())
         if found is not None:
             with contextlib.suppress(PageActionFailed):
-                session.tab.assert_pressable(found)
+                session.tab.assert_clickable(found)
                 return found
         session.tab.settle()
     raise PageActionFailed
@@ -193,11 +193,11 @@ def _place_order(
     try:
         before = session.tab.take_snapshot()
         ready = _assert_unchanged(session, before, button, found)
-        snapshot = _press_order(session, before, ready, seconds=confirmation_seconds)
+        snapshot = _click_order(session, before, ready, seconds=confirmation_seconds)
         later = _later_order_button(session, before, snapshot, ready, found)
         if later is not None:
             before = snapshot
-            snapshot = _press_order(session, before, later, seconds=confirmation_seconds)
+            snapshot = _click_order(session, before, later, seconds=confirmation_seconds)
         if checkout.confirms_order(before, snapshot):
             session.capture("confirmation")
         else:
@@ -214,15 +214,15 @@ def _place_order(
     except PurchaseOutcomeUnknown:
         raise
     except Exception:
-        # Whatever fails here, the button may have been pressed.
+        # Whatever fails here, the button may have been clicked.
         with contextlib.suppress(Exception):
             session.capture_failure("confirmation")
-        raise PurchaseOutcomeUnknown("The order button was pressed, and then the browser failed.") from None
+        raise PurchaseOutcomeUnknown("The order button was clicked, and then the browser failed.") from None
 
 
-def _press_order(session: BrowserSession, before: PageSnapshot, button: PageButton, *, seconds: float) -> PageSnapshot:
-    """Press a button that was authorized, once, and return the page that confirms the order or asks for it."""
-    session.tab.press_once(button)
+def _click_order(session: BrowserSession, before: PageSnapshot, button: PageButton, *, seconds: float) -> PageSnapshot:
+    """Click a button that was authorized, once, and return the page that confirms the order or asks for it."""
+    session.tab.click_once(button)
     session.record_step("order", button.text, before.path)
 
     def has_result(now: PageSnapshot) -> bool:
@@ -234,10 +234,10 @@ def _press_order(session: BrowserSession, before: PageSnapshot, button: PageButt
 
 
 def _later_order_button(
-    session: BrowserSession, before: PageSnapshot, now: PageSnapshot, pressed: PageButton, found: OrderReview
+    session: BrowserSession, before: PageSnapshot, now: PageSnapshot, clicked: PageButton, found: OrderReview
 ) -> PageButton | None:
     """Return the order button of a review that follows what was authorized, if it is of the same order."""
-    button = checkout.later_order_button(before, now, pressed)
+    button = checkout.later_order_button(before, now, clicked)
     if button is not None:
         with contextlib.suppress(PurchaseFailed):
             delivery.assert_chosen(session, now)
@@ -252,7 +252,7 @@ def _assert_unchanged(session: BrowserSession, now: PageSnapshot, button: PageBu
     with contextlib.suppress(PurchaseFailed):
         if ready is not None and review.read(session, now) == found:
             return ready
-    raise PurchaseOutcomeUnknown("The shop's review changed after the order was allowed; the button was not pressed.")
+    raise PurchaseOutcomeUnknown("The shop's review changed after the order was allowed; the button was not clicked.")
 
 
 def _confirmed_total_nanos(session: BrowserSession, snapshot: PageSnapshot) -> int:
@@ -267,7 +267,7 @@ def _assert_confirmed(before: PageSnapshot, now: PageSnapshot) -> None:
     if not checkout.confirms_order(before, now):
         shown, quoted = seen.describe(now)
         raise PurchaseOutcomeUnknown(
-            f"The order button was pressed, and the shop did not confirm the order. {shown}", quoted=quoted
+            f"The order button was clicked, and the shop did not confirm the order. {shown}", quoted=quoted
         )
 
 

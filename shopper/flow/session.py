@@ -68,17 +68,17 @@ class BrowserSession:
         full_nanos = self.product.price_nanos * self.request.quantity if self.product else 0
         return max(0, full_nanos - self.coupon_reduction_nanos)
 
-    def press(self, button: PageButton, action: str) -> PageSnapshot:
-        """Press a button, record it, and return the page after. Raises: PageActionFailed."""
+    def click(self, button: PageButton, action: str) -> PageSnapshot:
+        """Click a button, record it, and return the page after. Raises: PageActionFailed."""
         path = self.tab.path
         try:
-            self.tab.press(button)
+            self.tab.click(button)
         except PageActionFailed:
             # The page was redrawn in between: the same button is meant, if there is just one.
             again = find_same_button(button, self.tab.take_snapshot())
             if again is None or again.number == button.number:
                 raise
-            self.tab.press(again)
+            self.tab.click(again)
         self.record_step(action, button.text, path)
         return self.tab.take_snapshot()
 

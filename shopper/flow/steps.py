@@ -1,7 +1,7 @@
-"""Which button leads on, and whether pressing it may order: by the structure of the page first, by words last.
+"""Which button leads on, and whether clicking it may order: by the structure of the page first, by words last.
 
-A button is pressed during the checkout only if something shows that it leads to another step. Whatever its name is, one
-that may order is pressed once, after the order was authorized.
+A button is clicked during the checkout only if something shows that it leads to another step. Whatever its name is, one
+that may order is clicked once, after the order was authorized.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ _NEVER_ONWARD = (
 _ONWARD_WORDS = (keywords.NEXT, keywords.CHECKOUT, keywords.VIEW_CART)
 
 
-class NextPress(Enum):
-    """What the press of a button may do."""
+class NextClick(Enum):
+    """What the click of a button may do."""
 
     LEADS_ON = auto()
     MAY_ORDER = auto()
     UNCERTAIN = auto()
 
 
-def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> NextPress:
-    """Return what pressing a button of the checkout that is not called an order button may do.
+def consequence(session: BrowserSession, snapshot: PageSnapshot, button: PageButton) -> NextClick:
+    """Return what clicking a button of the checkout that is not called an order button may do.
 
     No honest shop orders from a page without the price, without a recipient, while two more steps follow, or before
-    its disabled order button can be pressed. A page that asks for nothing any more, for everything together, or for
+    its disabled order button can be clicked. A page that asks for nothing any more, for everything together, or for
     something else after the payment was chosen, may order. Once the payment was sent, neither a name nor a list of
     steps shows that a page without questions does not order: both may lie.
     """
     if snapshot.is_left_by(button) or not _is_recipient_known(session, snapshot) or not _shows_price(session, snapshot):
-        return NextPress.LEADS_ON
+        return NextClick.LEADS_ON
     asked = [control for control in snapshot.controls if _is_asked(control, button)]
     pays = any(review.is_payment(control) for control in asked)
     places = any(autofill.token_of(control) in _PLACE_TOKENS for control in asked)
     if session.payment_sent and not asked:
-        return NextPress.MAY_ORDER
+        return NextClick.MAY_ORDER
     if (
         snapshot.steps_after > 1
         or any(_is_order_button_to_come(other) for other in snapshot.buttons)
         or evidence.is_named(button, keywords.NAMED_STEP, keywords.CHECKOUT, keywords.VIEW_CART)
     ):
-        return NextPress.LEADS_ON
+        return NextClick.LEADS_ON
     if not asked or (session.payment_sent and not pays) or (pays and (places or snapshot.steps_after == 0)):
-        return NextPress.MAY_ORDER
-    return NextPress.UNCERTAIN if pays else NextPress.LEADS_ON
+        return NextClick.MAY_ORDER
+    return NextClick.UNCERTAIN if pays else NextClick.LEADS_ON
 
 
 def enters_order(snapshot: PageSnapshot, button: PageButton) -> bool:
@@ -152,7 +152,7 @@ def _only(buttons: list[PageButton]) -> PageButton | None:
 
 
 def _orders_by_name(snapshot: PageSnapshot, button: PageButton) -> bool:
-    """Return whether a button says that it orders: such a press is never one that only leads on."""
+    """Return whether a button says that it orders: such a click is never one that only leads on."""
     return evidence.is_named(button, keywords.PLACE_ORDER) and not snapshot.is_left_by(button)
 
 

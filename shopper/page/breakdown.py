@@ -63,7 +63,7 @@ def labelled_amounts(snapshot: PageSnapshot) -> list[LabelledAmount]:
 
 
 def order_rows(snapshot: PageSnapshot, goods_nanos: int) -> list[LabelledAmount]:
-    """Return the amounts of an order: those of a table or list of which the last is the sum, or else the labelled ones.
+    """Return the amounts of an order: those of a table or list whose last is the sum, or else the labelled ones.
 
     The sum contains the price of the goods, and nothing on the page costs more. Where the labels name a total that is
     no part of it, they are returned: they agree and say what the parts are, or they contradict. Without a sum and

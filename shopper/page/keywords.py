@@ -29,7 +29,7 @@ OFFLINE_PAYMENT_CODE = _pattern(
     r"(^|[\W_])(cod|cash[-_]?on[-_]?delivery|invoice|bank[-_]?transfer|cheque|check[-_]?mo|bacs|prepayment)$"
 )
 GUEST_CODE = _pattern(r"\b(as_?)?(guest|anonymous)\b")
-# A button that buys with one press is an order button, not a cart's.
+# A button that buys with one click is an order button, not a cart's.
 NOT_ADD_TO_CART = _pattern(
     r"wish|compare|list|favou?rite|gift card|sold out|buying guide|how to|notify|buy again",
     r"\b(1|one).?click\b|\binstant(ly)?\b|\bexpress\b|\bsubscri|\bauto.?ship",
@@ -103,7 +103,7 @@ NEXT = _pattern(
     r"\bgo (on|to (payment|shipping|delivery|review))\b", r"\breview( my| your| the)? order\b", r"\bsave address\b",
     r"\bsave\b", r"\bselect\b", r"\bweiter\b", r"\bfortfahren\b", r"\bcontinuer\b", r"\bsuivant\b", r"\bto (payment|shipping|delivery|review)\b",
 )  # fmt: skip
-# The name of the next step, or of the choice that a press makes.
+# The name of the next step, or of the choice that a click makes.
 NAMED_STEP = _pattern(
     r"\bto (the )?(payment|shipping|delivery|address|review|summary|overview)\b", r"\breview( my| your| the)? order\b",
     r"\bship (it )?(here|to)\b", r"\bdeliver (it )?(here|to)\b", r"\buse (this|that) address\b", r"\bsave address\b", r"\bselect\b",

@@ -1,7 +1,7 @@
 """Words of an order, a purchase or a payment in languages that no other rule knows: vetoes, never a reason to click.
 
-Structure does not show what a press costs (docs/decisions/0134): a language model may not choose a button with one of
-these. They are stems without accents, and rather too many: a button that is vetoed is not pressed.
+Structure does not show what a click costs (docs/decisions/0134): a language model may not choose a button with one of
+these. They are stems without accents, and rather too many: a button that is vetoed is not clicked.
 """
 
 from __future__ import annotations

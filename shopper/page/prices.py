@@ -103,7 +103,7 @@ class AmountKind(StrEnum):
     """In the total already, such as the tax of prices that include it."""
     DISCOUNT = "discount"
     PART = "part"
-    """Of the total by its sum, with a label in no known language."""
+    """The rank of a total found by its sum, with a label in no known language."""
     OTHER = "other"
 
 

@@ -1,4 +1,4 @@
-// Returns a page as plain data and numbers what can be acted on (data-purser). Reads only; types and presses nothing.
+// Returns a page as plain data and numbers what can be acted on (data-purser). Reads only; types and clicks nothing.
 () => {
   const MARK = "data-purser";
   const TEXT = 20000;
@@ -12,7 +12,7 @@
     }
   };
   walk(document);
-  // An element keeps its number, and no other element of any page gets it: what was seen is pressed, or nothing.
+  // An element keeps its number, and no other element of any page gets it: what was seen is clicked, or nothing.
   const kept = (window[Symbol.for(MARK)] ||= { numbers: new WeakMap(), next: Math.floor(performance.timeOrigin) * 1000 });
   for (const element of all)
     if (element.hasAttribute(MARK) && element.getAttribute(MARK) !== String(kept.numbers.get(element))) element.removeAttribute(MARK);
@@ -162,7 +162,7 @@
   const words = (element) => tidy(element.innerText || "") || tidy(element.tagName === "INPUT" ? element.value || element.alt : "")
     || tidy(element.getAttribute("aria-label")) || tidy(element.getAttribute("title"))
     || tidy((element.querySelector("img[alt]") || { alt: "" }).alt) || tidy((element.querySelector("svg title") || { textContent: "" }).textContent);
-  const pressable = all.filter((element) => {
+  const clickable = all.filter((element) => {
     const tag = element.tagName;
     if (tag === "A") return element.hasAttribute("href") || element.getAttribute("role") === "button" || element.onclick;
     if (tag === "INPUT") return ["submit", "button", "image"].includes(element.type);
@@ -170,10 +170,10 @@
     if (tag === "SUMMARY") return !up(element)?.open;
     return tag === "BUTTON" || isRole(element, "button", "link", "tab");
   }).filter(visible).slice(0, 400);
-  const texts = pressable.map(words);
-  const buttons = pressable.map((element, index) => {
+  const texts = clickable.map(words);
+  const buttons = clickable.map((element, index) => {
     const box = element.getBoundingClientRect();
-    const peers = pressable.filter((_, other) => texts[other].toLowerCase() === texts[index].toLowerCase());
+    const peers = clickable.filter((_, other) => texts[other].toLowerCase() === texts[index].toLowerCase());
     const around = closest(up(element) || element, "li,tr,article,section,form,fieldset,dialog,[role=dialog],div");
     const label = tidy(byIds(element, "aria-labelledby")) || tidy(element.getAttribute("aria-label"));
     const form = element.form || element.closest("form");

@@ -26,7 +26,7 @@ _SETTLE_SECONDS = 8.0
 _AWAITED_RESOURCE_TYPES = frozenset({"document", "xhr", "fetch", "script"})
 _MAX_REQUEST_SECONDS = 5.0
 _POLL_SECONDS = 0.25
-# Of countries: below "co.uk" are the domains of others.
+# Second levels of countries: below "co.uk" are domains of third parties.
 _SHARED_LABELS = frozenset(
     {
         "ac", "co", "com", "edu", "go", "gob", "gov", "gv", "ltd", "me", "ne", "net", "nom", "or", "org", "plc", "sch",
@@ -142,21 +142,21 @@ class BrowserTab:
             if is_over or not (is_busy or has_arrived or self._has_pending_requests()):
                 return
 
-    def press(self, target: PageButton | FormControl) -> None:
-        """Press something and let the page settle. Raises: PageActionFailed when it is gone."""
-        self._press(self._locate(target.number))
+    def click(self, target: PageButton | FormControl) -> None:
+        """Click something and let the page settle. Raises: PageActionFailed when it is gone."""
+        self._click(self._locate(target.number))
         self.settle()
 
-    def assert_pressable(self, target: PageButton) -> None:
-        """Check that a button could be pressed, without pressing it. Raises: PageActionFailed."""
+    def assert_clickable(self, target: PageButton) -> None:
+        """Check that a button could be clicked, without clicking it. Raises: PageActionFailed."""
         locator = self._locate(target.number)
         try:
             locator.click(trial=True, timeout=_TRIAL_MS)
         except PlaywrightError:
             raise PageActionFailed from None
 
-    def press_once(self, target: PageButton) -> None:
-        """Press the order button with one event. What the page shows next decides the outcome."""
+    def click_once(self, target: PageButton) -> None:
+        """Click the order button with one event. What the page shows next decides the outcome."""
         with contextlib.suppress(PlaywrightError):
             self.page.locator(_selector(target.number)).click(timeout=_ACTION_MS, no_wait_after=True)
 
@@ -231,8 +231,8 @@ class BrowserTab:
             raise PageActionFailed from None
         self.settle()
 
-    def press_enter(self, target: FormControl) -> None:
-        """Press Enter in a field. Raises: PageActionFailed."""
+    def submit_by_enter(self, target: FormControl) -> None:
+        """Click Enter in a field. Raises: PageActionFailed."""
         locator = self._locate(target.number)
         try:
             locator.press("Enter")
@@ -260,7 +260,7 @@ class BrowserTab:
                     and not button.href
                 ):
                     with contextlib.suppress(PageActionFailed):
-                        self.press(button)
+                        self.click(button)
                     return
 
     def screenshot(self) -> bytes | None:
@@ -284,7 +284,7 @@ class BrowserTab:
         except PlaywrightError:
             return None
 
-    def _press(self, locator: Locator) -> None:
+    def _click(self, locator: Locator) -> None:
         try:
             locator.click(timeout=4_000)
         except PlaywrightError:

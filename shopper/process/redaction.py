@@ -35,7 +35,7 @@ class CredentialRedactor:
         # The longest first: one may contain another.
         self._forms = sorted({_plain(form) for form in spelled} - {""}, key=len, reverse=True)
         self._spellings = secret_pattern(self._forms, flags=re.IGNORECASE)
-        # Of our own sentences, no word is one of these.
+        # No word of our own sentences is one of these.
         unmistakable = [each for each in self._forms if len(each) >= _MIN_UNMISTAKABLE and not _PROSE.fullmatch(each)]
         self._unmistakable = secret_pattern(unmistakable, flags=re.IGNORECASE)
 

@@ -167,14 +167,14 @@ def test_an_accepted_purchase_is_queued_charged_and_executed_by_its_job(app: Fla
 def test_a_job_that_runs_twice_buys_once(agent: Agent, shopper: FakeShopper) -> None:
     body = bought(agent)
     purchases.buy(body["id"])
-    assert (shopper.pressed, len(shopper.requests)) == (1, 1)
+    assert (shopper.clicked, len(shopper.requests)) == (1, 1)
 
 
 @ON_BOTH
 def test_two_concurrent_workers_buy_the_same_purchase_once(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
     purchase_id = order(agent).get_json()["id"]
     race(app, [lambda: purchase_runner.run_purchase(purchase_id)] * 4)
-    assert shopper.pressed == 1
+    assert shopper.clicked == 1
     assert agent.spent_today() == 17
 
 
@@ -193,7 +193,7 @@ def test_the_same_idempotency_key_returns_the_first_response_and_buys_once(agent
     assert refused(order(agent, key="k", quantity=2)) == (409, "IDEMPOTENCY_CONFLICT")
     purchases.buy(first.get_json()["id"])
     assert order(agent, key="k").get_json()["id"] == first.get_json()["id"]
-    assert (shopper.pressed, credits_left(agent)) == (1, 9.75)
+    assert (shopper.clicked, credits_left(agent)) == (1, 9.75)
 
 
 def test_a_duplicate_without_an_idempotency_key_is_refused_while_open_or_unknown(
@@ -266,7 +266,7 @@ def test_a_failure_reports_its_step_and_advice_and_is_charged_once_a_page_was_re
     assert (error["code"], error["message"], error["step"]) == (kind.value, "This happened.", "open")
     assert (error["missing"], error["choices"]) == (["tel"], ["Color: White"])
     assert error["advice"]
-    assert (shopper.pressed, credits_left(agent), agent.spent_today()) == (0, 9.75, 0)
+    assert (shopper.clicked, credits_left(agent), agent.spent_today()) == (0, 9.75, 0)
 
 
 def test_a_failure_before_the_first_page_costs_nothing(agent: Agent, shopper: FakeShopper) -> None:
@@ -290,14 +290,14 @@ def test_a_failure_after_the_order_button_is_unknown_charged_and_held(
     body = seen(agent, accepted)
     assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
     assert body["order"]["total"] == "17.00"
-    assert (credits_left(agent), agent.spent_today(), shopper.pressed) == (9.75, 17, 1)
+    assert (credits_left(agent), agent.spent_today(), shopper.clicked) == (9.75, 17, 1)
     purchases.buy(accepted)
-    assert shopper.pressed == 1
+    assert shopper.clicked == 1
 
 
 def test_a_dry_run_returns_the_total_and_orders_nothing(agent: Agent, shopper: FakeShopper) -> None:
     body = bought(agent, dryRun=True)
-    assert (body["status"], body["dry_run"], shopper.pressed) == ("preview", True, 0)
+    assert (body["status"], body["dry_run"], shopper.clicked) == ("preview", True, 0)
     assert (body["order"]["number"], body["order"]["total"]) == (None, "17.00")
     # A limit that would refuse the order is reported as well.
     refused_later = bought(agent, dryRun=True, max_total_usd=16.99)
@@ -305,7 +305,7 @@ def test_a_dry_run_returns_the_total_and_orders_nothing(agent: Agent, shopper: F
     assert refused_later["order"]["total"] == "17.00"
     shopper.ignores_dry_run = True
     assert bought(agent, dryRun=True)["error"]["code"] == "browser_error"
-    assert (shopper.pressed, agent.spent_today()) == (0, 0)
+    assert (shopper.clicked, agent.spent_today()) == (0, 0)
 
 
 @ON_BOTH
@@ -336,7 +336,7 @@ def test_max_total_applies_to_the_total_with_shipping(agent: Agent, shopper: Fak
         "Raise `max_total_usd`.",
     )
     assert bought(agent, max_total_usd=11.99)["error"]["message"].startswith("The product alone")
-    assert shopper.pressed == 0
+    assert shopper.clicked == 0
     assert bought(agent, max_total_usd=17)["status"] == "completed"
 
 
@@ -357,7 +357,7 @@ def test_the_wallets_limits_are_held_before_the_order(
     assert body["error"]["limit_code"] == code
     assert "max_total_usd" not in body["error"]["advice"]
     assert ("Wait until the day ends" in body["error"]["advice"]) == (code == "DAILY_LIMIT_EXCEEDED")
-    assert (shopper.pressed, agent.spent_today()) == (0, 0)
+    assert (shopper.clicked, agent.spent_today()) == (0, 0)
 
 
 def test_a_purchase_counts_against_the_session_that_it_names(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
@@ -376,7 +376,7 @@ def test_a_purchase_counts_against_the_session_that_it_names(app: Flask, agent: 
     assert bought(agent, session_id=low)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
     assert bought(agent, session_id=enough)["status"] == "completed"
     assert bought(agent, session_id=enough, allow_duplicate=True)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
-    assert (shopper.pressed, agent.spent_today()) == (1, 17)
+    assert (shopper.clicked, agent.spent_today()) == (1, 17)
     seen = agent.get(f"{agent.wallet_url}/sessions/{enough}").get_json()
     assert (seen["spent_usd"], seen["remaining_usd"]) == (17, 3)
     assert order(agent, session_id=elsewhere).get_json()["code"] == "SESSION_LIMIT_EXCEEDED"
@@ -389,7 +389,7 @@ def test_concurrent_purchases_never_exceed_a_limit_together(app: Flask, agent: A
     ids = [order(agent, credentials={"username": f"u{n}", "password": "p"}).get_json()["id"] for n in range(4)]
     race(app, [lambda one=one: purchase_runner.run_purchase(one) for one in ids])  # type: ignore[misc]
     assert sorted(seen(agent, one)["status"] for one in ids) == ["completed", "completed", "failed", "failed"]
-    assert (shopper.pressed, agent.spent_today()) == (2, 34)
+    assert (shopper.clicked, agent.spent_today()) == (2, 34)
 
 
 def test_a_wallet_frozen_during_a_purchase_does_not_order(agent: Agent, shopper: FakeShopper) -> None:
@@ -402,7 +402,7 @@ def test_a_wallet_frozen_during_a_purchase_does_not_order(agent: Agent, shopper:
     error = bought(agent)["error"]
     assert (error["code"], error["limit_code"]) == ("limit_exceeded", "WALLET_FROZEN")
     assert error["advice"].startswith("Ask the owner; nothing can be bought")
-    assert shopper.pressed == 0
+    assert shopper.clicked == 0
     assert refused(order(agent)) == (403, "WALLET_FROZEN")
 
 
@@ -682,7 +682,7 @@ def _killed_at(where: str) -> Callable[[str], None]:
         ("start", "failed", 0, 10),
         ("review", "failed", 0, 9.75),
         ("allowed", "unknown", 17, 9.75),
-        ("pressed", "unknown", 17, 9.75),
+        ("clicked", "unknown", 17, 9.75),
     ],
 )
 def test_a_worker_that_dies_at_any_point_never_causes_a_second_order(
@@ -693,7 +693,7 @@ def test_a_worker_that_dies_at_any_point_never_causes_a_second_order(
     with pytest.raises(Killed):
         purchases.buy(purchase_id)
     shopper.checkpoint = lambda _where: None
-    pressed = shopper.pressed
+    clicked = shopper.clicked
     purchases.buy(purchase_id)  # the job runs again immediately
     maintenance.sweep(clock.now())
     assert seen(agent, purchase_id)["status"] in {"running", "submitting"}
@@ -701,7 +701,7 @@ def test_a_worker_that_dies_at_any_point_never_causes_a_second_order(
     purchases.buy(purchase_id)
     body = seen(agent, purchase_id)
     assert (body["status"], agent.spent_today(), credits_left(agent)) == (status, spent, left)
-    assert shopper.pressed == pressed
+    assert shopper.clicked == clicked
     assert row().sealed is None
     maintenance.sweep(clock.now() + timedelta(days=2))
     assert seen(agent, purchase_id)["status"] == status
@@ -714,10 +714,10 @@ def test_a_worker_with_an_expired_lease_cannot_order(agent: Agent, shopper: Fake
 
     shopper.checkpoint = pause
     body = bought(agent)
-    assert (body["status"], shopper.pressed, agent.spent_today()) == ("failed", 0, 0)
+    assert (body["status"], shopper.clicked, agent.spent_today()) == ("failed", 0, 0)
 
 
-@pytest.mark.parametrize("where", ["start", "review", "pressed"])
+@pytest.mark.parametrize("where", ["start", "review", "clicked"])
 def test_a_worker_that_renews_its_lease_during_a_sweep_keeps_its_purchase(
     agent: Agent, shopper: FakeShopper, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -742,7 +742,7 @@ def test_a_worker_that_renews_its_lease_during_a_sweep_keeps_its_purchase(
 @ON_BOTH
 def test_a_confirmation_after_the_lease_expired_counts(agent: Agent, shopper: FakeShopper) -> None:
     def pause(where: str) -> None:
-        if where == "pressed":
+        if where == "clicked":
             maintenance.sweep(clock.now() + purchase_runner.LEASE * 2)
 
     shopper.checkpoint = pause

@@ -111,7 +111,7 @@ def test_the_model_gets_the_texts_of_the_elements_as_data_and_nothing_else_of_th
     "content",
     [
         '{"choice": 0}', '{"choice": 3}', '{"choice": -1}', '{"choice": true}', '{"choice": 1.0}', '{"choice": "1"}',
-        '{"choice": [1]}', '{"choice": 1, "press": "Place order"}', '{"choice": "Place order"}', "1", "[1]",
+        '{"choice": [1]}', '{"choice": 1, "click": "Place order"}', '{"choice": "Place order"}', "1", "[1]",
         'The first one: {"choice": 1}', '{"choice": 1}' + " " * 200 + "x" * 50_000, '{"choice": 1', "[" * 5000,
         "", None, {"choice": 1}, ["1"],
     ],

@@ -102,7 +102,7 @@ def test_an_anonymous_client_pays_for_a_purchase_and_polls_its_status_url(storef
     assert storefront.order(headers).get_json()["status_url"] == body["status_url"]
     purchases.buy(body["id"])
     done = storefront.see(body["status_url"]).get_json()
-    assert (done["status"], done["order"]["total"], storefront.shopper.pressed) == ("completed", "17.00", 1)
+    assert (done["status"], done["order"]["total"], storefront.shopper.clicked) == ("completed", "17.00", 1)
     assert storefront.see(done["evidence"][0]["url"]).status_code == 200
     assert storefront.order(headers).get_json()["order"] == done["order"]
     # Neither without the token, nor with another purchase's.
@@ -134,7 +134,7 @@ def test_a_purchase_that_failed_before_the_first_page_can_be_repeated_with_the_s
     assert second["id"] != first["id"]
     purchases.buy(second["id"])
     assert storefront.see(second["status_url"]).get_json()["status"] == "completed"
-    assert (storefront.shopper.pressed, storefront.received()) == (1, 250_000)
+    assert (storefront.shopper.clicked, storefront.received()) == (1, 250_000)
 
 
 def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key(

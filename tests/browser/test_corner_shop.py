@@ -113,7 +113,7 @@ def test_an_ambiguous_product_is_not_added_to_a_cart(
     [
         (Behaviour(raises_price=Decimal(3)), "cart_mismatch"),
         (Behaviour(hides_total=True), "price_unknown"),
-        # Slow: the effect of a press shows late; the button is not pressed again and the purchase not ended.
+        # Slow: the effect of a click shows late; the button is not clicked again and the purchase not ended.
         (Behaviour(asks_for_card=True, response_delay=0.6), "payment_details_required"),
         (Behaviour(recurring="Delivered every 2 weeks until you cancel."), "cart_mismatch"),
         (Behaviour(ignores_address="10001"), "address_mismatch"),
@@ -206,7 +206,7 @@ def test_a_total_that_rises_after_authorization_is_not_ordered(shopper: SharedBr
     assert corner.orders == []
 
 
-def test_an_order_without_a_confirmation_is_unknown_and_pressed_once(
+def test_an_order_without_a_confirmation_is_unknown_and_clicked_once(
     shopper: SharedBrowserShopper, corner: Corner
 ) -> None:
     corner.behaviour = Behaviour(confirms=False)

@@ -204,7 +204,7 @@ def test_a_code_is_not_typed_where_the_button_does_something_else(visit: Visit, 
     assert (sent(session), session.tab.page.input_value("input")) == ([], "")
 
 
-def test_the_only_button_of_a_form_is_not_pressed_where_it_may_order(visit: Visit) -> None:
+def test_the_only_button_of_a_form_is_not_clicked_where_it_may_order(visit: Visit) -> None:
     session = visit(form(name="coupon", label="Koodi", button="Käytä"), coupon_code=CODE)
     session.zip_entered = True
     assert not enter(session)
@@ -427,9 +427,9 @@ def test_a_later_review_with_another_method_is_not_ordered(visit: Visit, *, want
     session.delivery_chosen, session.zip_entered = "Pick-up in store", True
     now = session.tab.take_snapshot()
     before = replace(now, text="", buttons=())
-    pressed = replace(now.buttons[0], text="Next")
+    clicked = replace(now.buttons[0], text="Next")
     found = OrderReview(12_500_000_000, None, None)
-    assert (run._later_order_button(session, before, now, pressed, found) is not None) == is_ordered
+    assert (run._later_order_button(session, before, now, clicked, found) is not None) == is_ordered
 
 
 def test_a_code_that_the_shop_writes_in_capitals_is_hidden_in_screenshots(visit: Visit) -> None:

@@ -67,7 +67,7 @@ def test_the_address_of_a_confirmation_is_an_unknown_outcome_although_the_paymen
         checkout.go_to_review(session, session.tab.take_snapshot())
 
 
-def test_a_button_called_checkout_is_not_pressed_before_the_authorization_where_it_sends_who_orders(
+def test_a_button_called_checkout_is_not_clicked_before_the_authorization_where_it_sends_who_orders(
     visit: Visit,
 ) -> None:
     session = visit(cart=CART.format("Continue to checkout"), success=RECEIVED)

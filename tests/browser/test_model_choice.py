@@ -25,7 +25,7 @@ ADDRESS = {
 
 @pytest.mark.parametrize(
     ("answer", "status", "orders"),
-    [('{"choice": 1}', "completed", 1), ('Press "Pay $17.00": {"choice": "Pay $17.00"}', "failed", 0)],
+    [('{"choice": 1}', "completed", 1), ('Click "Pay $17.00": {"choice": "Pay $17.00"}', "failed", 0)],
     ids=["good", "bad"],
 )
 def test_a_language_model_continues_a_checkout_and_bad_advice_orders_nothing(

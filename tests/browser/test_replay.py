@@ -82,7 +82,7 @@ def test_a_replay_shows_why_nothing_was_decided(
     reading = replayed(chromium, document)
     assert f"stuck: {result.failed.message.partition(' Page ')[0]}" in reading
     assert "field radio 'Lasku': unknown required checked" in reading
-    assert "button button 'Jatka' in content: words none, press uncertain" in reading
+    assert "button button 'Jatka' in content: words none, click uncertain" in reading
 
 
 def test_the_service_sanitizes_what_the_browser_process_recorded(browser: str, corner: Corner) -> None:

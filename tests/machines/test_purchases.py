@@ -39,7 +39,7 @@ USD = 10**9
 PRICE_NANOS = USD // 4
 GOODS, SHIPPING, DAILY, PER_TX = 12, 5, 60, 40
 _LEASE_SECONDS, _FIRST_LEASE_SECONDS = 60, 900
-_POINTS = ("start", "review", "allowed", "pressed")
+_POINTS = ("start", "review", "allowed", "clicked")
 _ENDINGS = (
     "buys", "buys", "buys",
     "nothing_read", "human_check", "no_stock", "unknown", "crashes", "authorizes_twice", "unauthorized",
@@ -74,7 +74,7 @@ class Bought:
 
 
 class Purchases(Machine):
-    """One agent and one shop. `presses` counts the shop's orders per purchase."""
+    """One agent and one shop. `clicks` counts the shop's orders per purchase."""
 
     audits = (credits_audit.check, spending_audit.check, usage_audit.check)
 
@@ -99,7 +99,7 @@ class Purchases(Machine):
             )
             spending_controls.put_controls(session, self.wallet_id, limits)
         self.bought: dict[str, Bought] = {}
-        self.presses: Counter[str] = Counter()
+        self.clicks: Counter[str] = Counter()
 
     def counted(self) -> int:
         today = clock.now().date()
@@ -168,7 +168,7 @@ class Purchases(Machine):
                 raise Died
 
         shopper = self.ground.shopper
-        pressed_before = shopper.pressed
+        clicked_before = shopper.clicked
         shopper.checkpoint = checkpoint
         shopper.fails_before_page = purchase_failure(FailureCode.SHOP_UNREACHABLE) if ending == "nothing_read" else None
         early = {"human_check": FailureCode.HUMAN_CHECK, "no_stock": FailureCode.OUT_OF_STOCK}.get(ending)
@@ -189,7 +189,7 @@ class Purchases(Machine):
                 purchase_runner.run_purchase(purchase_id)
         except Died:
             died = True
-        self.presses[purchase_id] += shopper.pressed - pressed_before
+        self.clicks[purchase_id] += shopper.clicked - clicked_before
         if not free:
             assert not reached
             return
@@ -279,8 +279,8 @@ class Purchases(Machine):
 
     @invariant()
     def the_button_is_pressed_at_most_once(self) -> None:
-        assert all(times <= 1 for times in self.presses.values())
-        for purchase_id, times in self.presses.items():
+        assert all(times <= 1 for times in self.clicks.values())
+        for purchase_id, times in self.clicks.items():
             if times:
                 assert self.bought[purchase_id].status in (
                     PurchaseStatus.SUBMITTING,

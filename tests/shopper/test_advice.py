@@ -66,7 +66,7 @@ def ask(
     chooses: Callable[[ElementQuestion], int | None] = lambda _question: 0,
     **request: Any,
 ) -> tuple[PageButton | None, RecordingHandler]:
-    """Return what is pressed after the question, and the handler that was asked."""
+    """Return what is clicked after the question, and the handler that was asked."""
     handler = RecordingHandler(chooses=chooses)
     tab = cast("BrowserTab", StillTab(later or snapshot))
     session = BrowserSession(tab, PurchaseRequest(START, ADDRESS, **request), handler)
@@ -75,8 +75,8 @@ def ask(
 
 def test_a_harmless_element_is_offered_with_its_role_and_the_chosen_one_is_returned() -> None:
     link = replace(BUTTON, number=3, tag="a", href="https://shop.example/pay", text="Onwards", card="x" * 900)
-    pressed, handler = ask(page(BUTTON, link), chooses=lambda _question: 1)
-    assert pressed == link
+    clicked, handler = ask(page(BUTTON, link), chooses=lambda _question: 1)
+    assert clicked == link
     [question] = handler.questions
     assert [(item.role, item.name, len(item.text)) for item in question.candidates] == [
         ("button", "Off we go", 0),
@@ -97,8 +97,8 @@ def test_a_harmless_element_is_offered_with_its_role_and_the_chosen_one_is_retur
     ],
 )  # fmt: skip
 def test_an_element_that_could_do_harm_is_not_offered(change: dict[str, Any]) -> None:
-    pressed, handler = ask(page(replace(BUTTON, **change)))
-    assert (pressed, handler.questions) == (None, [])
+    clicked, handler = ask(page(replace(BUTTON, **change)))
+    assert (clicked, handler.questions) == (None, [])
 
 
 ORDERS = """
@@ -174,9 +174,9 @@ def test_a_page_with_an_amount_is_asked_about_while_more_than_one_step_follows()
     ],
     ids=["order-button", "disabled", "amount", "password", "gone"],
 )
-def test_a_page_that_changes_while_the_model_thinks_is_not_pressed(later: PageSnapshot) -> None:
-    pressed, handler = ask(page(BUTTON), later=later)
-    assert (pressed, len(handler.questions)) == (None, 1)
+def test_a_page_that_changes_while_the_model_thinks_is_not_clicked(later: PageSnapshot) -> None:
+    clicked, handler = ask(page(BUTTON), later=later)
+    assert (clicked, len(handler.questions)) == (None, 1)
 
 
 def test_a_page_full_of_buttons_asks_about_twelve() -> None:

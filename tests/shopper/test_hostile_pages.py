@@ -32,7 +32,7 @@ def test_a_one_click_order_button_is_not_an_add_to_cart_button(text: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["Complete checkout", "Checkout and pay now", "Finish checkout"])
-def test_an_order_button_that_mentions_the_checkout_is_never_pressed_during_checkout(text: str) -> None:
+def test_an_order_button_that_mentions_the_checkout_is_never_clicked_during_checkout(text: str) -> None:
     assert checkout.order_button(page(replace(_BUTTON, text=text)))
     alone = replace(_BUTTON, text=text)
     assert steps.onward_button(page(alone), [alone]) is None

@@ -1,4 +1,4 @@
-"""Which press during a checkout may order, by what its page asks, shows and contains; without a browser."""
+"""Which click during a checkout may order, by what its page asks, shows and contains; without a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from app.ports.shopper import Product, PurchaseRequest, ShippingAddress
 from shopper.flow import checkout, steps
 from shopper.flow.session import BrowserSession
-from shopper.flow.steps import NextPress
+from shopper.flow.steps import NextClick
 from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 from shopper.page.tab import BrowserTab
 from tests.browser.conftest import RecordingHandler
@@ -23,7 +23,7 @@ PAYMENT = replace(CONTROL, type="radio", label="Invoice", name="payment", checke
 DELIVERY = replace(CONTROL, type="radio", label="Courier", name="delivery", checked=True)
 STREET = replace(CONTROL, autocomplete="address-line1", value="1 Main Street", filled=True)
 ORDER = replace(BUTTON, number=9, text="Place order", disabled=True)
-LEADS_ON, MAY_ORDER, UNCERTAIN = NextPress.LEADS_ON, NextPress.MAY_ORDER, NextPress.UNCERTAIN
+LEADS_ON, MAY_ORDER, UNCERTAIN = NextClick.LEADS_ON, NextClick.MAY_ORDER, NextClick.UNCERTAIN
 
 
 def consequence(
@@ -32,16 +32,16 @@ def consequence(
     page: dict[str, Any] | None = None,
     session: dict[str, Any] | None = None,
     username: str | None = None,
-) -> NextPress:
+) -> NextClick:
     request = PurchaseRequest(URL, ShippingAddress("Ada Buyer", "94107"), username=username)
     state = {"zip_entered": True, "product": Product("Mug", 12 * 10**9, "", ""), **(session or {})}
     open_session = BrowserSession(cast("BrowserTab", None), request, RecordingHandler(), **state)
-    pressed = replace(NEXT, **(button or {}))
+    clicked = replace(NEXT, **(button or {}))
     snapshot = PageSnapshot(
         url=URL, title="", heading="Nearly there", language="", text=TOTAL, alerts=(), controls=controls,
-        buttons=(pressed,), prices=(), frames=(), json_ld=(), declared={}, currencies=(),
+        buttons=(clicked,), prices=(), frames=(), json_ld=(), declared={}, currencies=(),
     )  # fmt: skip
-    return steps.consequence(open_session, replace(snapshot, **(page or {})), pressed)
+    return steps.consequence(open_session, replace(snapshot, **(page or {})), clicked)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def consequence(
         "email-only", "account", "consent", "comment", "other-form", "after-the-payment", "one-page", "last-step",
     ],
 )  # fmt: skip
-def test_a_press_that_nothing_shows_to_lead_on_may_order(
+def test_a_click_that_nothing_shows_to_lead_on_may_order(
     controls: tuple[FormControl, ...], change: dict[str, Any]
 ) -> None:
     assert consequence(*controls, **change) is MAY_ORDER
@@ -96,7 +96,7 @@ def test_a_press_that_nothing_shows_to_lead_on_may_order(
         "named-step", "accessible-name", "checkout", "address", "delivery",
     ],
 )  # fmt: skip
-def test_a_press_that_is_shown_to_lead_on_needs_no_authorization(
+def test_a_click_that_is_shown_to_lead_on_needs_no_authorization(
     controls: tuple[FormControl, ...], change: dict[str, Any]
 ) -> None:
     assert consequence(*controls, **change) is LEADS_ON
@@ -146,7 +146,7 @@ def test_a_confirmation_with_an_order_number_may_have_words_of_a_failure_in_its_
     assert not checkout.confirms_order(before, shown(replace(ORDER, disabled=False), json_ld=(ORDER_DATA,)))
 
 
-def test_only_a_press_of_a_button_that_is_not_called_an_order_button_leads_to_another_press() -> None:
+def test_only_a_press_of_a_button_that_is_not_called_an_order_button_leads_to_another_click() -> None:
     before, order = shown(NEXT, path="/checkout/a"), replace(ORDER, disabled=False)
     assert checkout.later_order_button(before, shown(order), NEXT) == order
     assert checkout.later_order_button(before, shown(order), order) is None

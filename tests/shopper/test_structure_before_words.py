@@ -174,13 +174,13 @@ class RecordingTab:
     def check(self, target: FormControl) -> None:
         self.operated.append(target.label)
 
-    def press(self, target: PageButton) -> None:
+    def click(self, target: PageButton) -> None:
         self.operated.append(target.text)
 
     def fill(self, target: FormControl, text: str) -> None:
         self.operated.append(f"{target.label}={text}")
 
-    def press_enter(self, target: FormControl) -> None:
+    def submit_by_enter(self, target: FormControl) -> None:
         self.now = replace(self.now, controls=tuple(c for c in self.now.controls if c != target))
 
     def wait_for(self, condition: Callable[[PageSnapshot], bool], *, seconds: float) -> PageSnapshot:
@@ -270,10 +270,10 @@ def test_the_path_of_a_form_removes_a_line_if_it_has_one_button_that_names_no_or
     assert removals(replace(sent, text="Place order")) == []
 
 
-def test_enter_in_a_quantity_is_not_pressed_where_it_submits_the_form_to_the_checkout() -> None:
+def test_enter_in_a_quantity_is_not_clicked_where_it_submits_the_form_to_the_checkout() -> None:
     number = replace(CONTROL, type="number", label="Db", value="2", entry=5, form=1)
-    for first, pressed in (("/kosar", ["Db"]), ("/checkout/cart/update", ["Db"]), ("/checkout/order", [])):
-        assert removals(ENTER, replace(SUBMIT, text="Küldés", action=first), controls=(number,)) == pressed
+    for first, clicked in (("/kosar", ["Db"]), ("/checkout/cart/update", ["Db"]), ("/checkout/order", [])):
+        assert removals(ENTER, replace(SUBMIT, text="Küldés", action=first), controls=(number,)) == clicked
     assert removals(ENTER, replace(SUBMIT, text="Place order"), controls=(number,)) == []
 
 
@@ -286,11 +286,11 @@ def test_what_a_shop_keeps_besides_the_cart_is_not_removed(kept: str) -> None:
 def test_a_page_that_is_counted_in_the_header_and_is_no_cart_is_not_emptied() -> None:
     counted = replace(BUTTON, tag="a", text="Lista 3", href="https://shop.example/lista", region="header", form=-1)
     for link in (counted, replace(counted, href="https://shop.example/wishlist")):
-        pressed = operated(page(link, replace(ENTRY, text="Remove")), lambda session, _: cart.empty_cart(session))
-        assert "Remove" not in pressed
+        clicked = operated(page(link, replace(ENTRY, text="Remove")), lambda session, _: cart.empty_cart(session))
+        assert "Remove" not in clicked
 
 
-def test_a_press_that_removes_no_line_of_a_cart_is_not_repeated() -> None:
+def test_a_click_that_removes_no_line_of_a_cart_is_not_repeated() -> None:
     counted = replace(BUTTON, tag="a", text="Kosár 3", href="https://shop.example/kosar", region="header", form=-1)
     assert operated(page(counted, ENTER, ARTICLE, ENTRY), lambda session, _: cart.empty_cart(session)) == [
         "Kosár 3",

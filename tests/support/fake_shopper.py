@@ -1,4 +1,4 @@
-"""A shopper without a browser: it asks for authorization, presses once, and fails where a test configures it."""
+"""A shopper without a browser: it asks for authorization, clicks once, and fails where a test configures it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ QUESTION = ElementQuestion(
 
 @dataclass(slots=True)
 class FakeShopper:
-    """Its shop sells one product; `pressed` counts the orders that the shop received."""
+    """Its shop sells one product; `clicked` counts the orders that the shop received."""
 
     price_nanos: int = 12_000_000_000
     shipping_nanos: int = 5_000_000_000
-    pressed: int = 0
+    clicked: int = 0
     requests: list[PurchaseRequest] = field(default_factory=list)
     fails_before_page: PurchaseFailed | None = None
     fails_before_order: PurchaseFailed | None = None
@@ -78,15 +78,15 @@ class FakeShopper:
         )
         review = OrderReview(total, "Pay on delivery", "Standard", payment_pending=True, amounts=amounts)
         if self.orders_without_authorization:
-            raise PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not pressed.")
+            raise PurchaseOutcomeUnknown("The shop shows a confirmation although the order button was not clicked.")
         if request.dry_run and not self.ignores_dry_run:
             return review
         handler.authorize_order(review)
         self.checkpoint("allowed")
-        self.pressed += 1
+        self.clicked += 1
         if self.authorizes_twice:
             handler.authorize_order(review)
-        self.checkpoint("pressed")
+        self.checkpoint("clicked")
         if self.crashes_after_order:
             raise RuntimeError("the browser is gone")
         if self.outcome_unknown:

@@ -30,7 +30,7 @@ class SolanaDeployment:
     explorer_tx_url: str | None
     # Accounts that many transactions write: their fees show what landing costs now.
     busy_accounts: tuple[str, ...] = ()
-    # Of a slot; 0 in the sandbox, which executes immediately.
+    # The duration of a slot; 0 in the sandbox, which executes immediately.
     block_seconds: float = 0.4
     # The network's name in x402 version 1.
     legacy_network: str | None = None

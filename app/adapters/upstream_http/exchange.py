@@ -42,7 +42,7 @@ class HttpUpstreamResponse:
         *,
         extends_deadline: bool = True,
     ) -> None:
-        """Store a connection of which the response's head was read.
+        """Store a connection after the response's head was read.
 
         Each piece has the time limit of its own, or without `extends_deadline` what the head left of it.
         """

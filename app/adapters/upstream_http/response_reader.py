@@ -19,7 +19,7 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_HEADERS = 100
 _MAX_TIMEOUT_RATIO = 1.02
 _MAX_LINE_BYTES = 8192
-"""Of the line of a chunk's size, and of all trailers."""
+"""The size of a chunk-size line, and of all trailers."""
 _MAX_INTERIM_RESPONSES = 10
 _VERSION = b"HTTP/1."
 _STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?: .*)?", re.ASCII | re.DOTALL)
@@ -64,7 +64,7 @@ def parse_head(raw: bytes, *, method: str) -> ResponseHead:
     options: list[str] = []
     for line in lines:
         name, colon, value = line.partition(":")
-        # Of "Content-Length : 5" some parsers would use the length and others would not.
+        # Parsers disagree on whether "Content-Length : 5" states a length.
         if not colon or not name or name[-1] in " \t":
             raise MalformedResponse
         value = value.strip(" \t")

@@ -18,7 +18,7 @@ MIN_FAILURES_PERCENT = 50
 
 
 def announce_unhealthy(now: datetime) -> None:
-    """Record an event for each service of which half of at least ten calls in ten minutes failed, once an hour."""
+    """Record an event for each service when half of at least ten calls in ten minutes failed, once an hour."""
     # The counters have paid calls and failed ones apart.
     failures = func.sum(ServiceMinute.failures)
     calls = func.sum(ServiceMinute.calls) + failures

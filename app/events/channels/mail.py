@@ -15,7 +15,7 @@ from app.state import app_state
 
 _MAX_VALUE_CHARACTERS = 200
 _MAX_IN_FULL = 20
-"""Of the others in a message, the type and time."""
+"""Further events in a message are listed by type and time."""
 
 
 def send(url: str, events: Sequence[Any]) -> Attempt:

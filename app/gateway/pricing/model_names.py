@@ -26,7 +26,7 @@ _DATE = (
 )
 _DATED = re.compile(rf"(.+?)(-preview)?[-@]{_DATE}(:.*)?", re.DOTALL | re.ASCII)
 _COMPACT_DATE = re.compile(r"-(20\d\d)([01]\d)([0-3]\d)(?=$|-|:)", re.ASCII)
-# Of one model; other words, such as pro, name another.
+# Variants of one model; other words, such as pro, name another.
 _SAME_MODEL = rf"{_DATE}|v\d+(?:\.\d+)*|e?\d+b|preview|exp|experimental|beta|thinking|it|instruct"
 _STEM = re.compile(rf"(.+?)(?:[-@:](?:{_SAME_MODEL}))*(?::.*)?", re.DOTALL | re.ASCII)
 

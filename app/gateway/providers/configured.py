@@ -95,7 +95,7 @@ RateName = Literal[
     "cache_read_usd_per_million",
     "cache_write_usd_per_million",
     "search_usd_per_thousand",
-    # Of a call without tokens.
+    # The price of a call without tokens.
     "usd",
 ]
 

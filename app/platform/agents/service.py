@@ -186,7 +186,7 @@ def delete(actor: Actor, agent_id: str) -> str:
         agents.delete_agent(session, before.id)
         previous_values = {
             "name": before.name,
-            # Of addresses only whether there were any: the trail is never pruned.
+            # Only whether there were addresses: the trail is never pruned.
             "had_email": before.email is not None,
             "was_claimed": before.claimed_at is not None,
             "wallet_ids": removed,

@@ -43,7 +43,7 @@ SHORTAGE = "insufficient_gas"
 _SAMPLE_UNITS = 1
 # Between the hosts of this service.
 _CLOCK_DIFFERENCE = timedelta(seconds=2)
-# Of a delivery: then another one may be bought. It bounds how much of the seller's history is read.
+# After this time without delivery, another one may be bought. It bounds how much of the seller's history is read.
 _LONGEST_PENDING = timedelta(hours=1)
 
 

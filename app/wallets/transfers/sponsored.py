@@ -2,7 +2,7 @@
 
 One unit counts the transfer, holds amount and fee, signs both authorizations and their submission, and stores them:
 nothing that was signed is known to anyone before. The chain then decides on each authorization, by any submitter, and
-on the submission, which is a transaction of the service's own wallet.
+on the submission, which is a transaction of the service's wallet.
 """
 
 from __future__ import annotations

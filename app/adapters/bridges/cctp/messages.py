@@ -28,7 +28,7 @@ class MessageMismatchError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CctpBurn:
-    """A burn's content: who burned how much of which token, and the recipient of the mint, all as 32 bytes."""
+    """A burn's content: the burner, token and amount, and the recipient of the mint, all as 32 bytes."""
 
     source_domain: int
     destination_domain: int

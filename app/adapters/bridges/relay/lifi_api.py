@@ -1,4 +1,4 @@
-"""LI.FI's API, of which only the route through Relay's depository is used.
+"""LI.FI's API; only its route through Relay's depository is used.
 
 Source: docs.li.fi, `GET /quote` and `GET /status`, and "Rate limits and API authentication".
 """

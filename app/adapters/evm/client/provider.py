@@ -63,7 +63,7 @@ def call(
         except (EndpointError, MalformedResponseError):
             raise
         except Exception as error:
-            # Of any class, by what the node has sent.
+            # Their class depends on what the node sent.
             raise MalformedResponseError(f"web3 cannot read it ({type(error).__name__})") from None
 
     return RpcCall(method, params, read=read_result, tolerates=tolerates)

@@ -55,7 +55,7 @@ class EvmDeployment:
     # The network's name in x402 version 1, and the name in the EIP-712 domain of its USDC.
     legacy_network: str | None = None
     usdc_domain_name: str = "USD Coin"
-    # Of the protocol; 0 where blocks are made on demand.
+    # The protocol's interval; 0 where blocks are made on demand.
     block_seconds: float = 12.0
 
     def contracts(self) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from app.adapters.evm.contracts.abi import Function, MulticallItem
 from app.adapters.evm.contracts.deployments import PERMIT2
 
 _NONCE_BITMAP = Function("permit2", "nonceBitmap")
-"""Of a payer and a word: the used nonces among 256."""
+"""Returns the used nonces of a payer among the 256 of a word."""
 _WORD_BITS = 8
 
 

@@ -29,7 +29,7 @@ from app.ports.chain import Terms, TransferIntent
 from app.ports.vault import Signer
 
 MAX_BYTES = 1232
-"""Of a transaction: what fits one packet."""
+"""The size of a transaction that fits one packet."""
 
 
 @dataclass(frozen=True, slots=True)

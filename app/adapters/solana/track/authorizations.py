@@ -2,7 +2,7 @@
 
 The hash of such a transaction is the fee payer's signature, which only its owner can predict. The wallet signs it
 as well, so it is in the wallet's history, and our signature identifies it there: it is over the whole message, of
-which a bank executes at most one transaction. A transaction of which this service pays the fee is found by its hash.
+which a bank executes at most one transaction. A transaction whose fee this service pays is found by its hash.
 
 "Void" promises that it can never land. It is returned only by the rule of decision 0012, read in the histories of all
 endpoints, and ten minutes later than there: an index of addresses may be late.
@@ -100,7 +100,7 @@ class OpenPayment:
 
 @dataclass(frozen=True, slots=True)
 class _HistoryView:
-    """One endpoint's view by the payments' keys: the hashes of those that landed, and of which it shows everything."""
+    """One endpoint's view by the payments' keys: the hashes that landed, and those with a complete history."""
 
     found: Mapping[str, str]
     complete: frozenset[str]
@@ -141,7 +141,7 @@ class SponsoredTransferPoller:
         self._rpc = rpc
         # What a hash stands for never changes; None of it is evidence that a transaction landed.
         self._signatures: dict[str, frozenset[str]] = {}
-        # Of histories that are too long for one pass. In another process, they are read from the newest end again.
+        # Histories that are too long for one pass. Another process reads them from the newest end again.
         self._walks: dict[tuple[RpcEndpoint, str], _Walk] = {}
 
     def search(

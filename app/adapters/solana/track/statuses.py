@@ -45,7 +45,7 @@ from app.adapters.solana.track.authorizations import OpenPayment, OpenTransfer, 
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
 _MAX_SIGNATURES = 256
-"""Of one `getSignatureStatuses`."""
+"""The signatures in one `getSignatureStatuses`."""
 _BLOCKHASH_BLOCKS = 150
 _WAITING = TransactionOutcome(TransactionStatus.WAITING)
 _SKIPPED_OR_MISSING = frozenset({-32007, -32009})

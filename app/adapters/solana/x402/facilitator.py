@@ -101,7 +101,7 @@ class SolanaFacilitator:
         return self._draft(settler, payment, fee_lamports, source=payments.source_of(payment))
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:  # noqa: ARG002 - only we can submit it
-        """Return None: only we can complete a transaction of which we pay the fee."""
+        """Return None: only this service can complete a transaction whose fee it pays."""
         return None
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:

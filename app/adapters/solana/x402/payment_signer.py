@@ -102,7 +102,7 @@ class SolanaPaymentSigner:
         *,
         now: int,  # noqa: ARG002 - the blockhash expires instead
     ) -> AuthorizedPayment:
-        """Sign the transfer, of which only the fee payer's signature is missing then.
+        """Sign the transfer; only the fee payer's signature is missing then.
 
         Raises: Rejected if it is not what a sponsor must demand.
         """

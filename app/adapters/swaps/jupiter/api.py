@@ -26,10 +26,10 @@ _TOTAL_SECONDS = 8.0
 _SHARED_SECONDS = 5
 """The minimum output bounds what a price can move in this time, and the simulation shows it."""
 _MAX_ACCOUNTS = 40
-"""Of a route, so that its transaction stays below the network's limit of 1232 bytes."""
+"""Accounts in a route, so that its transaction stays below the network's limit of 1232 bytes."""
 _MAX_LABEL = 40
 _MAX_STEPS = 40
-"""Of a route, and of lookup tables and additional instructions: far more than one transaction holds."""
+"""Steps in a route, lookup tables and additional instructions: far more than one transaction holds."""
 _U64 = 2**64
 _NO_ROUTE = ("route", "not tradable", "liquidity")
 """Words of error messages about a pair without a route."""

@@ -38,7 +38,7 @@ _NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
 _MAX_TRANSACTION_BYTES = 1232
 _MAX_ACCOUNT_LOCKS = 64
-"""Of accounts in one transaction, `MAX_TX_ACCOUNT_LOCKS` of Agave."""
+"""Accounts in one transaction, `MAX_TX_ACCOUNT_LOCKS` of Agave."""
 _SLIPPAGE_EXCEEDED = "custom program error 0x1771"
 """6001, `SlippageToleranceExceeded` of Jupiter's IDL, as `refusals.simulation_error` formats it."""
 

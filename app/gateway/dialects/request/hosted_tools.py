@@ -54,7 +54,7 @@ _SKIPPED_FIELDS = CLIENT_DEFINED_FIELDS | {"tool_choice", "toolChoice", "toolCon
 _COMPOUND = re.compile(r"(groq/)?compound(-beta)?(-mini)?", re.IGNORECASE)
 _DATE = re.compile(r"[0-9]{8}$")
 _SNAKE = re.compile(r"_([a-z])")
-# Of a tool without a type, which runs at the client: in requests, and in the list of an MCP server's tools.
+# Fields of a tool without a type, which runs at the client: in requests, and in the list of an MCP server's tools.
 _FUNCTION_FIELDS = frozenset(
     {
         "name", "type", "title", "description", "function", "parameters", "input_schema", "inputSchema", "strict",

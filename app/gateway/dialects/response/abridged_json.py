@@ -53,7 +53,7 @@ class AbridgedJson:
         self._outer: list[int] = []
         # The depth at which the content of a container is being omitted.
         self._omitted_at: int | None = None
-        # Of an open string: where its content begins, its size, and by how much its escapes are longer than characters.
+        # Where the content of an open string begins, its size, and by how much its escapes are longer than characters.
         self._string_at: int | None = None
         self._string_bytes = self._escape_bytes = 0
         self._is_binary = False
