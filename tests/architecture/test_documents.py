@@ -47,7 +47,7 @@ def test_every_path_named_in_the_readme_exists() -> None:
         "CONTRIBUTING.md",
         "SECURITY.md",
         "docs/architecture.md",
-        "docs/adding-a-chain.md",
+        "docs/patterns.md",
     ):
         named = re.findall(r"`([\w.]+/[\w./]*)`", (ROOT / name).read_text())
         assert [path for path in named if not (ROOT / path).exists()] == [], name
