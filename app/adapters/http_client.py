@@ -75,15 +75,19 @@ class HttpClient:
         """Return the response, whatever its status. Raises: Unreachable."""
         return self._exchange("GET", f"{url}?{urlencode(query)}" if query else url, {})
 
-    def post(self, url: str, body: bytes) -> HttpResponse:
+    def post(self, url: str, body: bytes, *, repeats: bool = True) -> HttpResponse:
         """Post a JSON text and return the response, whatever its status.
+
+        With `repeats`, once more if the connection breaks, which hides that the first request may have been executed.
 
         Raises: ResponseTooLargeError; Unreachable, with the reason "not_sent" when no server can have read the
         request.
         """
-        return self._exchange("POST", url, {"Content-Type": "application/json"}, body)
+        return self._exchange("POST", url, {"Content-Type": "application/json"}, body, attempts=2 if repeats else 1)
 
-    def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> HttpResponse:
+    def _exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"", *, attempts: int = 2
+    ) -> HttpResponse:
         assert_no_unit()
         deadline = time.monotonic() + self._total_seconds
         reason = "not_sent"
@@ -92,7 +96,7 @@ class HttpClient:
             self._session().get_adapter(str(request.url))
             reason = "no_answer"
             response = self._send(request, deadline)
-            if response is None:
+            if response is None and attempts > 1:
                 # A persistent connection can be closed by the server just as it is used again. A second attempt that
                 # was not sent proves nothing about the first.
                 with suppress(Unreachable):

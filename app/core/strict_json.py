@@ -24,6 +24,8 @@ MAX_VALUES = 320_000
 # More than any double has; an integer takes time that grows with the square of its digits.
 _MAX_NUMBER_CHARS = 1000
 _MAX_EXPONENT_CHARS = 6
+_MAX_MAGNITUDE = 400
+"""The power of ten of a number in a response: more than any number of 256 bits or of a binary fraction has."""
 
 
 class JsonNumber:
@@ -85,11 +87,19 @@ def parse_json(
         raise InvalidInput("The request body is not valid JSON.") from None
 
 
+def _parse_fraction(text: str) -> Decimal:
+    """Return a number with few digits before and after the point: conversions of 1e1000000 would take minutes."""
+    number = Decimal(text)
+    if abs(number.adjusted()) > _MAX_MAGNITUDE:
+        raise ValueError("the JSON has a number out of range")
+    return number
+
+
 def parse_response(
     text: bytes,
     *,
     max_depth: int = MAX_RESPONSE_DEPTH,
-    parse_float: Callable[[str], Any] = Decimal,
+    parse_float: Callable[[str], Any] = _parse_fraction,
     parse_constant: Callable[[str], Any] = _reject_constant,
 ) -> Any:
     """Parse JSON of another service. `parse_constant` is for NaN and Infinity, which are refused by default.

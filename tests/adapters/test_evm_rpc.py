@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import pytest
 
+from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import head
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
@@ -412,6 +413,45 @@ def test_a_possibly_executed_first_attempt_is_reported_after_a_refused_second() 
         node_that_dies.join()
 
     assert failed.value.perhaps_executed
+
+
+def test_a_transaction_is_not_sent_again_on_a_connection_that_breaks() -> None:
+    received: list[str] = []
+
+    def read_and_close(asked: Asked) -> Reply:
+        received.append(json.loads(asked.body)["method"])
+        return node(asked) if received[-1] == "eth_chainId" else Reply(None)
+
+    with serve(read_and_close) as server:
+        (endpoint,) = rpc_at(server.url).candidates()
+        with pytest.raises(EndpointError) as failed:
+            endpoint.run([send()])
+    assert failed.value.perhaps_executed
+    assert received == ["eth_chainId", "eth_sendRawTransaction"]
+
+
+RECEIPT = {
+    "transactionHash": "0x" + "ab" * 32, "blockHash": "0x" + "cd" * 32, "blockNumber": "0x10", "status": "0x1",
+    "gasUsed": "0x5208", "effectiveGasPrice": "0x1", "logs": [],
+}  # fmt: skip
+
+
+def read(call: RpcCall[Any], result: object) -> Any:
+    call.set_reply({"jsonrpc": "2.0", "id": 0, "result": result})
+    return call.result
+
+
+def test_a_field_that_nobody_reads_does_not_spoil_a_receipt() -> None:
+    found = read(calls.receipt("0x" + "ab" * 32), {**RECEIPT, "l1FeeScalar": "0"})
+    assert found.gas_used == 21_000
+    with pytest.raises(EndpointError):
+        read(calls.receipt("0x" + "ab" * 32), {**RECEIPT, "gasUsed": "21000"})
+
+
+@pytest.mark.parametrize("text", ["", "f", "0x1", "6001", "0xzz"])
+def test_what_is_not_whole_bytes_is_no_code(text: str) -> None:
+    with pytest.raises(EndpointError):
+        read(calls.code("0x" + "11" * 20), text)
 
 
 def test_no_transaction_is_sent_to_an_endpoint_before_it_is_identified() -> None:

@@ -245,6 +245,30 @@ def test_later_transactions_of_strangers_do_not_hide_the_outcome(sale: Sale, *, 
     assert (outcomes[-1].status, outcomes[-1].tx_hash) == ((SUCCEEDED, landed) if lands else (VOID, None))
 
 
+def test_a_node_that_does_not_know_where_a_history_continues_proves_nothing(sale: Sale) -> None:
+    payment = sale.sign()
+    landed = sale.complete(payment)
+    slot = sale.node.advance(LATE_INDEX_SLOTS + VALID_BLOCKS + FINALIZED_SLOTS) - FINALIZED_SLOTS
+    with proxy(sale.node.url) as flooded:
+        follow = _followed_by(25_000, sale, slot)
+        is_forgetful = False
+
+        def after(calls: Calls, replies: Calls) -> Calls:
+            if not is_forgetful:
+                return follow(calls, replies)
+            listing = {call["id"] for call in calls if call["method"] == "getSignaturesForAddress"}
+            return [{**reply, "result": []} if reply["id"] in listing else reply for reply in replies]
+
+        flooded.after = after
+        chain = chain_at(flooded.url)
+        assert sale.outcomes(chain, payment)[0].status is WAITING
+        is_forgetful = True
+        assert sale.outcomes(chain, payment)[0].status is WAITING
+        is_forgetful = False
+        outcomes = [sale.outcomes(chain, payment)[0] for _ in range(3)]
+    assert (outcomes[-1].status, outcomes[-1].tx_hash) == (SUCCEEDED, landed)
+
+
 def test_an_unreachable_endpoint_is_no_evidence(sale: Sale) -> None:
     payment = sale.sign()
     sale.node.advance(LATE_INDEX_SLOTS + VALID_BLOCKS)

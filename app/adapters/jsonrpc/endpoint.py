@@ -167,7 +167,7 @@ class RpcEndpoint:
     def _post(self, chunk: Sequence[RpcCall[Any]]) -> HttpResponse:
         started = time.perf_counter()
         try:
-            return self._http.post(self._url, _body(chunk))
+            return self._http.post(self._url, _body(chunk), repeats=not any(call.sends for call in chunk))
         except ResponseTooLargeError:
             raise
         except Unreachable as failure:

@@ -16,6 +16,13 @@ from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
 from app.adapters.jsonrpc.rpc import JsonRpc
 
 R = TypeVar("R")
+_QUANTITIES = frozenset(
+    {
+        "baseFeePerGas", "blockNumber", "chainId", "effectiveGasPrice", "gas", "gasPrice", "gasUsed", "l1Fee",
+        "logIndex", "maxFeePerGas", "maxPriorityFeePerGas", "nonce", "number", "oldestBlock", "reward",
+        "status", "timestamp", "transactionIndex", "type", "value",
+    }
+)  # fmt: skip
 
 
 class FailoverProvider(JSONBaseProvider):
@@ -56,10 +63,14 @@ def call(
         (method, params), (as_web3_formats, *_) = cast("Any", request(WEB3.eth))
 
     def read_result(result: object) -> R:
-        if isinstance(result, int) or _has_decimal_number(result):
+        is_text = isinstance(result, str)
+        if isinstance(result, int) or _has_decimal_number(result) or (is_text and not str(result).startswith("0x")):
             raise MalformedResponseError("expected hexadecimal numbers")
         try:
-            return read(as_web3_formats(result))
+            found = as_web3_formats(result)
+            # web3 would add a digit.
+            is_cut = isinstance(found, bytes) and is_text and len(str(result)) % 2
+            return read(None if is_cut else found)
         except (EndpointError, MalformedResponseError):
             raise
         except Exception as error:
@@ -69,10 +80,10 @@ def call(
     return RpcCall(method, params, read=read_result, tolerates=tolerates)
 
 
-def _has_decimal_number(result: object) -> bool:
-    """Return whether a text in a result is a decimal number, which web3 would read as a hexadecimal one."""
+def _has_decimal_number(result: object, name: str | None = None) -> bool:
+    """Return whether a quantity in a result is a decimal text, which web3 would read as a hexadecimal one."""
     if isinstance(result, dict):
-        return any(map(_has_decimal_number, result.values()))
+        return any(_has_decimal_number(value, key) for key, value in result.items())
     if isinstance(result, list):
-        return any(map(_has_decimal_number, result))
-    return isinstance(result, str) and result.isdecimal()
+        return any(_has_decimal_number(value, name) for value in result)
+    return isinstance(result, str) and result.isdecimal() and (name is None or name in _QUANTITIES)

@@ -100,10 +100,12 @@ class EvmFacilitator:
         sent: TxParams = {
             "to": self._multicall, "data": contracts.AGGREGATE.encode(inner), "gas": _MAX_DEPLOYMENT_GAS
         }  # fmt: skip
-        asked = calls.contract_call(sent, bytes, tolerates=refusals.is_revert)
+        asked = calls.contract_call(
+            sent, lambda data: contracts.AGGREGATE.decode_result(data)[-1], tolerates=refusals.is_revert
+        )
         self._rpc.run(asked)
         if asked.error is None:
-            succeeded, answer = contracts.AGGREGATE.decode_result(asked.result)[-1]
+            succeeded, answer = asked.result
             if succeeded and answer[:_WORD] == _VALID:
                 return
         raise Rejected(_INVALID_SIGNATURE)

@@ -14,7 +14,7 @@ from solders.rpc.requests import GetSignaturesForAddress, GetTransaction
 from solders.signature import Signature
 from solders.transaction_status import UiTransactionEncoding
 
-from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import RpcError
 from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpcCall
@@ -129,6 +129,9 @@ def continue_reading(
         ]  # fmt: skip
         endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
         for walk, call in zip(open_walks, calls, strict=True):
+            if not call.result and walk.before == walk.reading.progress.before is not None:
+                # A pass continues at the beginning of a full page. This node does not know the entry before it.
+                raise EndpointError("unexpected_answer")
             _take(walk, call.result, is_last=len(call.result) < read_limits.page)
     return {walk.reading.account: _result(walk) for walk in walks}
 

@@ -19,6 +19,7 @@ import structlog
 from solders.commitment_config import CommitmentLevel
 from solders.rpc.requests import GetFirstAvailableBlock
 
+from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
@@ -199,10 +200,15 @@ class SponsoredTransferPoller:
             payer: (now and self._walks.get((endpoint, payer))) or _Walk.from_newest(payer, signed, now)
             for payer, signed in by_payer.items()
         }
-        read = account_history.continue_reading(
-            endpoint, [walk.cursor for walk in walks.values()], read_limits=_READ_LIMITS, commitment=commitment,
-            at_least=None if now is None else now.slot,
-        )  # fmt: skip
+        try:
+            read = account_history.continue_reading(
+                endpoint, [walk.cursor for walk in walks.values()], read_limits=_READ_LIMITS, commitment=commitment,
+                at_least=None if now is None else now.slot,
+            )  # fmt: skip
+        except EndpointError:
+            for payer in walks:
+                self._walks.pop((endpoint, payer), None)
+            raise
         # Others can add any number of later entries: they are listed, but not read.
         listed = {
             payer: [entry.signature for entry in entries if walks[payer].may_contain(entry.slot)]
