@@ -22,6 +22,7 @@ from app.events.targets import Audience, Subscriber, TargetKind
 from app.events.types import EventType
 from app.extensions import db
 from app.factory import create_app
+from app.idempotency.service import Claim
 from benchmarks import stack, thresholds
 from benchmarks.stack import Infrastructure
 from benchmarks.thresholds import Threshold
@@ -203,7 +204,7 @@ def _agent_with_webhook(app: Flask, url: str) -> str:
 def _add_webhook(agent_id: str, url: str) -> None:
     targets.add(
         Subscriber(Audience.AGENT, agent_id), TargetKind.WEBHOOK, url=url, types=["*"], description="",
-        secret=targets.new_secret(),
+        secret=targets.new_secret(), claim=Claim.none(),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from app.config import Settings
 from app.core.identifiers import new_id
 from app.extensions import db
 from app.factory import create_app
+from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.platform import keys
@@ -49,7 +50,9 @@ def measure(infrastructure: Infrastructure, *, agents: int, rounds: int) -> list
     environment = infrastructure.migrated("platform", LOG_LEVEL="WARNING")
     app = create_app(Settings(**stack.settings_of(environment)))
     with app.app_context():
-        master_key = keys.create_master_key(actors.shell_actor(), name="bench", owner_email=None).key
+        master_key = keys.create_master_key(
+            actors.shell_actor(), name="bench", owner_email=None, claim=Claim.none()
+        ).key
         _populate(infrastructure, agents)
         db.engine.dispose()
     thresholds.print_heading(f"Administration of {agents:,} agents")

@@ -18,6 +18,7 @@ from app.audit_log import actors
 from app.config import Settings
 from app.extensions import db
 from app.factory import create_app
+from app.idempotency.service import Claim
 from app.platform import keys
 from benchmarks import database_waits, load_generator, processes, stack, thresholds, throughput
 from benchmarks.database_waits import WaitSamples
@@ -68,7 +69,9 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
         environment = infrastructure.migrated(_DATABASE, **settings)
         app = create_app(Settings(**stack.settings_of(environment)))
         with app.app_context():
-            master_key = keys.create_master_key(actors.shell_actor(), name="bench", owner_email=None).key
+            master_key = keys.create_master_key(
+                actors.shell_actor(), name="bench", owner_email=None, claim=Claim.none()
+            ).key
             db.engine.dispose()
         thresholds.print_heading(f"{_WEBS} web hosts, {_WORKERS} workers, 1 scheduler on one PostgreSQL and one Redis")
         with stack.running_service(infrastructure, environment, webs=_WEBS, workers=_WORKERS) as service:

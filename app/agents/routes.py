@@ -14,7 +14,7 @@ from app.agents.schemas import (
 )
 from app.errors import AlreadyClaimed
 from app.idempotency.decorator import idempotent
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity.guards import AGENT_KEY, REGISTRATION, require_agent
 from app.state import app_state
 from app.web.blueprint import Blueprint
@@ -61,7 +61,7 @@ def create_gateway_key(body: dict[str, Any]) -> service.IssuedGatewayKey:
     return service.issue_gateway_key(email=body["email"])
 
 
-def _replace_claim_code(agent_id: str, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+def _replace_claim_code(agent_id: str, claim: Claim) -> dict[str, Any]:
     code = service.replace_claim_code(agent_id, claim=claim)
     return {"agent_id": agent_id, **_claim_code(code)}
 
@@ -69,7 +69,7 @@ def _replace_claim_code(agent_id: str, claim: Claim = NO_CLAIM) -> dict[str, Any
 @agents.post("/claim-code")
 @idempotent(
     owner=require_agent,
-    rebuild=_replace_claim_code,
+    rebuild=lambda agent_id: _replace_claim_code(agent_id, Claim.none()),
     note="The same key within 24 hours returns the same code.",
     pattern="^[!-~]{1,255}$",
 )

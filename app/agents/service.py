@@ -15,7 +15,7 @@ from app.core import money
 from app.credits import accounts as credit_accounts
 from app.credits import grant_budget
 from app.db.unit_of_work import unit_of_work
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.state import app_state
@@ -70,7 +70,7 @@ def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:
     return IssuedGatewayKey(key.id, key.key, email, granted_nanos, created_at)
 
 
-def replace_claim_code(agent_id: str, *, claim: Claim = NO_CLAIM) -> str:
+def replace_claim_code(agent_id: str, *, claim: Claim) -> str:
     """Replace the code of an unclaimed agent; the previous one becomes invalid.
 
     Raises: AlreadyClaimed.

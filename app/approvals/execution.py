@@ -16,7 +16,6 @@ import structlog
 from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.approvals.announcements import announce
 from app.approvals.kinds import ApprovableMovement, ApprovedRequest
 from app.approvals.lifecycle import APPROVALS, ApprovalStatus
 from app.approvals.models import Approval
@@ -62,7 +61,6 @@ class ExecutionClaim(Claim):
         )  # fmt: skip
         if not moved:
             raise IdempotencyConflict("This approval has been executed by another worker.")
-        announce(session, self._approval, ApprovalStatus.EXECUTED, subject_id=subject_id)
         if not self._takes_hold:
             # The movement has its own by now, or failed before it needed one.
             spending_holds.release(session, self._approval.id)
@@ -169,7 +167,6 @@ def _fail(row: Approval, holder: str, code: str, message: str) -> None:
             where=_IS_HELD, parameters={"by_holder": holder}, error={"code": code, "message": message},
         ):  # fmt: skip
             spending_holds.release(session, row.id)
-            announce(session, row, ApprovalStatus.FAILED, error=code)
 
 
 def _is_due(now: datetime) -> ColumnElement[bool]:

@@ -17,6 +17,11 @@ from app.extensions import Model
 from app.state import app_state
 
 
+def page_url(agent_id: str, approval_id: str) -> str:
+    """Return the page on which the owner decides."""
+    return f"{app_state().settings.public_url}/owner/agents/{agent_id}/approvals/{approval_id}"
+
+
 class Approval(Authenticated, Model):
     """A payment that an agent requested and its owner decides on; its id is the reference of its hold."""
 
@@ -76,8 +81,7 @@ class Approval(Authenticated, Model):
 
     @property
     def url(self) -> str:
-        """Return the page on which the owner decides."""
-        return f"{app_state().settings.public_url}/owner/agents/{self.agent_id}/approvals/{self.id}"
+        return page_url(self.agent_id, self.id)
 
     @property
     def notified(self) -> bool:

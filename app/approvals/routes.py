@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app import long_poll
 from app.approvals import schemas, service
 from app.approvals.models import Approval
 from app.core.pagination import Page
@@ -33,10 +34,10 @@ def list_approvals(query: dict[str, Any]) -> Page[Approval]:
 def get_approval(approval_id: str) -> Approval:
     """Read an approval: the owner's decision, and the transaction that was executed."""
     approval = service.get(approval_id, agent_id=guards.require_agent())
-    seconds = prefer.wait_seconds()
-    if seconds is None:
-        return approval
-    return service.wait_for_end(approval, seconds=seconds, account_id=guards.current_principal().account_id)
+    return long_poll.wait(
+        approval, lambda found: service.get(found.id), lambda found: not found.is_open,
+        seconds=prefer.wait_seconds() or prefer.NO_WAIT, account_id=guards.current_principal().account_id,
+    )  # fmt: skip
 
 
 @blp.post("/<string:approval_id>/cancel")

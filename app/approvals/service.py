@@ -8,11 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -20,7 +18,6 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.approvals.announcements import announce
 from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalStatus
 from app.approvals.models import Approval
 from app.authenticated import seal_of
@@ -40,7 +37,6 @@ from app.spending import accounts, approval_rules, payees
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
-from server.pool import ResourceUse
 
 _log = structlog.get_logger(__name__)
 
@@ -53,7 +49,6 @@ SEALED_REQUESTS = SealedColumn("approvals", "sealed")
 _IS_AWAITING = Approval.status == ApprovalStatus.AWAITING.value
 _OPEN = [status.value for status in OPEN_STATUSES]
 _EXPIRE_BATCH = 200
-_POLLS_PER_SECOND = 2
 
 
 class OwnerMethod(StrEnum):
@@ -122,7 +117,6 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
             )
         _assert_storable(session, row)
         APPROVALS.add(session, row, ApprovalStatus.AWAITING)
-        announce(session, row, ApprovalStatus.AWAITING)
         claim.bind(session, approval_id)
     return get(approval_id)
 
@@ -165,19 +159,6 @@ def list_of(page: PageRequest, *, agent_id: str | None = None, status: ApprovalS
         return found
 
 
-def wait_for_end(approval: Approval, *, seconds: Decimal, account_id: str) -> Approval:
-    """Wait for an approval to end, as long as requested and while a waiting slot is free."""
-    if seconds <= 0:
-        return approval
-    with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
-        for _ in range(int(seconds) * _POLLS_PER_SECOND if acquired else 0):
-            if not approval.is_open:
-                break
-            time.sleep(1 / _POLLS_PER_SECOND)
-            approval = get(approval.id)
-    return approval
-
-
 def cancel(approval: Approval) -> Approval:
     """Cancel an approval that its owner has not decided; another one is returned as it is."""
     with unit_of_work() as session:
@@ -211,7 +192,6 @@ def decide(
     accounts.lock_account_of_hold(session, approval.id)
     if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, ApprovalStatus.APPROVED, **decided):
         return False
-    announce(session, approval, ApprovalStatus.APPROVED)
     if week_nanos:
         known = SpendingRequest(None, approval.recipient, domain=approval.domain)
         permitted = approval_rules.payees_of(known)[:1]
@@ -264,7 +244,6 @@ def _end(session: Session, approval: Approval, target: ApprovalStatus, **changes
     if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, target, **changes):
         return False
     spending_holds.release(session, approval.id)
-    announce(session, approval, target, answer=changes.get("answer"))
     return True
 
 

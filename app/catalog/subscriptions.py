@@ -17,14 +17,14 @@ from app.core.pagination import Page, PageRequest
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.spending import accounts as spending_accounts
 
 SubscriptionRow: TypeAlias = Row[*tuple[Any, ...]]
 """The columns of a subscription, and `service_name`."""
 
 
-def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim = NO_CLAIM) -> SubscriptionRow:
+def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -> SubscriptionRow:
     """Subscribe a wallet to an active service. Of concurrent requests, one succeeds.
 
     Raises: AlreadySubscribed; NotFound if the wallet was deleted or the service left the catalog concurrently.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,17 +10,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
+from app import long_poll
 from app.db import batching
 from app.db.unit_of_work import read_only_unit
 from app.events import sequence
 from app.events.models import Event, EventDelivery, EventSequence
 from app.events.targets import Subscriber
-from app.state import app_state
-from server.pool import ResourceUse
 
 RETENTION = timedelta(days=30)
 MAX_EVENTS = 100
-_POLLS_PER_SECOND = 2
 _BATCH_SIZE = 1000
 _MAX_BATCHES = 10
 
@@ -77,15 +74,14 @@ def wait(
     account_id: str,
 ) -> EventPage:
     """Return the events after a cursor, waiting for the first one as long as asked and while a thread is free."""
-    page = read(subscriber, after=after, types=types, limit=limit)
-    if page.events or seconds <= 0:
-        return page
-    deadline = time.monotonic() + int(seconds)
-    with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
-        while acquired and not page.events and time.monotonic() < deadline:
-            time.sleep(1 / _POLLS_PER_SECOND)
-            page = read(subscriber, after=page.next_after, types=types, limit=limit)
-    return page
+
+    def following(cursor: int | None) -> EventPage:
+        return read(subscriber, after=cursor, types=types, limit=limit)
+
+    return long_poll.wait(
+        following(after), lambda page: following(page.next_after), lambda page: page.events,
+        seconds=seconds, account_id=account_id,
+    )  # fmt: skip
 
 
 def prune(now: datetime) -> None:

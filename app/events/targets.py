@@ -27,7 +27,7 @@ from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import queues, target_audit
 from app.events.models import EventDelivery, EventTarget
 from app.events.types import PATTERNS
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.sealing import SealedColumn
 from app.state import app_state
@@ -118,7 +118,7 @@ def new_secret() -> str:
 
 
 def create_webhook(
-    subscriber: Subscriber, *, url: str, types: Sequence[str], description: str, claim: Claim = NO_CLAIM
+    subscriber: Subscriber, *, url: str, types: Sequence[str], description: str, claim: Claim
 ) -> TargetView:
     """Add a webhook; the view has its secret. Raises: InvalidInput, LimitReached."""
     return add(
@@ -129,7 +129,7 @@ def create_webhook(
 
 def add_email(subscriber: Subscriber, address: str, *, types: Sequence[str]) -> TargetView:
     """Add an email address that was parsed. Raises: InvalidInput, LimitReached."""
-    return add(subscriber, TargetKind.EMAIL, url=f"mailto:{address}", types=types)
+    return add(subscriber, TargetKind.EMAIL, url=f"mailto:{address}", types=types, claim=Claim.none())
 
 
 def add_browser(
@@ -150,8 +150,10 @@ def add_browser(
             is_key = False
         if not is_key:
             raise InvalidInput.field(name, "must be a key of a push subscription in base64url")
-    keys = f"{p256dh} {auth}"
-    return add(subscriber, TargetKind.WEB_PUSH, url=url, types=types, description=description, secret=keys)
+    return add(
+        subscriber, TargetKind.WEB_PUSH, url=url, types=types, description=description, secret=f"{p256dh} {auth}",
+        claim=Claim.none(),
+    )  # fmt: skip
 
 
 def browser_keys_of(row: EventTarget) -> dict[str, str]:
@@ -168,7 +170,7 @@ def add(
     types: Sequence[str],
     description: str = "",
     secret: str = "",
-    claim: Claim = NO_CLAIM,
+    claim: Claim,
 ) -> TargetView:
     """Add a target of any kind, with an address that was checked. Raises: InvalidInput, LimitReached."""
     target_id, now = identifiers.new_id(), clock.now()

@@ -64,7 +64,7 @@ def idempotent(
             key = request.headers.get(HEADER)
             is_derived = derive_key is not None or current_request().derives_idempotency_keys
             if not applies() or (key is None and not is_derived):
-                return _execute(view, Claim(), args, kwargs)
+                return _execute(view, Claim.none(), args, kwargs)
             if key is not None and not _VISIBLE_ASCII.fullmatch(key):
                 raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
             content, sent = _content_of(schema), decoded_body(current_request())

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
 import structlog
 from sqlalchemy import ColumnElement, and_, delete, select, update
@@ -60,6 +61,11 @@ class Claim:
     def __init__(self, holder: str | None = None, *row_ids: str) -> None:
         self._holder, self._row_ids = holder, row_ids
         self.is_bound = False
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return the claim of a request without a key, or of work that no request has asked for."""
+        return cls()
 
     def bind(self, session: Session, subject_id: str) -> None:
         """Tie the record that the current unit makes to the key, if there is one.
@@ -117,10 +123,6 @@ class Claim:
 
     def _mark_bound(self) -> None:
         self.is_bound = True
-
-
-NO_CLAIM = Claim()
-"""For work that no request has asked for, such as a command's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
 def _claim(key_headers: Mapping[str, str], call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
     principal = find_principal(key_headers.get("X-API-Key"))
     if request_id is None or principal is None:
-        return Claim()
+        return Claim.none()
     content = json.dumps(call, sort_keys=True).encode()
     scope = KeyScope(principal.account_id, "POST", f"/mcp/{CALL_SERVICE}", request_id)
     claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)), sent=content)

@@ -10,7 +10,7 @@ from flask.cli import AppGroup
 
 from app.core.chains import ChainName
 from app.errors import ServiceError
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.payments import settlement_capacity, treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
@@ -64,7 +64,7 @@ def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None
             treasury.wallet(WalletRole(role), ChainName(chain)),
             parse_movement(TransactionType.WITHDRAWAL, order),
             wait_seconds=_WAIT_SECONDS,
-            claim=NO_CLAIM,
+            claim=Claim.none(),
         )
     except ServiceError as failure:
         raise click.ClickException(failure.message) from None

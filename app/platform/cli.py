@@ -18,6 +18,7 @@ from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, snapshot
 from app.errors import ServiceError
+from app.idempotency.service import Claim
 from app.identity import api_keys
 from app.identity import master_keys as identity_keys
 from app.observability import logs
@@ -67,6 +68,7 @@ def create_master_key(name: str | None, owner_email: str | None) -> None:
         actors.shell_actor(),
         name=_validated(Name(), name, "--name"),
         owner_email=_validated(Email(), owner_email, "--owner-email"),
+        claim=Claim.none(),
     )
     click.echo(f"{made.id}  {made.name}", err=True)
     click.echo(made.key)

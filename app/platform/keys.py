@@ -20,7 +20,7 @@ from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound, SelfRevoke
 from app.events import targets
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity import api_keys, master_keys, owner_keys
 from app.identity import service as identity
 from app.identity.master_keys import MasterKeyView
@@ -43,9 +43,7 @@ class ExportedWalletKey:
     phrase: str = field(repr=False)
 
 
-def create_master_key(
-    actor: Actor, *, name: str | None, owner_email: str | None, claim: Claim = NO_CLAIM
-) -> MasterKeyView:
+def create_master_key(actor: Actor, *, name: str | None, owner_email: str | None, claim: Claim) -> MasterKeyView:
     """Create a master key; it is shown to its creator only now."""
     key = master_keys.mint()
     with unit_of_work() as session:

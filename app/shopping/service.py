@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +11,7 @@ from typing import Any
 from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
+from app import long_poll
 from app.core import clock, identifiers
 from app.db.heartbeats import ProcessKind, is_alive
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
@@ -28,14 +28,12 @@ from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
-from server.pool import ResourceUse
 
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000
 """The price of a purchase, in credits."""
 NO_WAIT = Decimal(0)
 _QUEUE_LEASE = timedelta(minutes=15)
-_POLLS_PER_SECOND = 4
 _OPEN = [status.value for status in OPEN_STATUSES]
 
 
@@ -188,16 +186,11 @@ def cancel(purchase: PurchaseView) -> PurchaseView:
 
 def wait_for_end(purchase: PurchaseView, *, seconds: Decimal, account_id: str) -> PurchaseView:
     """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
-    if seconds <= 0:
-        return purchase
-    with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
-        for _ in range(int(seconds) * _POLLS_PER_SECOND if acquired else 0):
-            if not purchase.is_open:
-                break
-            time.sleep(1 / _POLLS_PER_SECOND)
-            if not _is_open(purchase.id):
-                purchase = view(purchase.id)
-    return purchase
+
+    def read(found: PurchaseView) -> PurchaseView:
+        return found if _is_open(found.id) else view(found.id)
+
+    return long_poll.wait(purchase, read, lambda found: not found.is_open, seconds=seconds, account_id=account_id)
 
 
 def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:

@@ -17,6 +17,7 @@ from app.db.unit_of_work import unit_of_work
 from app.events import outbox, targets
 from app.events.targets import Audience, Subscriber
 from app.events.types import EventType
+from app.idempotency.service import Claim
 from app.owner.notices.pages import NOTICE_TYPES
 from app.platform import keys
 from tests.support.agents import Agent, register
@@ -176,7 +177,7 @@ def csrf(owner: Owner, page: str) -> dict[str, str]:
 def test_a_replaced_owner_key_ends_webhooks_and_browsers_but_not_confirmed_mail(agent: Agent, owner: Owner) -> None:
     subscriber = owner_of(agent)
     mail = targets.add_email(subscriber, ADDRESS, types=NOTICE_TYPES)
-    hook = targets.create_webhook(subscriber, url=URL, types=NOTICE_TYPES, description="")
+    hook = targets.create_webhook(subscriber, url=URL, types=NOTICE_TYPES, description="", claim=Claim.none())
     own = add_webhook(agent, URL)
     keys.replace_owner_key(actors.shell_actor(), agent.id)
     assert targets.get(subscriber, hook.id).status == "disabled"

@@ -22,6 +22,7 @@ from app.events.models import EventQueue, EventTarget
 from app.events.queues import QueueRank
 from app.events.targets import Audience, Subscriber
 from app.events.types import EventType
+from app.idempotency.service import Claim
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Asked, Reply
 from tests.support.waiting import wait_until
@@ -115,7 +116,11 @@ def test_an_owner_is_served_while_agents_keep_all_common_threads_busy(agent: Age
         try:
             wait_until(lambda: len(hostile.requests) == 20)
             targets.create_webhook(
-                Subscriber(Audience.OWNER, agent.id), url=owners.url, types=["wallet.*"], description=""
+                Subscriber(Audience.OWNER, agent.id),
+                url=owners.url,
+                types=["wallet.*"],
+                description="",
+                claim=Claim.none(),
             )
             record(agent, EventType.WALLET_FROZEN)
             sequence.number_all()

@@ -21,6 +21,7 @@ from app.events import outbox, targets
 from app.events.models import EventDelivery
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.events.types import EventType
+from app.idempotency.service import Claim
 from app.ports.errors import PortError, Rejected, Unreachable
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply
@@ -122,7 +123,15 @@ def test_what_a_mail_server_does_is_one_of_three_outcomes(
 
 def test_an_event_that_cannot_be_sent_at_all_is_a_failed_attempt(agent: Agent) -> None:
     with receiver() as target:
-        made = targets.add(owner_of(agent), TargetKind.WEBHOOK, url=target.url, types=["*"], description="", secret="x")
+        made = targets.add(
+            owner_of(agent),
+            TargetKind.WEBHOOK,
+            url=target.url,
+            types=["*"],
+            description="",
+            secret="x",
+            claim=Claim.none(),
+        )
         event_id = record(agent)
         deliver()
         assert notices(event_id) == [("pending", None, "internal_error")]

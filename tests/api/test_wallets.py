@@ -19,6 +19,7 @@ from app.core import clock, identifiers
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
+from app.idempotency.service import Claim
 from app.ports.vault import SecretLocation
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
@@ -248,7 +249,7 @@ def test_a_gateway_only_key_has_no_wallets_and_the_error_names_the_required_key(
 
 def test_an_agent_has_at_most_a_hundred_wallets(agent: Agent) -> None:
     for _ in range(99):
-        wallets.create_for_agent(agent.id, name=None)
+        wallets.create_for_agent(agent.id, name=None, claim=Claim.none())
     refused = agent.post("/v1/wallets", {})
     assert (refused.status_code, refused.get_json()["code"]) == (409, "LIMIT_REACHED")
     assert "100" in refused.get_json()["error"]

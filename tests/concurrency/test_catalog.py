@@ -23,6 +23,7 @@ from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound, ServiceError
+from app.idempotency.service import Claim
 from app.ports.specifications import Specification
 from app.wallets.core import wallets
 from tests.support.agents import register
@@ -122,7 +123,9 @@ def test_specifications_are_read_one_at_a_time_per_agent(postgres_url: str, buil
 
 
 def test_of_concurrent_subscriptions_one_succeeds(stage: Market) -> None:
-    subscribe = partial(subscriptions.subscribe, stage.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id)
+    subscribe = partial(
+        subscriptions.subscribe, stage.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id, claim=Claim.none()
+    )
     answers = race(stage.app, [subscribe for _ in range(8)])
     refused = [each for each in answers if isinstance(each, ServiceError)]
     assert (len(refused), {each.code for each in refused}) == (7, {"ALREADY_SUBSCRIBED"})
@@ -137,9 +140,15 @@ def test_retiring_a_service_concurrently_leaves_no_subscription(stage: Market) -
                 "name": "n", "description": "", "base_url": "http://127.0.0.1:9", "pricing_model": "per_call",
                 "price_nanos": 1, "category": "c",
             },
-            document=None,
+            document=None, claim=Claim.none(),
         ).service  # fmt: skip
-        subscribe = partial(subscriptions.subscribe, made.id, wallet_id=stage.buyer.wallet_id, agent_id=stage.buyer.id)
+        subscribe = partial(
+            subscriptions.subscribe,
+            made.id,
+            wallet_id=stage.buyer.wallet_id,
+            agent_id=stage.buyer.id,
+            claim=Claim.none(),
+        )
         retire = partial(services.retire, made.id, agent_id=stage.seller.id)
         race(stage.app, [subscribe, retire])
         with read_only_unit() as session:
@@ -150,7 +159,9 @@ def test_a_concurrently_deleted_wallet_is_not_subscribed(stage: Market) -> None:
     """The wallet exists when the request is checked, and is deleted before it subscribes."""
     for meanwhile in (False, True):
         wallet_id = stage.buyer.post("/v1/wallets", {}).get_json()["id"]
-        subscribe = partial(subscriptions.subscribe, stage.id, wallet_id=wallet_id, agent_id=stage.buyer.id)
+        subscribe = partial(
+            subscriptions.subscribe, stage.id, wallet_id=wallet_id, agent_id=stage.buyer.id, claim=Claim.none()
+        )
         remove = partial(wallets.delete_wallet, wallet_id, agent_id=stage.buyer.id)
         if meanwhile:
             race(stage.app, [subscribe, remove])
@@ -168,7 +179,7 @@ def test_concurrent_registrations_do_not_exceed_the_limit(stage: Market) -> None
         "name": "n", "description": "", "base_url": "http://127.0.0.1:9", "pricing_model": "per_call",
         "price_nanos": 1, "category": "c",
     }  # fmt: skip
-    services.register(agent.id, values, document=None)
+    services.register(agent.id, values, document=None, claim=Claim.none())
     with unit_of_work() as session:
         row = session.execute(
             select(Service.__table__).where(Service.agent_id == agent.id)

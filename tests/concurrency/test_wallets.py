@@ -16,6 +16,7 @@ from app.adapters.evm.chain import EvmChain
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit
+from app.idempotency.service import Claim
 from app.wallets.core import wallets
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent, Wallet
 from sandbox.evm import EvmNode
@@ -116,7 +117,7 @@ def test_a_wallet_deleted_during_transfers_loses_no_payment_and_leaves_no_orphan
 
 def test_concurrently_created_wallets_never_exceed_a_hundred(ring: Ring) -> None:
     for number in range(84):
-        wallets.create_for_agent(ring.agent.id, name=f"w{number}")
+        wallets.create_for_agent(ring.agent.id, name=f"w{number}", claim=Claim.none())
     answers = race(ring.app, [partial(ring.ask, "POST", "/v1/wallets", {})] * CONCURRENT)
     made = [answer for answer in answers if isinstance(answer, tuple)]
     assert Counter(status for status, _ in made) == {201: 15, 409: CONCURRENT - 15}

@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from app.audit_log import actors
 from app.db.unit_of_work import read_only_unit
+from app.idempotency.service import Claim
 from app.identity import key_rotation
 from app.platform import keys
 from app.wallets.core import custody
@@ -107,7 +108,7 @@ def test_no_request_fails_while_keys_are_rotated_under_load_on_two_hosts(
     before = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k1')},{key_of('k2')}"})
     shell = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with before.app_context():
-        first_master = keys.create_master_key(actors.shell_actor(), name="first", owner_email=None)
+        first_master = keys.create_master_key(actors.shell_actor(), name="first", owner_email=None, claim=Claim.none())
         first_agent = before.test_client().post("/v1/agents/register", json={}).get_json()
     wallet = first_agent["wallet"]
     providers = {name.upper(): str(value) for name, value in provider_settings(upstream.url).items()}

@@ -33,7 +33,7 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.ports.bridges import BridgeLegKind
 from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
@@ -220,13 +220,13 @@ class Bridges(Machine):
             with pytest.raises(failure):
                 bridges.quote(self.wallet, order)
             with pytest.raises(failure) as refused:
-                bridges.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+                bridges.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
             if isinstance(expected, str):
                 assert refused.value.details["reason"] == expected
                 self.refused += 1
             return None
         heads = (way.source.head().number, way.destination.head().number)
-        view = bridges.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+        view = bridges.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
         assert view.status == MovementStatus.PENDING
         token = order.amount.token
         self.crossings[view.id] = Crossing(

@@ -18,6 +18,7 @@ from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import service as device
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, ServiceError
+from app.idempotency.service import Claim
 from app.identity import owner_keys
 from app.owner.session import sessions
 from app.platform import keys
@@ -140,11 +141,11 @@ class Claims(Machine):
     def replace_code(self, agent: Registered) -> None:
         if agent.deleted or agent.is_claimed:
             with pytest.raises(NotFound if agent.deleted else AlreadyClaimed):
-                agents.replace_claim_code(agent.id)
+                agents.replace_claim_code(agent.id, claim=Claim.none())
             return
         for code in agent.codes:
             code.revoked = True
-        agent.codes.append(Code(agents.replace_claim_code(agent.id), clock.now().timestamp()))
+        agent.codes.append(Code(agents.replace_claim_code(agent.id, claim=Claim.none()), clock.now().timestamp()))
 
     @rule(agent=registered)
     def revoke_code(self, agent: Registered) -> None:

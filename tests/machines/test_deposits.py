@@ -17,6 +17,7 @@ from app.core.money import TokenAmount
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit
 from app.errors import LimitReached
+from app.idempotency.service import Claim
 from app.spending import audit as spending_audit
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction
@@ -68,11 +69,15 @@ class Funding(Machine):
         amount = str(TokenAmount(units, token))
         if len(self.open_ones()) >= funding.MAX_OPEN_PER_WALLET:
             with pytest.raises(LimitReached):
-                funding.create_request(self.wallet, chain="base", amount=amount, currency=token.symbol)
+                funding.create_request(
+                    self.wallet, chain="base", amount=amount, currency=token.symbol, claim=Claim.none()
+                )
             return
         # Distinct times, because the oldest is served first.
         self.let_pass(seconds=1)
-        made = funding.create_request(self.wallet, chain="base", amount=amount, currency=token.symbol)
+        made = funding.create_request(
+            self.wallet, chain="base", amount=amount, currency=token.symbol, claim=Claim.none()
+        )
         now = clock.now().timestamp()
         self.asked[made.id] = Asked(token.symbol, units, self.ground.chain.head().number, now + _TTL_SECONDS)
 

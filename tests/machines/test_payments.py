@@ -21,7 +21,7 @@ from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.payments import audit as payments_audit
 from app.payments import consumed, topups, treasury
 from app.payments import jobs as payment_jobs
@@ -138,7 +138,9 @@ class Payments(Machine):
     @rule(dollars=st.integers(1, 9))
     def top_up(self, dollars: int) -> None:
         self.let_pass(hours=24)
-        view = topups.send(self.wallet, topups.TopUpOrder("base", str(dollars)), wait_seconds=NO_WAIT, claim=NO_CLAIM)
+        view = topups.send(
+            self.wallet, topups.TopUpOrder("base", str(dollars)), wait_seconds=NO_WAIT, claim=Claim.none()
+        )
         self.topups[view.id] = dollars
         self.claimed[self.key(view.tx_hash or "")] = None
 

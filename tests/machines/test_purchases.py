@@ -19,7 +19,7 @@ from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PurchaseInProgress
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import Principal
 from app.ports.shopper import FailureCode, ShippingAddress
@@ -128,9 +128,9 @@ class Purchases(Machine):
         )
         if same and not twice:
             with pytest.raises(PurchaseInProgress):
-                service.buy(self.caller, order, allow_duplicate=False, claim=NO_CLAIM)
+                service.buy(self.caller, order, allow_duplicate=False, claim=Claim.none())
             return multiple()
-        view = service.buy(self.caller, order, allow_duplicate=twice, claim=NO_CLAIM)
+        view = service.buy(self.caller, order, allow_duplicate=twice, claim=Claim.none())
         lease = clock.now().timestamp() + _FIRST_LEASE_SECONDS
         self.bought[view.id] = Bought(user, quantity, dry_run, lease)
         return view.id

@@ -22,7 +22,7 @@ from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit
 from app.errors import AlreadySubscribed, InsufficientCredits, NotFound
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import Principal
 from app.platform.agents import service as platform
@@ -98,7 +98,7 @@ class Services(Machine):
 
     @rule(target=wallets_)
     def add_wallet(self) -> str:
-        return wallets.create_for_agent(self.buyer, name=None).id
+        return wallets.create_for_agent(self.buyer, name=None, claim=Claim.none()).id
 
     @rule(wallet_id=wallets_)
     def remove_wallet(self, wallet_id: str) -> None:
@@ -122,7 +122,7 @@ class Services(Machine):
             "name": "Weather", "description": "Of any city.", "base_url": "http://127.0.0.1:9/api",
             "pricing_model": "per_call", "price_nanos": price * USD, "category": "weather",
         }  # fmt: skip
-        made = services.register(self.seller, values, document=None)
+        made = services.register(self.seller, values, document=None, claim=Claim.none())
         offered = Offered(made.service.id, price, subscribed={})
         self.offered.append(offered)
         return offered
@@ -154,7 +154,7 @@ class Services(Machine):
         was = offered.subscribed.get(wallet_id)
 
         def ask() -> subscriptions.SubscriptionRow:
-            return subscriptions.subscribe(offered.id, wallet_id=wallet_id, agent_id=self.buyer)
+            return subscriptions.subscribe(offered.id, wallet_id=wallet_id, agent_id=self.buyer, claim=Claim.none())
 
         if wallet_id in self.gone or offered.status != "active":
             with pytest.raises(NotFound):
@@ -181,7 +181,7 @@ class Services(Machine):
 
     @rule(dollars=st.integers(1, 4))
     def grant_credits(self, dollars: int) -> None:
-        platform.grant(actors.system_actor("a test"), self.buyer, dollars * USD, claim=NO_CLAIM)
+        platform.grant(actors.system_actor("a test"), self.buyer, dollars * USD, claim=Claim.none())
         self.granted += dollars
 
     @rule(target=calls, offered=offers, wallet_id=st.none() | wallets_)

@@ -14,7 +14,7 @@ from app.core import clock
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.errors import PriceUnavailable, ServiceError, SwapFailed, WalletFrozen
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.swaps import service as swaps
 from app.wallets.swaps.service import SwapOrder
@@ -80,12 +80,12 @@ class Swaps(Movements):
             with pytest.raises(failure):
                 swaps.quote(self.wallet, order)
             with pytest.raises(failure) as refused:
-                swaps.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+                swaps.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
             if isinstance(expected, str):
                 assert refused.value.details["reason"] == expected
                 self.refused += 1
             return
-        view = swaps.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+        view = swaps.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
         row = self.row(view.id)
         assert view.status == MovementStatus.PENDING
         assert -_GRAIN[order.output_token] <= row.cost_nanos - loss * USD <= _GRAIN[order.output_token]

@@ -29,7 +29,7 @@ from app.errors import (
     WeeklyLimitExceeded,
     WithdrawalFailed,
 )
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.ports.chain import BlockRef
 from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
@@ -146,17 +146,17 @@ class Movements(Machine):
             with pytest.raises(expected):
                 transfers.quote(self.wallet, order)
             with pytest.raises(expected):
-                transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+                transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
             return
         with self.mishap(mishap):
             if mishap == "away":
                 failure = TransferFailed if type_ is TransactionType.TRANSFER else WithdrawalFailed
                 with pytest.raises(failure) as refused:
-                    transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+                    transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
                 assert refused.value.details["reason"] == "chain_unreachable"
                 self.refused += 1
                 return
-            view = transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=NO_CLAIM)
+            view = transfers.send(self.wallet, order, wait_seconds=NO_WAIT, claim=Claim.none())
         assert view.status == MovementStatus.PENDING
         self.moved[view.id] = Moved(clock.now().date(), dollars * USD, self.row(view.id).nonce or 0, to, order.amount)
 

@@ -13,6 +13,7 @@ from app.audit_log import actors, trail
 from app.audit_log.trail import AuditEntryRow
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
+from app.idempotency.service import Claim
 from app.platform import keys
 from tests.support.agents import Agent
 
@@ -64,7 +65,7 @@ class Operator:
 
 def operator(client: FlaskClient, name: str = "ops") -> Operator:
     """Create a master key as the command line does."""
-    made = keys.create_master_key(actors.shell_actor(), name=name, owner_email=None)
+    made = keys.create_master_key(actors.shell_actor(), name=name, owner_email=None, claim=Claim.none())
     return Operator(client, made.id, made.key)
 
 

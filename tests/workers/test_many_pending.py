@@ -20,7 +20,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
-from app.idempotency.service import NO_CLAIM
+from app.idempotency.service import Claim
 from app.wallets.core import custody, wallets
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.models import Transaction
@@ -106,7 +106,7 @@ def _sign_without_sending(stage: Stage, how_many: int) -> None:
     signer = custody.signer_of(wallet.id)
     sign = lambda _session, draft, signer, nonce: stage.chain.sign(draft, signer, sequence=nonce)  # noqa: E731
     for _ in range(how_many):
-        pipeline._record_signed(movement, draft, sign, signer, claim=NO_CLAIM)
+        pipeline._record_signed(movement, draft, sign, signer, claim=Claim.none())
 
 
 def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage: Stage) -> None:

@@ -29,7 +29,7 @@ from app.db.statements import count, page_of
 from app.db.striped_lock import striped_lock
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.ports.errors import Rejected, Unreachable
 from app.ports.specifications import Specification
@@ -105,9 +105,7 @@ _CALLABLE = PreparedRead(
 )
 
 
-def register(
-    agent_id: str, values: Mapping[str, Any], *, document: str | None, claim: Claim = NO_CLAIM
-) -> ServiceRegistration:
+def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, claim: Claim) -> ServiceRegistration:
     """Register a service for an agent; `values` are columns of it, `document` its specification.
 
     Raises: InvalidInput, InvalidSpec, LimitReached, Overloaded.

@@ -14,6 +14,7 @@ from app.events import delivery_log, feed, targets
 from app.events.channels import web_push
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.events.types import EventType
+from app.idempotency.service import Claim
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.notices import addresses
@@ -105,7 +106,11 @@ def add_webhook(agent_id: str) -> Response:
     key = owner_key_of(agent_id)
     try:
         made = targets.create_webhook(
-            _subscriber(key), url=request.form.get("url", "").strip(), types=NOTICE_TYPES, description=""
+            _subscriber(key),
+            url=request.form.get("url", "").strip(),
+            types=NOTICE_TYPES,
+            description="",
+            claim=Claim.none(),
         )
     except (InvalidInput, LimitReached) as failure:
         return _render(key, error=failure.message, status=failure.status)

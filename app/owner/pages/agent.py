@@ -11,6 +11,7 @@ from flask import Response, request, url_for
 
 from app.core.pagination import PageRequest
 from app.errors import NotFound
+from app.idempotency.service import Claim
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
 from app.owner.passkeys import confirmation
@@ -165,7 +166,7 @@ def show_api_key(key: OwnerKeyView) -> Response:
 def rotate_api_key(key: OwnerKeyView) -> Response:
     """Create a new API key, with the owner key; the previous one works until its grace period ends."""
     grace = _GRACE_PERIODS.get(request.form.get("grace", ""), timedelta())
-    made = platform.rotate_key(sessions.acting_owner(key), key.agent_id, grace=grace)
+    made = platform.rotate_key(sessions.acting_owner(key), key.agent_id, grace=grace, claim=Claim.none())
     return _render_keys(key, api_key=made.api_key, older_until=made.older_until if grace else None, rotated=True)
 
 

@@ -25,7 +25,7 @@ from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import WalletFrozen
 from app.events import targets as event_targets
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity import agents, api_keys
 from app.identity import service as identity
 from app.identity.principal import KeyKind
@@ -197,7 +197,7 @@ def delete(actor: Actor, agent_id: str) -> str:
     return before.id
 
 
-def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim = NO_CLAIM) -> AgentKeyRotation:
+def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim) -> AgentKeyRotation:
     """Give an agent a new key; older ones work until the grace period ends. Raises: NotFound."""
     with unit_of_work() as session:
         agent = identity.lock_agent(session, parse_agent_id(agent_id))

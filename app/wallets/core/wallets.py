@@ -21,7 +21,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, NotFound, TransactionInProgress
 from app.events import outbox
 from app.events.types import EventType
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.identity import agents
 from app.identity import service as identity
 from app.identity.service import AgentSnapshot
@@ -117,7 +117,7 @@ def create(
     return view
 
 
-def create_for_agent(agent_id: str, *, name: str | None, claim: Claim = NO_CLAIM) -> WalletView:
+def create_for_agent(agent_id: str, *, name: str | None, claim: Claim) -> WalletView:
     """Create another wallet for an agent. Raises: LimitReached."""
     key = custody.new_key()
     with unit_of_work() as session:

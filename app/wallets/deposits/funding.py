@@ -23,7 +23,7 @@ from app.core.money import TokenAmount
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import BalanceFetchError, InvalidInput, LimitReached, NotFound
-from app.idempotency.service import NO_CLAIM, Claim
+from app.idempotency.service import Claim
 from app.jobs import JobName
 from app.observability import logs
 from app.ports.chain import BlockRef
@@ -55,9 +55,7 @@ class FundingRequest:
     message: str
 
 
-def create_request(
-    wallet: WalletView, *, chain: str, amount: str, currency: str, claim: Claim = NO_CLAIM
-) -> FundingRequest:
+def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str, claim: Claim) -> FundingRequest:
     """Create a funding request; deposits count from now on.
 
     Raises: InvalidInput, LimitReached, BalanceFetchError if the chain cannot be read.
