@@ -278,10 +278,12 @@ def restamp_all(*, accepts_changed: bool, batch: int = _PAGE) -> int:
 class AuthenticatedStateMachine(StateMachine[StateT]):
     """A state machine of an authenticated status column."""
 
-    def move(self, session: Session, rows: str | ColumnElement[bool], *args: Any, **changes: Any) -> list[str]:
-        """Move rows as `StateMachine.move` does, with new MACs. Raises: RowChanged, ValueError."""
+    def transition(
+        self, session: Session, rows: str | ColumnElement[bool], *args: Any, **changes: Any
+    ) -> Sequence[Any]:
+        """Move rows as `StateMachine` does, with new MACs. Raises: RowChanged, ValueError."""
         with changing(session, self.column.class_, self._key == rows if isinstance(rows, str) else rows):
-            return super().move(session, rows, *args, **changes)
+            return super().transition(session, rows, *args, **changes)
 
 
 def _lock(session: Session, seal: RowSeal, conditions: Sequence[ColumnElement[bool]]) -> Sequence[Any]:

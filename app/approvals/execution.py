@@ -149,10 +149,7 @@ def _open(row: Approval, kind: ApprovableMovement) -> ApprovedRequest:
     tolerance_bps = app_state().settings.max_price_deviation_bps if kind.follows_market else 0
     value_nanos = int(found["value_nanos"] or 0)
     approved = ApprovedPayment(
-        row.id,
-        value_nanos * (_BASIS_POINTS + tolerance_bps) // _BASIS_POINTS,
-        found["recipient"],
-        found["domain"],
+        row.id, value_nanos * (_BASIS_POINTS + tolerance_bps) // _BASIS_POINTS, found["recipient"], found["domain"]
     )
     body = strict_json.parse_json(found["body"].encode())
     return ApprovedRequest(row.agent_id, found["wallet_id"], body, approved)

@@ -15,9 +15,7 @@ APPROVAL_NOTE = Text(
     load_default=None,
     allow_none=True,
     validate=ma.validate.Length(max=500, error="must have at most 500 characters"),
-    metadata={
-        "description": "What the owner reads about this payment if it needs an approval; marked as your words.",
-    },
+    metadata={"description": "What the owner reads about this payment if it needs an approval; marked as your words."},
 )
 """The agent's own words for the owner, in every body that may need an approval."""
 
@@ -32,8 +30,7 @@ class ApprovalReference(Schema):
         required=True, metadata={"description": "SHA-256 of the request, as in the audit log."}
     )
     reason = fields.String(
-        required=True,
-        metadata={"enum": list(ApprovalReason), "description": "The control that asks the owner."},
+        required=True, metadata={"enum": list(ApprovalReason), "description": "The control that asks the owner."}
     )
 
 
@@ -74,9 +71,7 @@ class ApprovalShape(ApprovalReference):
         },
     )
     value_usd = Usd(
-        required=True,
-        attribute="value_nanos",
-        metadata={"description": "Held against the limits while it is open."},
+        required=True, attribute="value_nanos", metadata={"description": "Held against the limits while it is open."}
     )
     recipient = fields.String(required=True, allow_none=True)
     domain = fields.String(required=True, allow_none=True)
@@ -84,17 +79,14 @@ class ApprovalShape(ApprovalReference):
         required=True, allow_none=True, metadata={"description": "What the owner wrote with the decision."}
     )
     transaction_id = fields.UUID(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The executed transaction; read it for its outcome."},
+        required=True, allow_none=True, metadata={"description": "The executed transaction; read it for its outcome."}
     )
     purchase_id = fields.UUID(required=True, allow_none=True)
     error = fields.Dict(
         required=True, allow_none=True, metadata={"description": "`code` and `message` of what refused it."}
     )
     notified = fields.Boolean(
-        required=True,
-        metadata={"description": "Whether a notice has reached the owner; if not, tell them `url`."},
+        required=True, metadata={"description": "Whether a notice has reached the owner; if not, tell them `url`."}
     )
     notices = fields.List(fields.Nested(NoticeShape), required=True)
     created_at = Instant(required=True)

@@ -20,9 +20,8 @@ from app.credits import accounts, ledger_entries
 from app.credits.accounts import Balance
 from app.credits.ledger_entries import Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
-from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
+from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
-from app.db.statements import table_of
 from app.errors import InsufficientCredits
 
 
@@ -33,6 +32,10 @@ class CreditHoldState(StrEnum):
     RELEASED = "released"
 
 
+_COLUMNS = (
+    CreditHold.id, CreditHold.account_id, CreditHold.amount_nanos, CreditHold.state, CreditHold.settled_nanos,
+    CreditHold.unpaid_nanos, CreditHold.memo, CreditHold.lease_until,
+)  # fmt: skip
 HOLDS = StateMachine(
     CreditHold.state,
     Transitions(
@@ -46,6 +49,7 @@ HOLDS = StateMachine(
             CreditHoldState.SETTLED: {CreditHoldState.RELEASED},
         },
     ),
+    announced=_COLUMNS,
 )
 
 
@@ -91,26 +95,12 @@ _REASONS = {
     CreditHoldState.SETTLED: ("refund", "refund"),
 }
 _HoldRow: TypeAlias = Row[*tuple[Any, ...]]
-_TABLE = table_of(CreditHold)
-_AMOUNT = _TABLE.c.amount_nanos
 _COST = bindparam("cost_nanos", type_=BigInteger)
-_COLUMNS = (
-    _TABLE.c.id,
-    _TABLE.c.account_id,
-    _AMOUNT,
-    _TABLE.c.state,
-    _TABLE.c.settled_nanos,
-    _TABLE.c.unpaid_nanos,
-    _TABLE.c.memo,
-    _TABLE.c.lease_until,
-)
-_READ = PreparedRead(select(*_COLUMNS).where(_TABLE.c.id == bindparam("hold_id")))
+_READ = PreparedRead(select(*_COLUMNS).where(CreditHold.id == bindparam("hold_id")))
 _INSERT = PreparedInsert(CreditHold, unique=[CreditHold.id])
-_MOVE = HOLDS.statement.returning(*_COLUMNS)
 # An open hold is charged the cost of the call, up to its amount.
-_MOVE_HELD = _MOVE.values({_TABLE.c.settled_nanos: case((_AMOUNT < _COST, _AMOUNT), else_=_COST)})
-_TRANSITION, _TRANSITION_HELD = PreparedStatement(_MOVE), PreparedStatement(_MOVE_HELD)
-_LAPSE = PreparedStatement(_MOVE_HELD.where(_TABLE.c.lease_until <= bindparam("now")))
+_CHARGED = case((CreditHold.amount_nanos < _COST, CreditHold.amount_nanos), else_=_COST)
+_IS_EXPIRED = CreditHold.lease_until <= bindparam("now")
 
 
 def hold(
@@ -184,15 +174,13 @@ def lapse(session: Session, hold_id: str, estimate_nanos: int) -> HoldResult:
 
     A hold that was renewed or has ended is not changed. Raises: LookupError.
     """
-    row = HOLDS.execute(
-        session, _LAPSE, hold_id, CreditHoldState.HELD, CreditHoldState.LAPSED,
-        cost_nanos=estimate_nanos, now=clock.now(),
+    moved = HOLDS.transition(
+        session, hold_id, CreditHoldState.HELD, CreditHoldState.LAPSED, settled_nanos=_CHARGED,
+        where=_IS_EXPIRED, parameters={"cost_nanos": estimate_nanos, "now": clock.now()},
     )  # fmt: skip
-    return (
-        _result_of(session, _read(session, hold_id))
-        if row is None
-        else _close(session, row, CreditHoldState.HELD, estimate_nanos, CreditHoldState.LAPSED)
-    )
+    if moved:
+        return _close(session, moved[0], CreditHoldState.HELD, estimate_nanos, CreditHoldState.LAPSED)
+    return _result_of(session, _read(session, hold_id))
 
 
 def release(session: Session, hold_id: str) -> HoldResult:
@@ -205,10 +193,9 @@ def release(session: Session, hold_id: str) -> HoldResult:
 
 def refund(session: Session, charge_id: str) -> HoldResult:
     """Refund a charge once, because its call failed. Raises: LookupError."""
-    row = HOLDS.execute(session, _TRANSITION, charge_id, CreditHoldState.SETTLED, CreditHoldState.RELEASED)
-    if row is None:
-        return _result_of(session, _read(session, charge_id))
-    return _close(session, row, CreditHoldState.SETTLED, 0, CreditHoldState.RELEASED)
+    if moved := HOLDS.transition(session, charge_id, CreditHoldState.SETTLED, CreditHoldState.RELEASED):
+        return _close(session, moved[0], CreditHoldState.SETTLED, 0, CreditHoldState.RELEASED)
+    return _result_of(session, _read(session, charge_id))
 
 
 def renew(session: Session, hold_id: str, *, lease: timedelta) -> bool:
@@ -245,12 +232,13 @@ def references_of(hold_id: str) -> list[str]:
 
 
 def _finish(session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState) -> HoldResult:
-    row = HOLDS.execute(session, _TRANSITION_HELD, hold_id, CreditHoldState.HELD, state, cost_nanos=cost_nanos)
-    if row is not None:
-        return _close(session, row, CreditHoldState.HELD, cost_nanos, state)
-    row = HOLDS.execute(session, _TRANSITION, hold_id, CreditHoldState.LAPSED, state)
-    if row is not None:
-        return _close(session, row, CreditHoldState.LAPSED, cost_nanos, state)
+    cost = {"cost_nanos": cost_nanos}
+    if moved := HOLDS.transition(
+        session, hold_id, CreditHoldState.HELD, state, settled_nanos=_CHARGED, parameters=cost
+    ):
+        return _close(session, moved[0], CreditHoldState.HELD, cost_nanos, state)
+    if moved := HOLDS.transition(session, hold_id, CreditHoldState.LAPSED, state):
+        return _close(session, moved[0], CreditHoldState.LAPSED, cost_nanos, state)
     return _result_of(session, _read(session, hold_id))
 
 

@@ -27,8 +27,7 @@ class StateMachine(Generic[StateT]):
 
     With `event`, each state is stored as a row of that model in the same unit; with `logger`, each transition is logged
     after the commit. `values` are what else a transition to a state changes. `announce` is called in the unit with each
-    row that `add` or `move` changes, with the columns `announced`, to record an event
-    (`app.events.outbox`); `execute` does not call it.
+    row that is added or moved, with the columns `announced`, to record an event (`app.events.outbox`).
     """
 
     def __init__(
@@ -58,12 +57,6 @@ class StateMachine(Generic[StateT]):
             getattr(self._model, name).label(label) for name, label in logged.items() if name in table.c
         ]
         self._returned += [each for each in announced if each.key not in self._logged]
-        self.statement = (
-            update(table)
-            .where(key == bindparam("row_key"), table.c[column.key] == bindparam("source"))
-            .values({table.c[column.key]: bindparam("target")})
-        )
-        """An update of one row for `execute`, to be extended and prepared once."""
 
     def initial(self, state: StateT) -> dict[str, str]:
         """Return the value of the column for a new row. Raises: ValueError if no row begins in this state."""
@@ -79,7 +72,11 @@ class StateMachine(Generic[StateT]):
         if self._announce is not None:
             self._announce(session, row, state, reason)
 
-    def move(
+    def move(self, session: Session, rows: str | ColumnElement[bool], *args: Any, **changes: Any) -> list[str]:
+        """Move rows as `transition` does; return the keys of those moved."""
+        return [row[0] for row in self.transition(session, rows, *args, **changes)]
+
+    def transition(
         self,
         session: Session,
         rows: str | ColumnElement[bool],
@@ -90,8 +87,8 @@ class StateMachine(Generic[StateT]):
         where: ColumnElement[bool] | None = None,
         parameters: Mapping[str, Any] = _NO_PARAMETERS,
         **changes: Any,
-    ) -> list[str]:
-        """Move the row with a key, or those that meet a condition, from `sources`; return the keys of those moved.
+    ) -> Sequence[Any]:
+        """Move the row with a key, or those that meet a condition, from `sources`; return the columns `announced`.
 
         A row with a key may have to meet the condition `where` in addition; its `parameters` are those of `where` and
         of expressions among the changes. Both conditions and expressions are constants of a module.
@@ -125,7 +122,7 @@ class StateMachine(Generic[StateT]):
             if self._logger is not None:
                 fields = {name: getattr(row, name) for name in self._logged}
                 after_commit(partial(self._log, self._logger, fields, target, reason))
-        return [row[0] for row in moved]
+        return moved
 
     def _move_row(
         self,
@@ -151,20 +148,6 @@ class StateMachine(Generic[StateT]):
         states = {f"source_{number}": source.value for number, source in enumerate(sources)}
         changes = {f"new_{name}": value for name, value in values.items() if name not in expressions}
         return statement.all(session, {**states, **changes, **parameters})
-
-    def execute(
-        self,
-        session: Session,
-        statement: PreparedStatement,
-        key: str,
-        source: StateT,
-        target: StateT,
-        **parameters: Any,
-    ) -> Any | None:
-        """Execute an extended `statement`, for hot paths; return its row, None if the row is in another state."""
-        self.transitions.check(source, target)
-        states = {"row_key": key, "source": source.value, "target": target.value}
-        return statement.one_or_none(session, {**states, **parameters})
 
     def _event_values(self, key: str, state: StateT, reason: str | None) -> dict[str, Any]:
         return {f"{self._subject}_id": key, self.column.key: state.value, "reason": reason}

@@ -28,11 +28,7 @@ class BridgeBody(AcceptsCamelCase):
     source_chain = Symbol(required=True, metadata={**CHAIN, "description": "The chain to send from."})
     destination_chain = Symbol(
         required=True,
-        metadata={
-            **CHAIN,
-            "description": "The chain to receive on, in the same wallet.",
-            "example": "ethereum",
-        },
+        metadata={**CHAIN, "description": "The chain to receive on, in the same wallet.", "example": "ethereum"},
     )
     token = Symbol(
         required=True,
@@ -84,10 +80,7 @@ class BridgeShape(MovementState):
         metadata={"description": "The amount refunded on the source chain, if it was not delivered."},
     )
     legs = fields.List(fields.Nested(LegShape), required=True, attribute="details.legs")
-    error = fields.String(
-        allow_none=True,
-        metadata={"description": "What a `pending` bridge waits for, if known."},
-    )
+    error = fields.String(allow_none=True, metadata={"description": "What a `pending` bridge waits for, if known."})
 
 
 class BridgeQuoteShape(MovementQuoteShape):

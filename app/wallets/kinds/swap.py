@@ -27,10 +27,7 @@ class SwapBody(AcceptsCamelCase):
 
     chain = Symbol(required=True, metadata=CHAIN)
     input_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to sell."})
-    output_token = Symbol(
-        required=True,
-        metadata={**CURRENCY, "description": "The token to buy.", "example": "ETH"},
-    )
+    output_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to buy.", "example": "ETH"})
     amount = schemas.amount_field(description="The exact amount of `input_token` to sell.")
     slippage_bps = WholeNumber(
         load_default=50,
@@ -58,9 +55,7 @@ class SwapShape(MovementState):
         metadata={"description": "The quote while `pending`; the actual output on the chain once `confirmed`."},
     )
     minimum_output_amount = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The swap reverts if the output is less."},
+        required=True, allow_none=True, metadata={"description": "The swap reverts if the output is less."}
     )
     chain = fields.String(required=True)
     type = fields.String(required=True, metadata={"enum": [TransactionType.SWAP.value]})
@@ -77,8 +72,7 @@ class SwapQuoteShape(MovementQuoteShape):
     slippage_bps = fields.Integer(required=True)
     chain = fields.String(required=True, attribute="movement.chain")
     route = fields.String(
-        required=True,
-        metadata={"description": "The exchange and pools; their fees are deducted from the output."},
+        required=True, metadata={"description": "The exchange and pools; their fees are deducted from the output."}
     )
     value_usd = schemas.value_field(
         description="What counts against the limits: the value of the input less the minimum output."
