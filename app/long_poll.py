@@ -11,7 +11,7 @@ from app.state import app_state
 from server.pool import ResourceUse
 
 FoundT = TypeVar("FoundT")
-_POLL_SECONDS = 0.5
+_POLLS_PER_SECOND = 2
 
 
 def wait(
@@ -28,6 +28,6 @@ def wait(
     deadline = time.monotonic() + int(seconds)
     with app_state().threads.try_acquire(ResourceUse.OUTCOME, account_id) as acquired:
         while acquired and not is_done(found) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(1 / _POLLS_PER_SECOND)
             found = read(found)
     return found
