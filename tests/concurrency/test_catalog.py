@@ -188,7 +188,9 @@ def test_concurrent_registrations_do_not_exceed_the_limit(stage: Market) -> None
             Service.__table__.insert(),  # type: ignore[attr-defined]
             [{**row, "id": new_id()} for _ in range(MAX_SERVICES_PER_AGENT - 3)],
         )
-    answers = race(stage.app, [partial(services.register, agent.id, values, document=None) for _ in range(6)])
+    answers = race(
+        stage.app, [partial(services.register, agent.id, values, document=None, claim=Claim.none()) for _ in range(6)]
+    )
     assert len([each for each in answers if isinstance(each, ServiceError)]) == 4
     with read_only_unit() as session:
         counted = select(func.count()).select_from(Service).where(Service.agent_id == agent.id)
