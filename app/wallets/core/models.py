@@ -83,7 +83,7 @@ class Transaction(Authenticated, Model):
     not_authenticated = frozenset({
         "from_address", "tx_hash", "status", "error", "cost_nanos", "created_at", "confirmed_at", "output_currency",
         "output_quoted_units", "output_minimum_units", "output_units", "gas_fee_units", "expires_at_height",
-        "fee_cap_units", "max_fee_nanos", "fee_units", "native_out_units", "block_number", "block_hash", "opened_block",
+        "fee_cap_units", "fee_units", "native_out_units", "block_number", "block_hash", "opened_block",
         "expires_at", "next_check_at", "quarantined_at", "checks", "request_id"
     })  # fmt: skip
     __table_args__ = (
