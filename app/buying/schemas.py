@@ -59,7 +59,7 @@ class FetchBody(AcceptsCamelCase):
         keys=fields.String(),
         values=fields.String(),
         load_default=dict,
-        metadata={"description": "Headers for the web service, such as a key of its own; never this API's key."},
+        metadata={"description": "Texts by name: headers for the web service, such as its key; never this API's key."},
     )  # fmt: skip
     body = fields.String(
         load_default=None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from werkzeug.datastructures import Headers
 
 STATELESS = "2026-07-28"
-HANDSHAKE = ("2025-11-25", "2025-06-18")
+HANDSHAKE = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 VERSIONS = (STATELESS, *HANDSHAKE)
 _PREFIX = "io.modelcontextprotocol/"
 _VERSION_KEY, _CAPABILITIES_KEY = f"{_PREFIX}protocolVersion", f"{_PREFIX}clientCapabilities"
@@ -46,21 +45,30 @@ def read_message(found: Any, headers: Headers) -> McpMessage:
     """Check a decoded message and its headers. Raises: McpError."""
     if not isinstance(found, dict):
         raise McpError(INVALID_REQUEST, "Send one JSON-RPC message as an object; batches are not accepted.")
-    method, params = found.get("method"), found.get("params", {})
+    method = found.get("method")
     if found.get("jsonrpc") != "2.0" or not isinstance(method, str):
         raise McpError(INVALID_REQUEST, 'A message has "jsonrpc": "2.0" and a "method".')
     if "id" in found and not is_message_id(found["id"]):
         raise McpError(INVALID_REQUEST, f"An id is a string of at most {_MAX_ID_CHARS} characters, or an integer.")
-    if not isinstance(params, dict):
-        raise McpError(INVALID_PARAMS, '"params" must be an object.')
+    params = object_member(found, "params")
+    params["_meta"] = meta = object_member(params, "_meta")
     version = headers.get("MCP-Protocol-Version")
-    meta = params.get("_meta", {})
-    is_stateless = version == STATELESS or (isinstance(meta, dict) and _VERSION_KEY in meta)
+    is_stateless = version == STATELESS or meta.get(_VERSION_KEY) is not None
     if is_stateless and "id" in found:
         _check_stateless(method, params, headers)
     elif version is not None and version not in VERSIONS and method != "initialize":
         raise _unsupported(version)
     return McpMessage(found.get("id"), method, params, is_stateless)
+
+
+def object_member(holder: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return an optional member that must be an object; null counts as absent. Raises: McpError."""
+    value = holder.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise McpError(INVALID_PARAMS, f'"{name}" must be an object.')
+    return value
 
 
 def is_message_id(value: Any) -> bool:
@@ -72,12 +80,10 @@ def is_message_id(value: Any) -> bool:
 
 def _check_stateless(method: str, params: Mapping[str, Any], headers: Headers) -> None:
     """Check what each request of the stateless version carries, in the order of its specification."""
-    meta = params.get("_meta")
-    if not isinstance(meta, dict) or not {_VERSION_KEY, _CAPABILITIES_KEY} <= meta.keys():
-        raise McpError(INVALID_PARAMS, f"params._meta must have {_VERSION_KEY} and {_CAPABILITIES_KEY}.")
-    if not isinstance(meta[_CAPABILITIES_KEY], dict):
-        raise McpError(INVALID_PARAMS, f"{_CAPABILITIES_KEY} must be an object.")
-    version = meta[_VERSION_KEY]
+    version, capabilities = (params["_meta"].get(key) for key in (_VERSION_KEY, _CAPABILITIES_KEY))
+    if not isinstance(version, str) or not isinstance(capabilities, dict):
+        problem = f"must have {_VERSION_KEY}, a string, and {_CAPABILITIES_KEY}, an object"
+        raise McpError(INVALID_PARAMS, f"params._meta {problem}.")
     if headers.get("MCP-Protocol-Version") != version:
         raise McpError(HEADER_MISMATCH, f"The MCP-Protocol-Version header differs from {_VERSION_KEY}.")
     if headers.get("Mcp-Method") != method:
@@ -101,5 +107,5 @@ def _decoded(header: str | None) -> str | None:
         return header
     try:
         return base64.b64decode(header[9:-2], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None

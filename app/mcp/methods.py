@@ -10,10 +10,11 @@ from typing import Any
 
 from flask import Response
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, ServiceError, Unauthorized
 from app.idempotency.service import HEADER
 from app.identity import guards
 from app.mcp import messages
+from app.mcp.arguments import read_arguments
 from app.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, McpMessage
 from app.mcp.service_calls import call_service
 from app.mcp.tool_schemas import ToolDescriptions
@@ -42,7 +43,7 @@ _INSTRUCTIONS = (
 
 
 def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
-    """Return the result of a request. Raises: McpError; what the view of a resource refuses is one too."""
+    """Return the result of a request. Raises: McpError, also for what a resource's view refuses; Unauthorized."""
     method = (_STATELESS if message.is_stateless else _HANDSHAKE).get(message.method)
     if method is None:
         status = HTTPStatus.NOT_FOUND if message.is_stateless else HTTPStatus.OK
@@ -79,32 +80,33 @@ def _ping(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]
     return {}
 
 
-def _list_tools(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
-    return _cached({"tools": app_state().part(ToolDescriptions).listed})
+def _list_tools(request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    tools = app_state().part(ToolDescriptions).listed
+    if request.args.get("output_schemas") != "true":
+        tools = [{name: value for name, value in tool.items() if name != "outputSchema"} for tool in tools]
+    return _cached({"tools": tools})
 
 
 def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
-    name, arguments = params.get("name"), params.get("arguments")
+    name, sent = params.get("name"), messages.object_member(params, "arguments")
     tool = TOOLS.get(name) if isinstance(name, str) else None
     if tool is None:
         raise McpError(INVALID_PARAMS, f"Unknown tool; the tools are {', '.join(TOOLS)}.")
-    arguments = {} if arguments is None else arguments
-    if not isinstance(arguments, dict):
-        raise McpError(INVALID_PARAMS, '"arguments" must be an object.')
-    known = app_state().part(ToolDescriptions).argument_names[tool.name]
-    if unknown := sorted(arguments.keys() - set(known)):
-        # A misspelt dry_run must not move money.
-        problem = f"is no argument of this tool; its arguments are {', '.join(known)}"
-        return _result_of(error_responses.error_response(InvalidInput.field(unknown[0][:64], problem)))
-    arguments = dict(arguments)
     headers = _key_headers(request)
+    if not (headers or tool.is_keyless):
+        # Clients start to sign in at the status of HTTP, not at a result.
+        raise Unauthorized
+    try:
+        arguments = read_arguments(request, sent, app_state().part(ToolDescriptions).input_schemas[tool.name])
+    except ServiceError as error:
+        return _result_of(error_responses.error_response(error))
     request_id = arguments.pop(REQUEST_ID, None) if tool.moves_money else None
     if request_id is not None and not (isinstance(request_id, str) and _REQUEST_ID.fullmatch(request_id)):
         refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
         return _result_of(error_responses.error_response(refusal))
     endpoint = tool.endpoint_of(arguments)
     if endpoint is None:
-        payment = params.get("_meta", {}).get(_PAYMENT_KEY)
+        payment = params["_meta"].get(_PAYMENT_KEY)
         return _result_of(call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id))
     if request_id is not None:
         headers[HEADER] = request_id
@@ -166,6 +168,8 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     text = response.get_data(as_text=True)
     if response.status_code >= HTTPStatus.BAD_REQUEST:
         refusal = response.get_json()
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            raise Unauthorized(refusal["error"])
         raise McpError(INVALID_PARAMS, refusal["error"], data=refusal, http_status=HTTPStatus.OK)
     return _cached({"contents": [{"uri": uri, "mimeType": media_type, "text": text}]}, ttl_ms=0)
 

@@ -9,7 +9,8 @@ from app.web.fields import Text, Usd
 from app.web.schemas import Schema
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_IS_ID = ma.validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z", error="must be an id")
+# Clients read the patterns in JavaScript and RE2; `Text` refuses the line break that `$` would accept.
+_IS_ID = ma.validate.Regexp(r"^[A-Za-z0-9_-]{1,64}$", error="must be an id")
 _MAX_BODY = 256 * 1024
 
 
@@ -18,15 +19,18 @@ class ServiceCallBody(Schema):
 
     service = Text(
         required=True,
-        validate=ma.validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z", error="must be the id of a service or provider"),
+        validate=ma.validate.Regexp(r"^[A-Za-z0-9_-]{1,64}$", error="must be the id of a service or provider"),
         metadata={
             "description": "The id of a service in the catalog, or a provider of GET /v1/providers, such as brave.",
             "example": "brave",
         },
     )
-    path = fields.String(
+    path = Text(
         load_default="",
-        validate=ma.validate.Regexp(r"[!-~]{0,2000}\Z", error="must be a path as in a URL, escaped"),
+        validate=[
+            ma.validate.Regexp(r"^[!-~]*$", error="must be a path as in a URL, escaped"),
+            ma.validate.Length(max=2000, error="must have at most {max} characters"),
+        ],
         metadata={
             "description": "The path below the service, with its query, as in a URL.",
             "example": "web/search?q=agents",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from apispec.ext.marshmallow import MarshmallowPlugin
@@ -14,18 +14,19 @@ from app.mcp.tools import REQUEST_ID, TOOLS, McpTool
 from app.web.openapi_document import OpenApiDocument
 
 _REF = "#/components/schemas/"
+_OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
 _REQUEST_ID_SCHEMA = {
     "type": "string",
     "minLength": 1,
     "maxLength": 255,
     "pattern": "^[!-~]{1,255}$",
-    "description": "The same for every retry of this action, and new for every new action. Without one, equal "
-    "arguments within ten minutes are a retry, and return the first result.",
+    "description": "The same for every retry of this action, new for every new one. Without it, equal arguments within "
+    "ten minutes are a retry.",
 }
 _CALL_ID_SCHEMA = {
     **_REQUEST_ID_SCHEMA,
-    "description": "The same for every retry of this call, and new for every new call: a retry returns the first "
-    "response and is not charged again.",
+    "description": "The same for every retry of this call, new for every new one: a retry returns the first response "
+    "and is not charged again.",
 }
 
 
@@ -42,9 +43,9 @@ class ToolDescriptions:
         return describe_tools(self._document.read(), cast("OpenAPIConverter", plugin.converter))
 
     @cached_property
-    def argument_names(self) -> dict[str, list[str]]:
-        """The names of the arguments of each tool."""
-        return {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in self.listed}
+    def input_schemas(self) -> dict[str, dict[str, Any]]:
+        """The schema of the arguments of each tool."""
+        return {tool["name"]: tool["inputSchema"] for tool in self.listed}
 
 
 def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
                 for each in (ServiceCallBody, ServiceCallResult)
             )
             arguments["properties"][REQUEST_ID] = _CALL_ID_SCHEMA
-            described.append(_describe(tool, {**arguments, "additionalProperties": False}, result))
+            described.append(_describe(tool, _portable(arguments), result))
         else:
             endpoints = [tool.endpoint, *([tool.one[1]] if tool.one else [])]
             used = [operations[each.partition(".")[2]] for each in endpoints]
@@ -100,15 +101,32 @@ def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schema
                 # What the view of one object requires makes a call one of it.
                 required += [parameter["name"]] if parameter.get("required") and not index else []
         if body := operation.get("requestBody"):
-            schema = body["content"]["application/json"]["schema"]
-            while "$ref" in schema:
-                schema = schemas[schema["$ref"].removeprefix(_REF)]
+            schema = _inlined(body["content"]["application/json"]["schema"], schemas)
             properties |= schema.get("properties", {})
             required += schema.get("required", [])
     if tool.moves_money:
         properties[REQUEST_ID] = _REQUEST_ID_SCHEMA
-    schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return _self_contained({**schema, "required": required} if required else schema, schemas)
+    schema = {"type": "object", "properties": properties}
+    return _portable({**schema, "required": required} if required else schema)
+
+
+def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the converters of all model providers read of a schema.
+
+    They refuse unions with null, formats other than date-time, and maps with a schema for their values.
+    """
+    found = {name: value for name, value in schema.items() if name not in _OMITTED and value is not None}
+    for option in schema.get("anyOf", ()):
+        found = found if option["type"] == "null" else {**_portable(option), **found}
+    if isinstance(found["type"], list):
+        [found["type"]] = (each for each in found["type"] if each != "null")
+    if found.get("format") != "date-time":
+        found.pop("format", None)
+    if found["type"] == "object":
+        found.pop("maxLength", None)
+    if "properties" in found:
+        found["properties"] = {name: _portable(each) for name, each in found["properties"].items()}
+    return {**found, "items": _portable(found["items"])} if "items" in found else found
 
 
 def _is_token(tool: McpTool, parameter: Mapping[str, Any]) -> bool:
@@ -125,37 +143,14 @@ def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str
             schema = content["schema"]
             kinds += [each for each in schema.get("oneOf", schema.get("anyOf", [schema])) if each not in kinds]
     # Some results match two of them, such as a page without items.
-    return _self_contained({"type": "object", "anyOf": kinds}, schemas)
+    return {"type": "object", "anyOf": _inlined(kinds, schemas)}
 
 
-def _self_contained(schema: dict[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with the definitions that it refers to."""
-    names: list[str] = []
-    pending = list(_references(schema))
-    while pending:
-        if (name := pending.pop()) not in names:
-            names.append(name)
-            pending += _references(schemas[name])
-    definitions = {name: _relocated(schemas[name]) for name in sorted(names)}
-    moved: dict[str, Any] = _relocated(schema)
-    return {**moved, "$defs": definitions} if definitions else moved
-
-
-def _references(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        if isinstance(reference := node.get("$ref"), str):
-            yield reference.removeprefix(_REF)
-        for value in node.values():
-            yield from _references(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _references(value)
-
-
-def _relocated(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        moved = {name: _relocated(value) for name, value in node.items()}
-        if isinstance(reference := node.get("$ref"), str):
-            moved["$ref"] = reference.replace(_REF, "#/$defs/")
-        return moved
-    return [_relocated(value) for value in node] if isinstance(node, list) else node
+def _inlined(node: Any, schemas: Mapping[str, Any]) -> Any:
+    """Return a schema with what it refers to in the place of each reference."""
+    if isinstance(node, list):
+        return [_inlined(each, schemas) for each in node]
+    if not isinstance(node, Mapping):
+        return node
+    referred = schemas[node["$ref"].removeprefix(_REF)] if "$ref" in node else {}
+    return {name: _inlined(value, schemas) for name, value in {**referred, **node}.items() if name != "$ref"}

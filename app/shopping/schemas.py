@@ -86,7 +86,7 @@ class BuyBody(AcceptsCamelCase):
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
         load_default=dict, validate=ma.validate.Length(max=20),
-        metadata={"description": "Variants by name, such as a color."},
+        metadata={"description": "Variants as texts by name, such as a color."},
     )  # fmt: skip
     coupon_code = Text(
         load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),

@@ -1,4 +1,4 @@
-"""Cross-origin requests of browsers to `/v1`: the CORS protocol of the Fetch standard, without credentials.
+"""Cross-origin requests of browsers to `/v1` and `/mcp`: the CORS protocol of the Fetch standard, without credentials.
 
 Errors before a request is read (408, 431) have no such headers: the origin is not known.
 """
@@ -11,8 +11,10 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as WsgiResponse
 
-_PREFIX = "/v1/"
+_PREFIXES = ("/v1/", "/mcp", "/.well-known/oauth-protected-resource")
 _ANY = "*"
+# The wildcard does not include Authorization.
+_ALLOWED_HEADERS = "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
 # Chromium caches a preflight for two hours at most.
 _MAX_AGE_SECONDS = "7200"
 
@@ -25,7 +27,7 @@ def install(app: Flask, origins: tuple[str, ...]) -> None:
 
     def answer_options() -> Response | None:
         # Ahead of all guards: a browser sends no key with a preflight.
-        if request.method != "OPTIONS" or not request.path.startswith(_PREFIX):
+        if request.method != "OPTIONS" or not request.path.startswith(_PREFIXES):
             return None
         # Flask adds OPTIONS to the methods of other routes.
         rule = request.url_rule
@@ -41,13 +43,12 @@ def install(app: Flask, origins: tuple[str, ...]) -> None:
         return response
 
     def allow_origin(response: Response) -> Response:
-        if request.path.startswith(_PREFIX):
+        if request.path.startswith(_PREFIXES):
             add_headers(response, request.headers.get("Origin", ""), origins)
             if request.method == "OPTIONS" and response.allow and "Access-Control-Allow-Origin" in response.headers:
                 headers = response.headers
                 headers["Access-Control-Allow-Methods"] = response.allow.to_header()
-                # The wildcard does not include Authorization.
-                headers["Access-Control-Allow-Headers"] = "*, Authorization"
+                headers["Access-Control-Allow-Headers"] = _ALLOWED_HEADERS
                 headers["Access-Control-Max-Age"] = _MAX_AGE_SECONDS
         return response
 

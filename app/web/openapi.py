@@ -27,6 +27,7 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.UsdText, "string", None),
     (fields.Instant, "string", "date-time"),
     (fields.QueryCount, "integer", None),
+    (fields.WholeNumber, "integer", None),
     (fields.Name, "string", None),
     (fields.Email, "string", "email"),
     (fields.Address, "string", None),

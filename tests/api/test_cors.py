@@ -46,7 +46,8 @@ def test_a_preflight_needs_no_key_and_reaches_no_upstream(stage: Stage) -> None:
         assert cors_headers(answer) == {
             "Access-Control-Allow-Origin": PAGE,
             "Access-Control-Allow-Methods": methods,
-            "Access-Control-Allow-Headers": "*, Authorization",
+            "Access-Control-Allow-Headers": "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+            "Mcp-Session-Id",
             "Access-Control-Expose-Headers": "*",
             "Access-Control-Max-Age": "7200",
         }
@@ -54,6 +55,18 @@ def test_a_preflight_needs_no_key_and_reaches_no_upstream(stage: Stage) -> None:
     assert stage.upstream.asked == []
     assert "DELETE" not in client.options("/v1/balance", headers=PREFLIGHT).headers["Allow"]
     assert client.options("/v1/nothing", headers=PREFLIGHT).status_code == 404
+
+
+def test_a_page_of_an_allowed_origin_speaks_mcp_and_reads_where_to_sign_in(stage: Stage) -> None:
+    client = stage.app.test_client()
+    answer = client.options("/mcp", headers={**PREFLIGHT, "Access-Control-Request-Headers": "mcp-protocol-version"})
+    assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (204, PAGE)
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_usage"}}
+    refused = client.post("/mcp", json=message, headers={"Origin": PAGE})
+    assert (refused.status_code, cors_headers(refused)["Access-Control-Expose-Headers"]) == (401, "*")
+    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"):
+        assert cors_headers(client.get(path, headers={"Origin": PAGE}))["Access-Control-Allow-Origin"] == PAGE
+        assert cors_headers(client.get(path, headers={"Origin": OTHER})) == {}
 
 
 def test_a_preflight_of_a_sellers_service_is_neither_forwarded_nor_charged(

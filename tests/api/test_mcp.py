@@ -23,7 +23,7 @@ def agent(client: FlaskClient) -> Agent:
 
 
 def tools(client: FlaskClient) -> dict[str, dict[str, Any]]:
-    listed = send(client, request_of("tools/list")).get_json()["result"]["tools"]
+    listed = client.post("/mcp?output_schemas=true", json=request_of("tools/list")).get_json()["result"]["tools"]
     return {tool["name"]: tool for tool in listed}
 
 
@@ -100,11 +100,18 @@ def test_the_wallet_of_another_agent_is_not_found(agent: Agent, client: FlaskCli
         assert result["structuredContent"]["code"] == "NOT_FOUND"
 
 
-def test_a_tool_without_a_key_is_refused_and_a_wrong_key_is_401(client: FlaskClient) -> None:
-    result = call(client, "get_balances")
-    assert (result["isError"], result["structuredContent"]["code"]) == (True, "UNAUTHORIZED")
-    refused = send(client, request_of("tools/list"), key="ak_wrong")
-    assert refused.status_code == 401
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [
+        *((request_of("tools/call", name=name, arguments={}), None) for name in ("get_balances", "transfer", "buy")),
+        (request_of("tools/list"), "ak_wrong"),
+    ],
+)
+def test_what_needs_a_key_is_401_with_the_place_of_the_metadata(
+    client: FlaskClient, message: object, key: str | None
+) -> None:
+    refused = send(client, message, key=key)
+    assert (refused.status_code, refused.get_json()["code"]) == (401, "UNAUTHORIZED")
     url = refused.headers["WWW-Authenticate"].partition('resource_metadata="')[2].strip('"')
     metadata = client.get("/.well-known/oauth-protected-resource/mcp").get_json()
     assert metadata == client.get("/.well-known/oauth-protected-resource").get_json()
@@ -115,8 +122,7 @@ def test_a_tool_without_a_key_is_refused_and_a_wrong_key_is_401(client: FlaskCli
 def test_a_key_in_the_query_authenticates_no_one(agent: Agent) -> None:
     path = f"/mcp?api_key={agent.key}&X-API-Key={agent.key}&access_token={agent.key}"
     message = request_of("tools/call", name="get_balances", arguments={})
-    result = agent.client.post(path, json=message).get_json()["result"]
-    assert result["structuredContent"]["code"] == "UNAUTHORIZED"
+    assert agent.client.post(path, json=message).status_code == 401
 
 
 def test_messages_of_web_pages_are_refused(agent: Agent) -> None:
@@ -135,8 +141,8 @@ def test_there_is_no_stream_and_no_session(client: FlaskClient) -> None:
     assert (done.status_code, done.data) == (202, b"")
 
 
-@pytest.mark.parametrize("asked", ["2025-11-25", "2025-06-18"])
-def test_both_versions_with_a_handshake_are_answered(client: FlaskClient, asked: str) -> None:
+@pytest.mark.parametrize("asked", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
+def test_all_versions_with_a_handshake_are_answered(client: FlaskClient, asked: str) -> None:
     answer = send(client, request_of("initialize", protocolVersion=asked, capabilities={}))
     assert answer.get_json()["result"]["protocolVersion"] == asked
     assert send(client, request_of("ping"), MCP_Protocol_Version=asked).get_json()["result"] == {}
@@ -151,7 +157,7 @@ def test_an_unknown_version_is_answered_with_one_that_is_served(client: FlaskCli
 def test_the_stateless_version_is_discovered(client: FlaskClient) -> None:
     message = request_of("server/discover", _meta=_META)
     result = send(client, message, **new_headers("server/discover")).get_json()["result"]
-    assert result["supportedVersions"] == [_NEW, "2025-11-25", "2025-06-18"]
+    assert result["supportedVersions"] == [_NEW, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
     assert result["resultType"] == "complete"
     assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "purser"
 
@@ -223,6 +229,57 @@ def test_calls_of_no_tool_are_refused(agent: Agent, params: dict[str, Any], code
     assert_error(answer, 400, code)
 
 
+_WRONG: list[object] = [None, True, 7, 1.5, "x", "\ud800", [], [None], {}, {"a": None}]
+_MEMBERS = {
+    "initialize": ("protocolVersion", "capabilities", "clientInfo"),
+    "ping": ("x",),
+    "tools/list": ("cursor",),
+    "tools/call": ("name", "arguments"),
+    "resources/list": ("cursor",),
+    "resources/read": ("uri",),
+    "server/discover": ("x",),
+}
+_META_MEMBERS = (*_META, "progressToken", "x402/payment", "io.modelcontextprotocol/clientInfo")
+
+
+@pytest.mark.parametrize("method", _MEMBERS)
+@pytest.mark.parametrize("meta", [{}, _META], ids=["handshake", "stateless"])
+def test_no_member_of_any_type_ends_in_an_internal_error(
+    client: FlaskClient, method: str, meta: dict[str, object]
+) -> None:
+    name = "call_service" if method == "tools/call" else "uri"
+    params: dict[str, Any] = {"name": name, "uri": name, "arguments": {"service": "brave"}, "_meta": meta}
+    for wrong in _WRONG:
+        for headers in (new_headers(method, Mcp_Name=name) if meta else {}, {"Mcp_Method": method}):
+            for changed in (
+                *({**params, member: wrong} for member in (*_MEMBERS[method], "_meta")),
+                *({**params, "_meta": {**meta, member: wrong}} for member in _META_MEMBERS),
+            ):
+                answer = send(client, request_of(method, **changed), **headers)
+                assert answer.status_code < 500, (changed, headers)
+                assert answer.status_code == 401 or answer.get_json()["id"] == 1, (changed, headers)
+            answer = send(client, {**request_of(method), "params": wrong}, **headers)
+            assert (answer.status_code < 500, answer.get_json()["id"]) == (True, 1), (wrong, headers)
+
+
+def test_null_is_absent_and_another_type_is_named_under_the_id(client: FlaskClient) -> None:
+    for message in ({**request_of("tools/list"), "params": None}, request_of("tools/list", _meta=None, cursor=None)):
+        assert "tools" in send(client, message).get_json()["result"]
+    assert call(client, "call_service", service="brave", request_id=None, body=None)
+    wrongs: list[object] = [[], "", 0, False]
+    for wrong in wrongs:
+        for message in ({**request_of("ping"), "params": wrong}, request_of("ping", _meta=wrong)):
+            answer = send(client, message)
+            assert_error(answer, 400, -32602)
+            assert answer.get_json()["id"] == 1
+
+
+def test_a_header_that_is_no_base64_is_refused(client: FlaskClient) -> None:
+    message = request_of("tools/call", name="transfer", arguments={}, _meta=_META)
+    for header in ("=?base64?é?=", "=?base64?a?=", "=?base64?/w==?="):
+        assert_error(send(client, message, **new_headers("tools/call", Mcp_Name=header)), 400, -32020)
+
+
 def test_unknown_methods_and_deep_or_broken_json_are_refused(client: FlaskClient) -> None:
     assert_error(send(client, request_of("tools/__class__")), 200, -32601)
     message = request_of("subscriptions/listen", _meta=_META)
@@ -245,6 +302,7 @@ def test_resources_are_read_with_the_rights_of_the_key(agent: Agent) -> None:
     assert texts["instructions"].startswith("# Purser")
     assert agent.wallet_id in texts["wallets"]
     [wallets] = [each["uri"] for each in listed if each["name"] == "wallets"]
-    assert "error" in send(agent.client, request_of("resources/read", uri=wallets)).get_json()
+    refused = send(agent.client, request_of("resources/read", uri=wallets))
+    assert (refused.status_code, "resource_metadata" in refused.headers["WWW-Authenticate"]) == (401, True)
     for uri in ("file:///etc/passwd", wallets + "/../agents", 7, None):
         assert "error" in send(agent.client, request_of("resources/read", uri=uri), key=agent.key).get_json()

@@ -117,7 +117,7 @@ def test_a_payment_that_waits_for_the_owner_is_a_result_and_is_asked_for_once(
     one = call(agent.client, "get_approvals", agent.key, approval_id=listed[0]["id"])["structuredContent"]
     assert one == listed[0]
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    tools = agent.client.post("/mcp", json=message).get_json()["result"]["tools"]
+    tools = agent.client.post("/mcp?output_schemas=true", json=message).get_json()["result"]["tools"]
     for name, found in (("transfer", asked), ("get_approvals", one)):
         [described] = [tool for tool in tools if tool["name"] == name]
         jsonschema.validate(found, described["outputSchema"])

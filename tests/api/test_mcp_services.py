@@ -25,7 +25,7 @@ from sandbox.evm import EvmNode
 from tests.support.chains import fund
 from tests.support.gateway import SEARCH_NANOS, Stage, gateway_stage
 from tests.support.market import Market, market
-from tests.support.mcp import call, request_of, send
+from tests.support.mcp import call, request_of
 from tests.support.payments import EvmPayer, Shop, shop
 from tests.support.upstreams import Exchange
 
@@ -58,7 +58,8 @@ def test_a_provider_is_called_and_charged_like_over_http(stage: Stage) -> None:
     assert stage.upstream.asked[-1].target == "/res/v1/web/search?q=agents"
     assert stage.spent_nanos() == SEARCH_NANOS
     stage.assert_all_agree()
-    listed = send(stage.agent.client, request_of("tools/list")).get_json()["result"]["tools"]
+    message = request_of("tools/list")
+    listed = stage.agent.client.post("/mcp?output_schemas=true", json=message).get_json()["result"]["tools"]
     [described] = [tool for tool in listed if tool["name"] == "call_service"]
     jsonschema.validate(found, described["outputSchema"])
     jsonschema.validate(SEARCH, described["inputSchema"])

@@ -48,6 +48,7 @@ GAS = fields.Enum(
     by_value=True,
     load_default=GasSource.AUTO,
     metadata={
+        "type": "string",
         "description": "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC "
         "(`sponsored`: USDC only). `auto` is `sponsored` where that is possible and the wallet "
         "holds too little of the native token.",
@@ -58,6 +59,7 @@ GAS_PURCHASE = fields.Enum(
     by_value=True,
     load_default=GasSource.AUTO,
     metadata={
+        "type": "string",
         "description": "What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it "
         "from the service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses. A dry run "
         "cannot simulate before that: then `gas_fee` is set.",

@@ -19,9 +19,8 @@ MAX_NETWORK_FEE = Usd(
     allow_none=True,
     metadata={
         "example": 1,
-        "description": "Refuse rather than sign for a higher network fee: the highest `network_fee_usd`, or `gas_fee`, "
-        "that you accept (at most nine decimals). Fees follow the market, so allow more than a dry run returned, for "
-        "instance twice as much.",
+        "description": "Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees "
+        "follow the market: allow twice what a dry run returned.",
     },
 )
 

@@ -20,6 +20,8 @@ export const examples = {
     connected(gateway, async (client) => {
       const { tools } = await client.listTools();
       assert(tools.find(({ name }) => name === "get_balances").annotations.readOnlyHint);
+      // As AJV and LangChain.js compile them.
+      JSON.stringify(tools, (name, value) => (name === "pattern" ? new RegExp(value, "u").source : value));
     }),
   "call a tool": (gateway) =>
     connected(gateway, async (client) => {
