@@ -44,6 +44,10 @@ class Host:
     folder: Path
     stack: ExitStack
 
+    def __post_init__(self) -> None:
+        # The file of the work tree has the heads of other tests' databases.
+        self.environment["AUDIT_WITNESS_FILE"] = str(self.folder / "audit-heads.log")
+
     def release(self, *more: str) -> None:
         done = subprocess.run(
             [*command_of("release"), *more],
@@ -218,6 +222,7 @@ def environment_of(database_url: str, redis_url: str, **more: str) -> dict[str, 
         "POLL_INTERVAL_SECONDS": "0.5",
         "WEB_CONCURRENCY": "1",
         "WEB_THREADS": "50",
+        "AUDIT_WITNESS_FILE": "off",
         **more,
     }
 
