@@ -128,7 +128,7 @@ def test_a_refusal_needs_no_key_and_its_sentence_reaches_the_agent(agent: Agent,
     assert "You refused it. Nothing was paid." in owner.get(done.location).text
     found = agent.get(f"/v1/approvals/{approval['id']}").get_json()
     assert (found["status"], found["answer"]) == ("rejected", "Buy the <b>cheaper</b> one.")
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_a_late_tap_shows_that_nothing_was_paid_never_that_it_was_approved(agent: Agent, owner: Owner) -> None:

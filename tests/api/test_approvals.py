@@ -79,20 +79,20 @@ def cancel(agent: Agent, approval: dict[str, Any]) -> TestResponse:
 
 def test_a_payment_above_the_threshold_waits_and_is_paid_once_after_approval(agent: Agent) -> None:
     approval = ask(agent)
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
     assert agent.history() == []
     assert approval["reason"] == "approval_threshold_usd"
     worker.execute()
     assert agent.history() == []
 
     assert decide(approval)
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
     worker.execute()
     found = read(agent, approval)
     assert found["status"] == "executed", found
     [row] = agent.history()
     assert (row["id"], row["amount"], row["status"]) == (found["transaction_id"], "12.5", "pending")
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
 
     worker.execute()
     assert not decide(approval)
@@ -123,7 +123,7 @@ def test_a_repeated_request_returns_the_same_approval_and_holds_once(agent: Agen
     again = agent.move("12.5", "USDC", Idempotency_Key="order-1")
     assert (again.status_code, again.get_json()["approval"]["id"]) == (202, first["id"])
     assert again.headers["Idempotent-Replayed"] == "true"
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
 
 
 def test_what_a_limit_refuses_is_not_asked_for_and_what_waits_fills_the_limit(agent: Agent) -> None:
@@ -138,7 +138,7 @@ def test_a_cancelled_or_refused_request_releases_its_hold_and_is_never_paid(agen
     cancelled, refused = ask(agent), ask(agent)
     assert cancel(agent, cancelled).get_json()["status"] == "cancelled"
     assert decide(refused, is_approved=False, answer="Too dear.")
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert not decide(cancelled)
     assert read(agent, refused)["answer"] == "Too dear."
     assert cancel(agent, refused).get_json()["status"] == "rejected"
@@ -153,7 +153,7 @@ def test_an_expired_request_is_not_paid_even_if_the_owner_decides_before_the_swe
         sweeps.sweep()
         worker.execute()
         assert [read(agent, each)["status"] for each in (early, late)] == ["expired", "expired"]
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert agent.history() == []
 
 
@@ -189,7 +189,7 @@ def test_what_changed_since_the_request_is_checked_again_at_its_execution(
     found = read(agent, approval)
     assert (found["status"], found["error"]["code"]) == ("failed", code)
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_its_own_hold_does_not_count_against_an_approved_payment(agent: Agent) -> None:
@@ -198,7 +198,7 @@ def test_its_own_hold_does_not_count_against_an_approved_payment(agent: Agent) -
     decide(approval)
     worker.execute()
     assert read(agent, approval)["status"] == "executed"
-    assert agent.spent_today() == 20
+    assert agent.spent_this_month() == 20
 
 
 def test_a_payment_that_fails_before_signing_leaves_nothing_held(agent: Agent) -> None:
@@ -210,7 +210,7 @@ def test_a_payment_that_fails_before_signing_leaves_nothing_held(agent: Agent) -
     found = read(agent, second)
     assert (found["status"], found["error"]["code"]) == ("executed", "TRANSFER_FAILED")
     assert [row["status"] for row in agent.history()].count("failed") == 1
-    assert agent.spent_today() == 60
+    assert agent.spent_this_month() == 60
 
 
 @pytest.mark.parametrize("how", ["transfer", "withdraw"])
@@ -227,7 +227,7 @@ def test_an_owner_is_not_asked_for_what_the_wallet_cannot_pay(agent: Agent, how:
     swapped = agent.post(f"{agent.wallet_url}/swap", swap).get_json()
     assert swapped["details"]["reason"] == "insufficient_funds", swapped
     assert agent.client.get("/v1/approvals", headers=agent.headers()).get_json()["pagination"]["total"] == 0
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_an_owner_is_asked_while_the_chain_cannot_be_read(agent: Agent, chain_app: Application) -> None:

@@ -194,7 +194,7 @@ def test_ether_is_bridged_by_relay_less_the_fee(
     assert ether(0.249) < received < ether(0.25)
     assert ether_held(all_chains, agent, "ethereum") == ether(1) + received
     assert ether(0.74) < ether_held(all_chains, agent, "base") < ether(0.75)
-    assert agent.spent_today() == row["cost_usd"] > 0
+    assert agent.spent_this_month() == row["cost_usd"] > 0
 
 
 def test_one_agent_cannot_use_up_the_quotes_of_all_bridges(
@@ -305,7 +305,7 @@ def test_only_the_fee_counts_and_a_limit_refuses_a_bridge_before_signing(
     assert agent.history() == []
     agent.controls(per_tx_limit_usd=0.01)
     assert bridge(agent, "base", "solana", "20").get_json()["status"] == "pending"
-    assert agent.spent_today() == 0.0022
+    assert agent.spent_this_month() == 0.0022
     assert held(all_chains, agent, "base") == usdc(80)
 
 
@@ -334,7 +334,7 @@ def test_an_unaffordable_bridge_is_refused_before_signing_and_not_counted(
     assert (answer.status_code, body["code"], body["details"]["reason"]) == (500, "BRIDGE_FAILED", reason)
     row = agent.transaction(body["details"]["transaction_id"])
     assert (row["status"], row["kind"], row["tx_hash"], row["error"]) == ("failed", "bridge", None, reason)
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_missing_gas_on_either_chain_is_reported_with_amount_and_token(
@@ -496,7 +496,7 @@ def test_a_nonce_used_by_another_burn_is_not_an_arrival_on_solana(
     first = bridge(agent, "base", "solana", "20").get_json()["transaction_id"]
     assert workers.finish(first)["status"] == "confirmed"
     used = attested(services, agent.transaction(first)["tx_hash"])[0].nonce
-    before, counted = held(all_chains, agent, "solana"), agent.spent_today()
+    before, counted = held(all_chains, agent, "solana"), agent.spent_this_month()
     # A different amount, and the same one, so that only the nonce distinguishes the burns.
     services.attester.faults.message_change = {12: used}
     others = [bridge(agent, "base", "solana", each).get_json()["transaction_id"] for each in ("30", "20")]
@@ -512,7 +512,7 @@ def test_a_nonce_used_by_another_burn_is_not_an_arrival_on_solana(
     assert [row["status"] for row in rows] == ["confirmed", "confirmed"]
     received = sum(parse_amount(row["received_amount"], USDC).units for row in rows)
     assert held(all_chains, agent, "solana") == before + received
-    assert agent.spent_today() > counted
+    assert agent.spent_this_month() > counted
 
 
 def entry_of(services: BridgeServer, tx_hash: str) -> dict[str, Any]:

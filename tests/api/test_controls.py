@@ -336,7 +336,7 @@ def test_a_frozen_agent_moves_and_deletes_nothing_until_it_is_unfrozen(chain_app
         assert agent.move("1000", "USDC", to="0x" + "1" * 40).get_json()["code"] == "WALLET_FROZEN"
         assert agent.delete(agent.wallet_url).get_json()["code"] == "WALLET_FROZEN"
         assert agent.history() == []
-        assert agent.spent_today() == 0
+        assert agent.spent_this_month() == 0
         with unit_of_work() as session:
             spending_accounts.set_frozen(session, agent.id, frozen=False)
         assert agent.move("1", "USDC").get_json()["status"] == "confirmed"

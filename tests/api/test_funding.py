@@ -83,7 +83,7 @@ def test_a_request_has_the_documented_fields_and_is_listed_in_the_history(agent:
         "confirmed_at": None,
     }  # fmt: skip
     assert agent.get(agent.wallet_url).get_json()["transaction_count"] == 1
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -129,7 +129,7 @@ def test_a_real_deposit_confirms_the_request_once_it_is_deep_enough(
     assert entry["confirmed_at"]
     assert [event["status"] for event in entry["events"]] == ["pending", "confirmed"]
     assert scanner.scan(ChainName(chain)) == 0
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_deposits_add_up_and_the_last_one_sets_the_hash(agent: Agent, base_node: EvmNode) -> None:

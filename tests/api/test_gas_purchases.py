@@ -166,7 +166,7 @@ def test_a_swap_buys_what_it_lacks_and_pays_for_it_in_usdc(market: Market, chain
     # The price covers what the service has spent, and not much more.
     spent = market.sold_usd(chain, settler_before)
     assert 0 < spent <= price / 10**6 <= spent * 1.5 + 0.01
-    counted = market.agent.spent_today()
+    counted = market.agent.spent_this_month()
     assert counted == pytest.approx(answer_cost(market, answer) + price / 10**6)
 
 
@@ -238,7 +238,7 @@ def test_limits_funds_and_the_number_per_day_are_checked_before_anything_is_boug
     too_small = swap(market.agent, "USDC", "ETH", "0.001").get_json()
     assert too_small["details"]["reason"] == "gas_fee_too_high"
     assert market.purchases() == []
-    assert market.agent.spent_today() == 0
+    assert market.agent.spent_this_month() == 0
 
 
 @pytest.mark.parametrize("settings", [{"sponsored_per_day": 0}, {"sponsored_per_day": 1}], indirect=True)

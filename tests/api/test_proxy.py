@@ -453,7 +453,7 @@ def test_a_call_counts_against_the_session_that_it_names_and_not_against_the_lim
     refused = stage.call(headers=named)
     assert (refused.status_code, refused.get_json()["code"]) == (403, "SESSION_LIMIT_EXCEEDED")
     assert refused.get_json()["details"]["remaining_usd"] == 0.1
-    assert (_spent_of(stage, session_id), stage.buyer.spent_today()) == (0.5, 0.0)
+    assert (_spent_of(stage, session_id), stage.buyer.spent_this_month()) == (0.5, 0.0)
     assert stage.call().status_code == 200
     assert all("x-session-id" not in dict(asked.headers) for asked in stage.upstream.asked)
     stage.assert_charged(3)

@@ -159,7 +159,7 @@ def test_an_accepted_purchase_is_queued_charged_and_executed_by_its_job(app: Fla
     }  # fmt: skip
     assert done["product"]["price"] == "12.00"
     assert (done["cost_usd"], done["steps"], done["max_total_usd"]) == ("0.25", 1, None)
-    assert agent.spent_today() == 17
+    assert agent.spent_this_month() == 17
     logs = agent.get("/v1/usage").get_json()["logs"]
     assert [(line["provider"], line["model"], line["cost_usd"]) for line in logs] == [("shopping", "buy", 0.25)]
 
@@ -175,14 +175,14 @@ def test_two_concurrent_workers_buy_the_same_purchase_once(app: Flask, agent: Ag
     purchase_id = order(agent).get_json()["id"]
     race(app, [lambda: purchase_runner.run_purchase(purchase_id)] * 4)
     assert shopper.clicked == 1
-    assert agent.spent_today() == 17
+    assert agent.spent_this_month() == 17
 
 
 def test_a_second_authorization_of_the_same_order_is_refused(agent: Agent, shopper: FakeShopper) -> None:
     shopper.authorizes_twice = True
     body = bought(agent)
     assert body["status"] == "unknown"
-    assert agent.spent_today() == 17
+    assert agent.spent_this_month() == 17
 
 
 @ON_BOTH
@@ -266,7 +266,7 @@ def test_a_failure_reports_its_step_and_advice_and_is_charged_once_a_page_was_re
     assert (error["code"], error["message"], error["step"]) == (kind.value, "This happened.", "open")
     assert (error["missing"], error["choices"]) == (["tel"], ["Color: White"])
     assert error["advice"]
-    assert (shopper.clicked, credits_left(agent), agent.spent_today()) == (0, 9.75, 0)
+    assert (shopper.clicked, credits_left(agent), agent.spent_this_month()) == (0, 9.75, 0)
 
 
 def test_a_failure_before_the_first_page_costs_nothing(agent: Agent, shopper: FakeShopper) -> None:
@@ -290,7 +290,7 @@ def test_a_failure_after_the_order_button_is_unknown_charged_and_held(
     body = seen(agent, accepted)
     assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
     assert body["order"]["total"] == "17.00"
-    assert (credits_left(agent), agent.spent_today(), shopper.clicked) == (9.75, 17, 1)
+    assert (credits_left(agent), agent.spent_this_month(), shopper.clicked) == (9.75, 17, 1)
     purchases.buy(accepted)
     assert shopper.clicked == 1
 
@@ -305,7 +305,7 @@ def test_a_dry_run_returns_the_total_and_orders_nothing(agent: Agent, shopper: F
     assert refused_later["order"]["total"] == "17.00"
     shopper.ignores_dry_run = True
     assert bought(agent, dryRun=True)["error"]["code"] == "browser_error"
-    assert (shopper.clicked, agent.spent_today()) == (0, 0)
+    assert (shopper.clicked, agent.spent_this_month()) == (0, 0)
 
 
 @ON_BOTH
@@ -316,7 +316,7 @@ def test_an_order_without_authorization_is_unknown_and_counts_at_least_the_goods
     agent.controls(daily_limit_usd=12)
     body = bought(agent)
     assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
-    assert agent.spent_today() == 12
+    assert agent.spent_this_month() == 12
     # It counts although the limit is used up by now.
     assert bought(agent, quantity=1, dry_run=True)["error"]["code"] == "limit_exceeded"
 
@@ -325,7 +325,7 @@ def test_an_order_without_authorization_is_unknown_and_counts_at_least_the_goods
 def test_a_confirmed_total_above_the_review_counts_in_full(agent: Agent, shopper: FakeShopper) -> None:
     shopper.confirms_nanos = 27_000_000_000
     body = bought(agent)
-    assert (body["status"], body["order"]["total"], agent.spent_today()) == ("completed", "27.00", 27)
+    assert (body["status"], body["order"]["total"], agent.spent_this_month()) == ("completed", "27.00", 27)
 
 
 def test_max_total_applies_to_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
@@ -357,7 +357,7 @@ def test_the_wallets_limits_are_held_before_the_order(
     assert body["error"]["limit_code"] == code
     assert "max_total_usd" not in body["error"]["advice"]
     assert ("Wait until the day ends" in body["error"]["advice"]) == (code == "DAILY_LIMIT_EXCEEDED")
-    assert (shopper.clicked, agent.spent_today()) == (0, 0)
+    assert (shopper.clicked, agent.spent_this_month()) == (0, 0)
 
 
 def test_a_purchase_counts_against_the_session_that_it_names(app: Flask, agent: Agent, shopper: FakeShopper) -> None:
@@ -376,7 +376,7 @@ def test_a_purchase_counts_against_the_session_that_it_names(app: Flask, agent: 
     assert bought(agent, session_id=low)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
     assert bought(agent, session_id=enough)["status"] == "completed"
     assert bought(agent, session_id=enough, allow_duplicate=True)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
-    assert (shopper.clicked, agent.spent_today()) == (1, 17)
+    assert (shopper.clicked, agent.spent_this_month()) == (1, 17)
     seen = agent.get(f"{agent.wallet_url}/sessions/{enough}").get_json()
     assert (seen["spent_usd"], seen["remaining_usd"]) == (17, 3)
     assert order(agent, session_id=elsewhere).get_json()["code"] == "SESSION_LIMIT_EXCEEDED"
@@ -389,7 +389,7 @@ def test_concurrent_purchases_never_exceed_a_limit_together(app: Flask, agent: A
     ids = [order(agent, credentials={"username": f"u{n}", "password": "p"}).get_json()["id"] for n in range(4)]
     race(app, [lambda one=one: purchase_runner.run_purchase(one) for one in ids])  # type: ignore[misc]
     assert sorted(seen(agent, one)["status"] for one in ids) == ["completed", "completed", "failed", "failed"]
-    assert (shopper.clicked, agent.spent_today()) == (2, 34)
+    assert (shopper.clicked, agent.spent_this_month()) == (2, 34)
 
 
 def test_a_wallet_frozen_during_a_purchase_does_not_order(agent: Agent, shopper: FakeShopper) -> None:
@@ -700,7 +700,7 @@ def test_a_worker_that_dies_at_any_point_never_causes_a_second_order(
     maintenance.sweep(clock.now() + purchase_runner.LEASE)
     purchases.buy(purchase_id)
     body = seen(agent, purchase_id)
-    assert (body["status"], agent.spent_today(), credits_left(agent)) == (status, spent, left)
+    assert (body["status"], agent.spent_this_month(), credits_left(agent)) == (status, spent, left)
     assert shopper.clicked == clicked
     assert row().sealed is None
     maintenance.sweep(clock.now() + timedelta(days=2))
@@ -714,7 +714,7 @@ def test_a_worker_with_an_expired_lease_cannot_order(agent: Agent, shopper: Fake
 
     shopper.checkpoint = pause
     body = bought(agent)
-    assert (body["status"], shopper.clicked, agent.spent_today()) == ("failed", 0, 0)
+    assert (body["status"], shopper.clicked, agent.spent_this_month()) == ("failed", 0, 0)
 
 
 @pytest.mark.parametrize("where", ["start", "review", "clicked"])
@@ -748,7 +748,7 @@ def test_a_confirmation_after_the_lease_expired_counts(agent: Agent, shopper: Fa
     shopper.checkpoint = pause
     body = bought(agent)
     assert (body["status"], body["error"], body["order"]["number"]) == ("completed", None, "A-1")
-    assert agent.spent_today() == 17
+    assert agent.spent_this_month() == 17
 
 
 def test_a_purchase_that_no_worker_takes_expires_and_costs_nothing(app: Flask, agent: Agent) -> None:

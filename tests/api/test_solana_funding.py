@@ -96,7 +96,7 @@ def test_a_real_deposit_confirms_the_request_once_it_is_final_and_not_before(
     assert entry["from_address"]
     assert [event["status"] for event in entry["events"]] == ["pending", "confirmed"]
     assert stage.find() == 0
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_deposits_add_up_with_or_without_an_existing_token_account(stage: Stage) -> None:

@@ -110,7 +110,7 @@ def test_sol_and_usdc_are_swapped_with_the_exact_output_of_the_chain(stage: Stag
     row = stage.agent.transaction(second["transaction_id"])
     assert (row["type"], row["currency"], row["output_currency"]) == ("swap", "USDC", "SOL")
     spent = sum(entry["cost_usd"] for entry in stage.agent.history())
-    assert stage.agent.spent_today() == pytest.approx(spent)
+    assert stage.agent.spent_this_month() == pytest.approx(spent)
     assert 0 < spent < 2
 
 
@@ -147,7 +147,7 @@ def test_a_failing_or_lying_service_moves_nothing_and_is_recorded(
     row = stage.agent.transaction(details["transaction_id"])
     assert (row["status"], row["error"], row["tx_hash"]) == ("failed", reason, None)
     assert stage.held() == before
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
     stage.jupiter.faults = JupiterFaults()
     assert stage.swap("USDC", "SOL", "10").get_json()["status"] == "confirmed"
 
@@ -179,7 +179,7 @@ def test_a_price_that_moves_after_signing_costs_only_the_fee_and_releases_the_ho
     assert (details["reason"], bool(details["tx_hash"])) == ("reverted", True)
     assert stage.held()[1] == dollars
     assert 0 < sol - stage.held()[0] < 100_000
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
     # The market price is now above the pool's offer.
     assert stage.refused("SOL", "USDC", "0.5", slippage_bps=500)["reason"] == "price_deviation"
 

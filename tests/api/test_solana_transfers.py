@@ -82,7 +82,7 @@ def test_a_transfer_of_sol_is_confirmed_counted_and_on_the_chain(how: str, stage
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["tx_hash"], row["cost_usd"]) == ("confirmed", body["tx_hash"], 37.5)
     assert [event["status"] for event in row["events"]] == ["pending", "confirmed"]
-    assert stage.agent.spent_today() == 37.5
+    assert stage.agent.spent_this_month() == 37.5
 
 
 def test_the_first_usdc_of_a_recipient_creates_their_account_at_the_sender_s_cost(stage: Stage) -> None:
@@ -109,14 +109,14 @@ def test_the_rent_of_a_recipients_account_counts_against_the_limits(stage: Stage
         refused = stage.agent.post(f"{stage.agent.wallet_url}/transfer", {**order, "dry_run": dry_run})
         assert (refused.status_code, refused.get_json()["code"]) == (403, "PER_TX_LIMIT_EXCEEDED")
         assert refused.get_json()["details"]["requested_usd"] == 0.305893
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
     stage.agent.controls(per_tx_limit_usd=0.31)
     quoted = stage.agent.post(f"{stage.agent.wallet_url}/transfer", {**order, "dry_run": True}).get_json()
     assert quoted["value_usd"] == 0.305893
     for spent in (0.305893, 0.305894):
         assert stage.agent.post(f"{stage.agent.wallet_url}/transfer", order).get_json()["status"] == "confirmed"
-        assert stage.agent.spent_today() == spent
+        assert stage.agent.spent_this_month() == spent
 
 
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
@@ -156,7 +156,7 @@ def test_a_token_account_is_refused_as_recipient(
     assert (answer.status_code, answer.get_json()["code"]) == (400, "INVALID_INPUT")
     assert "to" in answer.get_json()["details"]["fields"]
     assert stage.agent.history() == []
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_less_than_the_minimum_balance_is_not_sent_to_a_new_account(stage: Stage) -> None:
@@ -179,7 +179,7 @@ def test_a_wallet_can_be_emptied_to_the_last_lamport_but_not_left_with_dust(stag
     refused = stage.move(dust, "SOL", to)
     assert refused.status_code == 500
     assert refused.get_json()["details"]["reason"] == "leaves_dust"
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
     assert stage.move(f"0.{SOME_SOL - fee:09d}", "SOL", to).get_json()["status"] == "confirmed"
     assert stage.held(stage.agent.solana_address)[0] == 0
 
@@ -199,7 +199,7 @@ def test_insufficient_funds_are_refused_before_signing_and_release_the_hold(stag
     answer = stage.move("21", "USDC", solana_address())
     details = answer.get_json()["details"]
     assert (answer.status_code, details["reason"], details["missing"]) == (500, "insufficient_funds", "1")
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_limits_apply_to_sol_at_its_price(stage: Stage) -> None:
@@ -232,7 +232,7 @@ def test_two_equal_concurrent_payments_are_two_payments(stage: Stage) -> None:
     assert [answer["status"] for answer in answers] == ["confirmed"] * 4
     assert len({answer["tx_hash"] for answer in answers}) == 4
     assert stage.held(to) == (0, 9_000_000)
-    assert stage.agent.spent_today() == 8
+    assert stage.agent.spent_this_month() == 8
 
 
 def test_the_same_idempotency_key_pays_once(stage: Stage) -> None:
@@ -287,7 +287,7 @@ def test_an_unreachable_chain_is_a_certain_failure_and_releases_the_hold(stage: 
     stage.chain.raising("draft", "before", Unreachable("refused"))
     body = stage.move("2", "USDC", solana_address()).get_json()
     assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "chain_unreachable")
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_pending_with_its_hold(
@@ -297,11 +297,11 @@ def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_p
     body = stage.move("2", "USDC", solana_address(), Prefer="respond-async").get_json()
     assert body["status"] == "pending"
     assert 86 <= len(body["tx_hash"]) <= 88
-    assert stage.agent.spent_today() == 2.305892
+    assert stage.agent.spent_this_month() == 2.305892
 
 
 def test_a_wallet_may_pay_itself_and_it_counts(stage: Stage) -> None:
     assert stage.move("1", "USDC", stage.agent.solana_address).get_json()["status"] == "confirmed"
     assert stage.move("0.1", "SOL", stage.agent.solana_address).get_json()["status"] == "confirmed"
-    assert stage.agent.spent_today() == 16
+    assert stage.agent.spent_this_month() == 16
     assert stage.held(stage.agent.solana_address)[1] == SOME_DOLLARS

@@ -108,7 +108,7 @@ def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(sponsored:
     rows = sponsored.rows()
     assert {row["status"] for row in rows.values()} == {"confirmed"}
     assert rows["transfer"]["tx_hash"] == rows["payment"]["tx_hash"]
-    assert sponsored.agent.spent_today() == pytest.approx(2 + fee / DOLLAR)
+    assert sponsored.agent.spent_this_month() == pytest.approx(2 + fee / DOLLAR)
 
 
 def test_a_transfer_with_a_history_that_strangers_fill_is_found_by_its_submission(sponsored: Sponsored) -> None:
@@ -153,7 +153,7 @@ def test_invalid_recipients_and_too_little_usdc_are_refused(sponsored: Sponsored
     assert sponsored.send("1", token_program, gas="sponsored").status_code == 400
     details = sponsored.send("19.99", solana_address()).get_json()["details"]
     assert details["reason"] == "insufficient_funds"
-    assert sponsored.agent.spent_today() == 0
+    assert sponsored.agent.spent_this_month() == 0
 
 
 # The blockhash expires within three seconds.

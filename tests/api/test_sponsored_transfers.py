@@ -61,7 +61,7 @@ class Sponsored:
         assert answer.get_json()["code"] == "TRANSFER_FAILED", answer.get_json()
         with read_only_unit() as session:
             assert count(session, SignedAttempt) == 0
-        assert self.agent.spent_today() == 0
+        assert self.agent.spent_this_month() == 0
         found: dict[str, Any] = answer.get_json()["details"]
         return found
 
@@ -149,7 +149,7 @@ def test_a_wallet_without_ether_transfers_usdc_and_pays_the_fee_in_usdc(sponsore
     assert sponsored.dollars(to) == usdc(12.5)
     assert sponsored.fees_received() == fee
     assert sponsored.dollars(sponsored.agent.address) == usdc(87.5) - fee
-    assert sponsored.agent.spent_today() == pytest.approx(12.5 + fee / 10**6)
+    assert sponsored.agent.spent_this_month() == pytest.approx(12.5 + fee / 10**6)
     rows = sponsored.rows()
     assert rows["transfer"]["tx_hash"] == rows["payment"]["tx_hash"] == body["tx_hash"]
     assert (rows["payment"]["kind"], rows["payment"]["status"]) == ("gas", "confirmed")
@@ -317,7 +317,7 @@ def test_a_front_runner_who_submits_the_transfer_alone_pays_it_once_and_frees_th
     assert (rows["transfer"]["status"], rows["payment"]["error"]) == ("confirmed", "expired")
     assert sponsored.dollars(to) == usdc(3)
     assert sponsored.fees_received() == 0
-    assert sponsored.agent.spent_today() == 3
+    assert sponsored.agent.spent_this_month() == 3
 
 
 @_own_node
@@ -330,11 +330,11 @@ def test_what_is_never_submitted_is_held_until_it_certainly_never_will_be(sponso
     sponsored.run_workers(minutes=20)
     # A reorg could still put it into a block from before its end.
     assert {row["status"] for row in sponsored.rows().values()} == {"pending"}
-    assert sponsored.agent.spent_today() > 3
+    assert sponsored.agent.spent_this_month() > 3
     sponsored.expire()
     sponsored.run_workers(minutes=40)
     assert {row["error"] for row in sponsored.rows().values()} == {"expired"}
-    assert sponsored.agent.spent_today() == 0
+    assert sponsored.agent.spent_this_month() == 0
 
 
 @_own_node
@@ -352,4 +352,4 @@ def test_a_reorg_of_the_submission_pays_amount_and_fee_once(sponsored: Sponsored
     assert {row["status"] for row in sponsored.rows().values()} == {"confirmed"}
     assert sponsored.dollars(to) == usdc(3)
     assert sponsored.fees_received() == fee
-    assert sponsored.agent.spent_today() == pytest.approx(3 + fee / 10**6)
+    assert sponsored.agent.spent_this_month() == pytest.approx(3 + fee / 10**6)

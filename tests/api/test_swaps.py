@@ -107,7 +107,7 @@ def test_only_the_possible_loss_of_a_swap_counts_against_the_limits(agent: Agent
     lost = 90 - least * 3000 / 10**18
     assert row["cost_usd"] == pytest.approx(lost, abs=1e-6)
     assert 0.8 < row["cost_usd"] < 1.2
-    assert agent.spent_today() == row["cost_usd"]
+    assert agent.spent_this_month() == row["cost_usd"]
 
 
 class _Fixed:
@@ -191,7 +191,7 @@ def test_a_dry_run_returns_output_route_loss_and_fees_and_signs_nothing(agent: A
         assert 0 < found["value_usd"] < 1
         assert 0 < found["network_fee_usd"] < 10
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert base.balances(agent.address) == before
     assert router_may_take(base, agent.address) == 0
 
@@ -257,7 +257,7 @@ def test_an_impossible_swap_is_refused_before_signing_and_not_counted(
         reason,
         None,
     )
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_missing_gas_of_a_swap_is_reported(chain_client: FlaskClient, base_node: EvmNode) -> None:
@@ -379,7 +379,7 @@ def test_a_failure_before_signing_is_certain_and_recorded(
     details = faulty.refused("USDC", "ETH", "10")
     assert details["reason"] == reason
     assert faulty.agent.transaction(details["transaction_id"])["status"] == "failed"
-    assert faulty.agent.spent_today() == 0
+    assert faulty.agent.spent_this_month() == 0
     assert swap(faulty.agent, "USDC", "ETH", "10").get_json()["status"] == "confirmed"
 
 
@@ -389,7 +389,7 @@ def test_a_price_that_moves_between_quote_and_simulation_is_refused_before_signi
 
     faulty.exchange.fail("quote", "after", trade)
     assert faulty.refused("USDC", "ETH", "10")["reason"] == "price_moved"
-    assert faulty.agent.spent_today() == 0
+    assert faulty.agent.spent_this_month() == 0
 
 
 def test_a_freeze_during_the_quote_prevents_signing_and_pending_swaps_are_completed(
@@ -431,7 +431,7 @@ def test_a_price_that_moves_after_signing_reverts_the_swap_and_releases_the_hold
     assert details["tx_hash"]
     assert faulty.real.balances(faulty.agent.address).of(USDC).units == usdc(100)
     assert router_may_take(faulty.real, faulty.agent.address) == 0
-    assert faulty.agent.spent_today() == 0
+    assert faulty.agent.spent_this_month() == 0
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("answer_lost"), Unreachable("chain_unreachable")])

@@ -68,7 +68,7 @@ def test_a_top_up_is_granted_once_and_pays_for_no_call(open_shop: Shop, base_nod
     assert (topups.grant_due(BASE), credits_of(agent)) == (0, 12.5)
     refused = open_shop.ask(by_hash(str(moved["tx_hash"]), BASE))
     assert refused.get_json()["code"] == "PAYMENT_ALREADY_USED"
-    assert agent.get(f"{agent.wallet_url}/controls").get_json()["usage_today"]["spent_usd"] == 12.5
+    assert agent.get(f"{agent.wallet_url}/controls").get_json()["usage_month"]["spent_usd"] == 12.5
 
 
 def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_detect_wrong_grants(

@@ -191,7 +191,7 @@ def test_each_read_records_one_query_and_moves_nothing(
         assert agent.history(chain="base") == []
         assert agent.get(agent.wallet_url).get_json()["transaction_count"] == len(READS)
         assert agent.transaction(ids[0])["events"][0]["status"] == "confirmed"
-        assert agent.spent_today() == 0
+        assert agent.spent_this_month() == 0
         assert agent.delete(agent.wallet_url).status_code == 200
 
 
@@ -232,7 +232,7 @@ def test_a_failed_read_and_an_action_record_nothing(agent: Agent, exchange: Exch
     for action, parameters in WRITES.items():
         preview(agent, action, **parameters)
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_limits_apply_to_orders_and_payments_and_nothing_is_counted(agent: Agent
         assert failure(answer) == (403, "DAILY_LIMIT_EXCEEDED")
     for action in ("cancel", "cancel_all", "set_leverage"):
         preview(agent, action, **WRITES[action])
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_the_allowlist_applies_to_recipients_on_the_exchange(agent: Agent) -> None:

@@ -70,7 +70,7 @@ def test_a_transfer_of_usdc_is_confirmed_counted_and_on_the_chain(
     row = agent.transaction(body["transaction_id"])
     assert (row["status"], row["tx_hash"], row["cost_usd"]) == ("confirmed", body["tx_hash"], 12.5)
     assert [event["status"] for event in row["events"]] == ["pending", "confirmed"]
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def refused_field(answer: TestResponse) -> list[str]:
 
 def assert_nothing_moved(agent: Agent) -> None:
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
@@ -209,7 +209,7 @@ def test_a_repeated_dry_run_under_a_key_moves_nothing_in_either_spelling(
         quoted = agent.post(f"{agent.wallet_url}/{route}", body, Idempotency_Key="k").get_json()
         assert quoted["dry_run"] is True
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_limits_are_checked_in_order_and_report_the_remainder(agent: Agent) -> None:
@@ -224,7 +224,7 @@ def test_limits_are_checked_in_order_and_report_the_remainder(agent: Agent) -> N
     assert (details["limit_usd"], details["spent_usd"], details["remaining_usd"]) == (20, 15, 5)
     assert details["resets_at"].endswith("Z")
     assert agent.move("5", "USDC").status_code == 200
-    assert agent.spent_today() == 20
+    assert agent.spent_this_month() == 20
 
 
 def test_a_recipient_not_on_the_allowlist_is_not_paid(agent: Agent) -> None:
@@ -243,7 +243,7 @@ def test_insufficient_funds_are_refused_before_signing_and_release_the_hold(agen
     assert body["details"]["missing"] == "0.5"
     row = agent.transaction(body["details"]["transaction_id"])
     assert (row["status"], row["tx_hash"], row["error"]) == ("failed", None, "insufficient_funds")
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_missing_gas_is_reported_with_the_amount(chain_client: FlaskClient, base_node: EvmNode) -> None:
@@ -269,7 +269,7 @@ def test_a_revert_by_the_contract_is_reported_and_nothing_is_sent(agent: Agent, 
     await_mined(base_node, base_node.rpc("eth_sendTransaction", listing))
     body = agent.move("1", "USDC", to=blocked).get_json()
     assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "simulation_failed")
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 @pytest.mark.parametrize("how", ["transfer", "withdraw"])
@@ -295,7 +295,7 @@ def test_a_request_pays_no_more_for_the_network_than_it_allows(agent: Agent) -> 
     assert float(body["details"]["network_fee_usd"]) > float(body["details"]["max_network_fee_usd"])
     dry = agent.move("1", "USDC", options={"maxNetworkFeeUsd": round(fee / 10, 9), "dry_run": True})
     assert dry.get_json()["details"]["reason"] == "network_fee_above_maximum"
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
     assert agent.move("1", "USDC", options={"max_network_fee_usd": round(fee * 3, 9)}).status_code == 200
     assert agent.move("1", "USDC", options={"max_network_fee_usd": -1}).status_code == 400
@@ -347,12 +347,12 @@ def test_a_dry_run_checks_everything_and_signs_nothing(agent: Agent) -> None:
     poor = agent.post(f"{agent.wallet_url}/transfer", {**body, "amount": "5000"})
     assert poor.get_json()["details"]["reason"] == "insufficient_funds"
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
 
 
 def test_a_wallet_may_pay_itself_and_it_counts(agent: Agent) -> None:
     assert agent.move("0.001", "ETH", to=agent.address).get_json()["status"] == "confirmed"
-    assert agent.spent_today() == 3
+    assert agent.spent_this_month() == 3
 
 
 Faulty = tuple[Agent, FaultyChain]
@@ -390,7 +390,7 @@ def test_an_unreachable_chain_is_a_certain_failure_and_releases_the_hold(faulty:
     chain.raising("draft", "before", Unreachable("refused"))
     body = agent.move("2", "USDC").get_json()
     assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "chain_unreachable")
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert agent.move("2", "USDC").status_code == 200
 
 
@@ -402,7 +402,7 @@ def test_a_chain_that_becomes_unreachable_during_broadcast_leaves_the_transfer_p
     body = agent.move("2", "USDC").get_json()
     assert body["status"] == "pending"
     assert body["tx_hash"].startswith("0x")
-    assert agent.spent_today() == 2
+    assert agent.spent_this_month() == 2
 
 
 @pytest.mark.parametrize("verb", ["broadcast", "outcomes"])
@@ -454,7 +454,7 @@ def test_an_error_before_recording_leaves_nothing_behind(faulty: Faulty) -> None
     assert (answer.status_code, answer.get_json()["code"]) == (500, "INTERNAL_ERROR")
     assert "boom" not in answer.get_data(as_text=True)
     assert agent.history() == []
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert agent.move("2", "USDC", Idempotency_Key="k").status_code == 200
 
 

@@ -79,7 +79,8 @@ class Buyer:
         assert self.agent.client.put(path, json=controls, headers=self.agent.headers()).status_code == 200
 
     def spent(self) -> float:
-        found: float = self.get("/controls")["usage_today"]["spent_usd"]
+        """Return what counts against the monthly limit: a test may pass midnight, or travel past it."""
+        found: float = self.get("/controls")["usage_month"]["spent_usd"]
         return found
 
     def run_workers(self, *, minutes: int = 1) -> None:

@@ -160,7 +160,7 @@ def test_a_payment_that_no_one_completed_is_released_only_when_it_can_never_land
     buyer.node.advance(EXPIRED_SLOTS)
     buyer.run_workers(minutes=30)
     row = buyer.row()
-    assert (row["status"], row["error"], buyer.agent.spent_today()) == ("failed", "expired", 0)
+    assert (row["status"], row["error"], buyer.agent.spent_this_month()) == ("failed", "expired", 0)
     assert buyer.fetch(url).get_json()["payment"]["state"] == "expired"
     assert len(set(seller.headers)) == 1
 
@@ -197,7 +197,7 @@ def test_a_payment_completed_in_its_last_slot_is_paid_and_not_released(buyer: Bu
     assert not buyer.node.call("isBlockhashValid", blockhash, {"commitment": "processed"})["value"]
     buyer.node.advance(EXPIRED_SLOTS)
     buyer.run_workers(minutes=30)
-    assert (buyer.row()["status"], buyer.agent.spent_today()) == ("confirmed", 0.01)
+    assert (buyer.row()["status"], buyer.agent.spent_this_month()) == ("confirmed", 0.01)
 
 
 def test_a_payment_that_failed_on_the_chain_is_released(buyer: Buyer, seller: SolanaSeller) -> None:
@@ -210,7 +210,7 @@ def test_a_payment_that_failed_on_the_chain_is_released(buyer: Buyer, seller: So
     buyer.fetch(seller.url + "/report")
     buyer.run_workers()
     row = buyer.row()
-    assert (row["status"], row["error"], buyer.agent.spent_today()) == ("failed", "reverted", 0)
+    assert (row["status"], row["error"], buyer.agent.spent_this_month()) == ("failed", "reverted", 0)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_party_of_the_payment_is_no_fee_payer(buyer: Buyer, seller: SolanaSell
     seller.offer()["extra"]["feePayer"] = parties[party]
     refusal = buyer.refused(seller.url + "/report")
     assert (refusal["code"], refusal["reason"]) == ("PAYMENT_FAILED", reason)
-    assert (seller.headers, buyer.agent.spent_today()) == ([], 0)
+    assert (seller.headers, buyer.agent.spent_this_month()) == ([], 0)
 
 
 def test_what_cannot_be_received_or_completed_is_refused_before_it_is_signed(
@@ -239,7 +239,7 @@ def test_what_cannot_be_received_or_completed_is_refused_before_it_is_signed(
     for extra in ({}, {"feePayer": 5}, {"feePayer": "shop.sol"}, {"memo": "a" * 257}, {"memo": "\ud800"}):
         seller.offer()["extra"] = {"feePayer": payee, **extra} if "memo" in extra else extra
         assert buyer.refused(url)["code"] == "TERMS_NOT_SUPPORTED", extra
-    assert (seller.headers, buyer.agent.spent_today()) == ([], 0)
+    assert (seller.headers, buyer.agent.spent_this_month()) == ([], 0)
 
 
 def test_two_payments_with_the_memo_and_the_blockhash_of_each_other_are_both_paid(

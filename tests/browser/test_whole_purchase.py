@@ -171,7 +171,7 @@ def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_
     maintenance.sweep(clock.now() + purchase_runner.LEASE * 2)
     body = seen(agent, lost["id"])
     assert (body["status"], body["error"]["code"]) == ("failed", "browser_error")
-    assert (oscar.orders_of(customer), agent.spent_today()) == ([], 0)
+    assert (oscar.orders_of(customer), agent.spent_this_month()) == ([], 0)
     with working(environment, profile) as worker:
         accepted = order(agent, oscar, customer, key="again")
         assert order(agent, oscar, customer, key="again") == accepted
@@ -181,7 +181,7 @@ def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_
     [ordered] = oscar.orders_of(customer)
     assert (body["order"]["number"], body["order"]["total"]) == (ordered.number, ordered.total)
     assert [shot["name"] for shot in body["evidence"]] == ["product", "review", "confirmation"]
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
     _assert_ended(family)
     # The profile of the killed browser is removed by the next purchase.
     assert list(profile.glob("purser-shopper-*")) == []
@@ -227,5 +227,5 @@ def test_a_worker_killed_after_the_order_leaves_it_unknown_and_it_is_never_repea
     body = seen(agent, accepted["id"])
     assert (body["status"], body["error"]["code"]) == ("unknown", "outcome_unknown")
     assert {"product", "review"} <= {shot["name"] for shot in body["evidence"]}
-    assert agent.spent_today() == 12.5
+    assert agent.spent_this_month() == 12.5
     assert len(oscar.orders_of(customer)) == 1

@@ -65,8 +65,8 @@ def test_concurrent_swaps_of_one_wallet_never_lose_more_than_its_limit(
     with app.app_context():
         rows = agent.history()
         assert [row["status"] for row in rows] == ["confirmed"] * 3
-        assert agent.spent_today() == pytest.approx(sum(row["cost_usd"] for row in rows))
-        assert LIMIT * 3 / 4 < agent.spent_today() <= LIMIT
+        assert agent.spent_this_month() == pytest.approx(sum(row["cost_usd"] for row in rows))
+        assert LIMIT * 3 / 4 < agent.spent_this_month() <= LIMIT
         chain = app.state.ports.chains[ChainName.BASE].real
         brought = sum(parse_amount(row["output_amount"], USDC).units for row in rows)
         assert chain.balances(agent.address).of(USDC).units == usdc(100) + brought

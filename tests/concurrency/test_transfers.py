@@ -98,7 +98,7 @@ def _limit(crowd: Crowd, dollars: float) -> None:
 
 def _spent(crowd: Crowd) -> float:
     with crowd.app.app_context():
-        return crowd.agent.spent_today()
+        return crowd.agent.spent_this_month()
 
 
 def _micro(dollars: str) -> int:
@@ -206,6 +206,6 @@ def test_concurrent_settlements_of_one_movement_settle_it_once(crowd: Crowd) -> 
         ]
         reopened = race(crowd.app, [partial(settlement.reopen, transaction_id)] * 12)
         assert Counter(reopened) == {True: 1, False: 11}
-        assert crowd.agent.spent_today() == 3
+        assert crowd.agent.spent_this_month() == 3
     crowd.finish()
     assert _spent(crowd) == 3

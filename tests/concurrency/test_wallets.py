@@ -143,7 +143,7 @@ def test_after_a_lower_limit_returned_nothing_exceeds_it(ring: Ring) -> None:
         ring.await_movements()
         status, body = ring.ask("PUT", f"{ring.agent.wallet_url}/controls", {"daily_limit_usd": limit})
         assert status == 200, body
-        lowered.append(ring.agent.spent_today())
+        lowered.append(ring.agent.spent_this_month())
 
     def move() -> list[int]:
         return [ring.move()[0] for _ in range(MOVES)]

@@ -65,8 +65,9 @@ class Agent:
         """Remove every limit."""
         self.controls(daily_limit_usd=0, weekly_limit_usd=0, monthly_limit_usd=0, per_tx_limit_usd=0)
 
-    def spent_today(self) -> float:
-        spent: float = self.get(f"{self.wallet_url}/controls").get_json()["usage_today"]["spent_usd"]
+    def spent_this_month(self) -> float:
+        """Return what counts against the monthly limit: a test may pass midnight, or travel past it."""
+        spent: float = self.get(f"{self.wallet_url}/controls").get_json()["usage_month"]["spent_usd"]
         return spent
 
     def history(self, **query: Any) -> list[dict[str, Any]]:

@@ -407,11 +407,11 @@ def test_a_refunded_order_fails_once_the_refund_is_on_the_chain(
 ) -> None:
     services.relay.refunds = True
     bridge_id = ether_out(agent)
-    assert agent.spent_today() > 0
+    assert agent.spent_this_month() > 0
     row = workers.finish(bridge_id)
     assert (row["status"], row["error"]) == ("failed", "refunded")
     assert 0.24 < float(row["refunded_amount"]) <= 0.25
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert ether(0.99) < chains[ChainName.BASE].balances(agent.address).of(ETH).units < ether(1)
 
 
@@ -423,7 +423,7 @@ def test_a_partial_payment_is_not_a_refund_until_the_operator_writes_off_the_res
 ) -> None:
     services.relay.is_stalled = True
     bridge_id = ether_out(agent, amount)
-    counted = agent.spent_today()
+    counted = agent.spent_this_month()
     dust = base_node.fund_eth(agent.address, ether(0.001))
     await_mined(base_node, dust)
     services.faults.change = lambda path, document: (
@@ -437,7 +437,7 @@ def test_a_partial_payment_is_not_a_refund_until_the_operator_writes_off_the_res
     workers.look(3)
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"]) == ("pending", "refund_short: 0.001 ETH came back")
-    assert (agent.spent_today(), row["refunded_amount"]) == (counted, None)
+    assert (agent.spent_this_month(), row["refunded_amount"]) == (counted, None)
     # Not before it is final, and not unless it is said.
     assert (close(), close("--accept-partial-refund")) == (1, 1)
     base_node.mine(70)
@@ -445,7 +445,7 @@ def test_a_partial_payment_is_not_a_refund_until_the_operator_writes_off_the_res
     workers.look(2)
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"], row["refunded_amount"]) == ("failed", "written_off", "0.001")
-    assert agent.spent_today() == counted
+    assert agent.spent_this_month() == counted
 
 
 def test_one_refund_does_not_count_for_two_bridges(agent: Agent, workers: Workers, services: BridgeServer) -> None:
@@ -554,13 +554,13 @@ def test_a_bridge_paid_to_another_recipient_can_be_written_off_once_that_is_fina
     )
     workers.look(2)
     assert agent.transaction(bridge_id)["error"] == "payment_not_seen"
-    counted = agent.spent_today()
+    counted = agent.spent_this_month()
     ethereum_node.mine(70)
     closed = close()
     assert closed.exit_code == 0, closed.output
     row = agent.transaction(bridge_id)
     assert (row["status"], row["error"]) == ("failed", "written_off")
-    assert agent.spent_today() == counted > 0
+    assert agent.spent_this_month() == counted > 0
     workers.look(2)
     assert agent.transaction(bridge_id)["status"] == "failed"
     assert close().exit_code == 1
@@ -668,7 +668,7 @@ def test_a_reverted_burn_fails_and_releases_its_hold(
     row = workers.finish(bridge_id)
     assert (row["status"], row["error"]) == ("failed", "reverted"), row
     assert legs_of(row)["source"] == "failed"
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     assert dollars(chains, agent, ChainName.BASE) == usdc(100)
     assert "destination" not in legs_of(row)
 
@@ -702,7 +702,7 @@ def test_an_arrival_in_an_orphaned_block_is_pending_again_and_minted_again(
     ethereum = own_nodes[ChainName.ETHEREUM]
     bridge_id = burned(agent)
     assert workers.finish(bridge_id)["status"] == "confirmed"
-    spent = agent.spent_today()
+    spent = agent.spent_this_month()
     ethereum.reorg(1)
     ethereum.mine(1)
     assert dollars(chains, agent, ChainName.ETHEREUM) == 0
@@ -711,7 +711,7 @@ def test_an_arrival_in_an_orphaned_block_is_pending_again_and_minted_again(
     assert row["status"] == "pending", row
     assert row["events"][-1]["reason"] == "reorganised"
     row = workers.finish(bridge_id)
-    assert (row["status"], agent.spent_today()) == ("confirmed", spent)
+    assert (row["status"], agent.spent_this_month()) == ("confirmed", spent)
     assert dollars(chains, agent, ChainName.ETHEREUM) == parse_amount(row["received_amount"], USDC).units
     ethereum.mine(10)
     workers.look(2)
@@ -727,7 +727,7 @@ def test_a_refund_in_an_orphaned_block_is_reversed(
     bridge_id, other = ether_out(agent), ether_out(agent)
     for each in (other, bridge_id):
         assert workers.finish(each)["error"] == "refunded"
-    assert agent.spent_today() == 0
+    assert agent.spent_this_month() == 0
     base.reorg(1)
     base.mine(1)
     workers.look()
@@ -735,7 +735,7 @@ def test_a_refund_in_an_orphaned_block_is_reversed(
     (gone,) = [row for row in rows if row["status"] == "pending"]
     (stands,) = [row for row in rows if row is not gone]
     assert gone["events"][-1]["reason"] == "reorganised"
-    assert agent.spent_today() > 0
+    assert agent.spent_this_month() > 0
     assert stands["error"] == "refunded"
     base.mine(80)
     workers.look(2)

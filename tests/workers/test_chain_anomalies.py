@@ -40,7 +40,7 @@ def test_a_fee_spike_after_the_estimate_is_waited_out(stage: Stage) -> None:
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
     refused = stage.agent.move("1", "USDC").get_json()
     assert refused["details"]["reason"] == "network_fee_too_high"
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
     assert stage.hashes() == [body["tx_hash"]]
     # The node may have dropped it, and receives it again.
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_a_halted_chain_is_waited_for_and_nothing_is_signed_again(stage: Stage) 
         done = stage.look()
         assert (done.settled, done.replaced) == (0, 0)
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
     stage.node.set_automine(True)
     stage.node.mine(1)
     stage.look()
@@ -90,13 +90,13 @@ def test_two_nodes_on_different_forks_lead_to_one_payment(stage: Stage) -> None:
         for _ in range(3):
             stage.look()
             assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
-            assert stage.agent.spent_today() == 2
+            assert stage.agent.spent_this_month() == 2
     stage.chain.real = honest
     stage.look()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["tx_hash"]) == ("confirmed", body["tx_hash"])
     assert stage.hashes() == [body["tx_hash"]]
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
     assert stage.paid_to(RECIPIENT) == usdc(2)
 
 

@@ -32,7 +32,7 @@ def test_a_pending_transfer_is_confirmed_by_a_worker_and_only_once(stage: Stage)
     row = stage.agent.transaction(transaction_id)
     assert row["status"] == "confirmed"
     assert [event["status"] for event in row["events"]] == ["pending", "confirmed"]
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
 
 
 def test_a_transaction_unknown_to_all_nodes_is_rebroadcast(stage: Stage) -> None:
@@ -108,7 +108,7 @@ def test_a_stuck_transaction_is_replaced_with_the_same_nonce_and_pays_once(stage
     first, second = stage.hashes()
     assert (row["status"], row["tx_hash"], row["previous_hashes"]) == ("confirmed", second, [first])
     assert stage.paid_to(RECIPIENT) == usdc(2)
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
 
 
 def test_a_stuck_transaction_is_replaced_in_time_while_newer_ones_arrive(stage: Stage) -> None:
@@ -167,7 +167,7 @@ def test_an_unaffordable_movement_is_cancelled_and_releases_its_hold(stage: Stag
     stage.look()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["error"]) == ("failed", "cancelled")
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
     assert stage.paid_to(RECIPIENT, ETH) == 0
 
 
@@ -182,12 +182,12 @@ def test_a_movement_with_a_nonce_used_by_another_fails_only_once_that_is_final(s
     stage.node.mine(1)
     stage.look()
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
     stage.node.mine(12)
     stage.look()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["error"]) == ("failed", "slot_taken")
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_a_confirmed_transfer_in_an_orphaned_block_is_pending_again_and_lands_again(stage: Stage) -> None:
@@ -198,7 +198,7 @@ def test_a_confirmed_transfer_in_an_orphaned_block_is_pending_again_and_lands_ag
     assert stage.look().reopened == 1
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["events"][-1]["reason"]) == ("pending", "reorganised")
-    assert stage.agent.spent_today() == 2
+    assert stage.agent.spent_this_month() == 2
     stage.look()
     await_mined(stage.node, body["tx_hash"])
     stage.look()
@@ -277,7 +277,7 @@ def test_a_reverted_transfer_fails_with_its_hash_and_releases_the_hold(stage: St
     stage.look()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["error"], row["tx_hash"]) == ("failed", "reverted", body["tx_hash"])
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_an_unreachable_chain_changes_nothing(stage: Stage) -> None:
@@ -328,4 +328,4 @@ def test_a_node_with_an_implausibly_high_nonce_gets_no_signature(stage: Stage) -
     body = stage.agent.move("1", "USDC").get_json()
     assert (body["code"], body["details"]["reason"]) == ("TRANSFER_FAILED", "chain_unreachable")
     assert stage.hashes() == []
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0

@@ -124,6 +124,6 @@ def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage:
 
     assert stage.statuses() == {"confirmed": PENDING}
     assert stage.chain.balances(to_checksum_address(RECIPIENT)).of(USDC).units - before == PENDING * UNITS
-    assert Decimal(str(stage.agent.spent_today())) == PENDING * UNITS / Decimal(10**6)
+    assert Decimal(str(stage.agent.spent_this_month())) == PENDING * UNITS / Decimal(10**6)
     polls = [poll.requests for poll in (*sending, settling, rechecking)]
     assert max(polls) <= REQUESTS_PER_POLL, polls

@@ -159,7 +159,7 @@ def test_workers_confirm_open_movements_and_a_flushed_redis_loses_nothing(fleet:
     with Redis.from_url(fleet.redis_url) as client:
         client.flushall()
     _await_confirmed(agent, sent)
-    assert agent.spent_today() == 4
+    assert agent.spent_this_month() == 4
 
 
 def test_a_redis_that_is_flushed_again_and_again_loses_no_event(fleet: Fleet, agent: Agent) -> None:
@@ -227,4 +227,4 @@ def test_without_redis_requests_are_answered_quickly_and_movements_are_settled(
 
     fleet.heal()
     _await_confirmed(agent, _send(agent, *BOTH))
-    assert agent.spent_today() == 7
+    assert agent.spent_this_month() == 7

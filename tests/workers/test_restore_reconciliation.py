@@ -243,11 +243,11 @@ def test_a_movement_failed_by_a_worker_after_a_restore_is_found_on_the_chain(
         agent = again_of(agent, app)
         look(3)
         assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
-        assert agent.spent_today() == 0
+        assert agent.spent_this_month() == 0
         assert restored(app).exit_code == 0
         look(5)
         assert agent.transaction(stuck["transaction_id"])["status"] == "confirmed"
-        assert agent.spent_today() == 2
+        assert agent.spent_this_month() == 2
 
 
 def test_a_top_up_failed_by_a_worker_after_a_restore_gets_its_credits(

@@ -115,7 +115,7 @@ def test_a_pending_transfer_is_confirmed_by_a_worker_once_and_checked_until_fina
     with read_only_unit() as session:
         assert list(session.scalars(select(Transaction.next_check_at))) == [None]
     assert stage.look().checked == 0
-    assert stage.agent.spent_today() == SPENT
+    assert stage.agent.spent_this_month() == SPENT
 
 
 def test_a_dropped_transaction_is_rebroadcast_unchanged(stage: Stage) -> None:
@@ -138,12 +138,12 @@ def test_an_expired_transfer_fails_once_its_height_is_final_and_is_never_signed_
     stage.node.advance(VALID_BLOCKS + 10)
     stage.look()
     assert stage.status(transaction_id)[0] == "pending"
-    assert stage.agent.spent_today() == SPENT
+    assert stage.agent.spent_this_month() == SPENT
     stage.node.advance(FINALIZED)
     stage.node.faults()
     stage.look()
     assert stage.status(transaction_id) == ("failed", "expired")
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
     stage.chain.real.rebroadcast(_signed())
     stage.node.advance(FINALIZED)
     stage.look()
@@ -184,7 +184,7 @@ def test_a_halted_cluster_is_waited_for_and_the_transfer_lands_once(stage: Stage
     for _ in range(5):
         assert stage.look().settled == 0
     assert stage.status(transaction_id)[0] == "pending"
-    assert stage.agent.spent_today() == SPENT
+    assert stage.agent.spent_this_month() == SPENT
     stage.node.advance(CONFIRMED)
     stage.look()
     assert stage.status(transaction_id) == ("confirmed", None)
@@ -205,7 +205,7 @@ def test_a_transfer_that_fails_on_the_chain_keeps_its_hash_and_releases_the_hold
     assert stage.status(first) == ("failed", "reverted")
     row = stage.agent.transaction(first)
     assert row["tx_hash"]
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
     assert stage.received() == (0, 0)
 
 

@@ -58,7 +58,7 @@ def test_a_swap_past_its_deadline_is_cancelled_and_certainly_fails(stage: Stage)
     ]
     # It is not failed before its nonce is used.
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
-    assert stage.agent.spent_today() > 0
+    assert stage.agent.spent_this_month() > 0
     stage.node.set_automine(on=True)
     stage.node.mine(1)
     stage.look()
@@ -66,7 +66,7 @@ def test_a_swap_past_its_deadline_is_cancelled_and_certainly_fails(stage: Stage)
     assert (row["status"], row["error"], row["output_amount"]) == ("failed", "cancelled", None)
     assert _held(stage) == usdc(100)
     assert router_may_take(stage.chain.real, stage.agent.address) == 0
-    assert stage.agent.spent_today() == 0
+    assert stage.agent.spent_this_month() == 0
 
 
 def test_a_swap_settled_by_a_worker_has_its_actual_output(
