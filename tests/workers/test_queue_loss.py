@@ -106,10 +106,11 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
     """Return all settings as environment variables."""
     complete = settings_for(**settings)
     environment = {"PATH": os.environ.get("PATH", "")}
-    for name in complete.model_fields_set:
-        value = getattr(complete, name)
-        text = value.get_secret_value() if isinstance(value, SecretStr) else value
-        environment[name.upper()] = ",".join(text) if isinstance(text, tuple) else str(text)
+    for group in (complete, complete.upstreams):
+        for name in group.model_fields_set - {"upstreams"}:
+            value = getattr(group, name)
+            text = value.get_secret_value() if isinstance(value, SecretStr) else value
+            environment[name.upper()] = ",".join(text) if isinstance(text, tuple) else str(text)
     return environment
 
 
