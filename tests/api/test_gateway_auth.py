@@ -104,7 +104,7 @@ def test_arguments_of_a_clients_own_tool_may_have_any_name(stage: Stage) -> None
 
 
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
-def test_a_comclicked_body_is_priced_and_forwarded_decoded(
+def test_a_compressed_body_is_priced_and_forwarded_decoded(
     stage: Stage, encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     stage.behave(lambda exchange: exchange.json(chat_answer()))

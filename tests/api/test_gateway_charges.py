@@ -192,7 +192,7 @@ def test_an_upstream_that_cannot_be_reached_costs_nothing(build_app: Callable[..
         stage.assert_all_agree()
 
 
-def test_a_comclicked_response_reaches_the_client_byte_for_byte(stage: Stage) -> None:
+def test_a_compressed_response_reaches_the_client_byte_for_byte(stage: Stage) -> None:
     stage.behave(compressed)
     answer = stage.chat()
     assert answer.headers["Content-Encoding"] == "gzip"

@@ -240,7 +240,7 @@ def test_the_operators_credential_is_redacted_from_responses(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("encoding", [None, "gzip"])
-def test_the_operators_credential_is_not_in_streams_and_comclicked_responses(
+def test_the_operators_credential_is_not_in_streams_and_compressed_responses(
     stage: Stage, encoding: str | None
 ) -> None:
     words = b'data: {"error": "bad key ' + KEYS["openai"].encode() + b'"}\n\n'

@@ -42,7 +42,7 @@ def test_an_event_is_relayed_immediately_except_for_a_possible_prefix_of_a_secre
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_comclicked_response_is_relayed_unchanged_unless_it_holds_the_credential(encoding: str) -> None:
+def test_a_compressed_response_is_relayed_unchanged_unless_it_holds_the_credential(encoding: str) -> None:
     compress = gzip.compress if encoding == "gzip" else zlib.compress
     good, bad = compress(b"sk-sk-opera" * 9000), compress(b"a" * 90_000 + SECRET)
     for size in (1, 7, len(bad)):
@@ -59,7 +59,7 @@ def test_a_response_that_cannot_be_searched_is_not_relayed(encoding: str, body: 
         relayed([body, b""], encoding)
 
 
-def test_an_endless_comclicked_response_without_content_is_not_buffered() -> None:
+def test_an_endless_compressed_response_without_content_is_not_buffered() -> None:
     redactor, compressor = Redactor([KEY], "gzip"), zlib.compressobj(wbits=31)
     assert redactor.feed(compressor.compress(b"s") + compressor.flush(zlib.Z_SYNC_FLUSH)) == b""
     empty_blocks = [b"\x00\x00\x00\xff\xff" * 10_000] * 64

@@ -45,13 +45,13 @@ def decode(body: bytes, encoding: str, limit: int = _MEBIBYTE) -> bytes:
 @pytest.mark.parametrize("encoding", _ENCODERS)
 @given(st.binary(max_size=300).map(lambda unit: unit * 700))
 @settings(max_examples=25)
-def test_a_comclicked_body_is_decoded(encoding: str, body: bytes) -> None:
+def test_a_compressed_body_is_decoded(encoding: str, body: bytes) -> None:
     assert decode(_ENCODERS[encoding](body), encoding) == body
     assert decode(_ENCODERS[encoding](body), f" {encoding.upper()}") == body
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "Identity"])
-def test_an_uncomclicked_body_is_read_unchanged(encoding: str) -> None:
+def test_an_uncompressed_body_is_read_unchanged(encoding: str) -> None:
     assert decode(b"\x1f\x8b", encoding) == b"\x1f\x8b"
 
 

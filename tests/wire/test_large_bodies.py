@@ -44,7 +44,7 @@ def test_a_20_megabyte_image_is_forwarded_with_text_of_any_language(wire: Wire, 
         assert upstream.asked[-1].body == body
 
 
-def test_a_comclicked_image_is_forwarded_decoded(wire: Wire, upstream: MisbehavingUpstream) -> None:
+def test_a_compressed_image_is_forwarded_decoded(wire: Wire, upstream: MisbehavingUpstream) -> None:
     upstream.behave = lambda exchange: exchange.json(chat_answer())
     body = vision("What is it? 😀")
     for encoding, compressed in (

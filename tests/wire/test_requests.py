@@ -277,7 +277,7 @@ def test_endless_chunks_are_read_only_up_to_the_limit(wire: Wire) -> None:
     assert wire.is_well()
 
 
-def test_a_comclicked_body_is_decoded_within_the_limit_of_its_route(wire: Wire) -> None:
+def test_a_compressed_body_is_decoded_within_the_limit_of_its_route(wire: Wire) -> None:
     bomb = gzip.compress(b"[" * 2**24)
     headers = (
         b"X-API-Key: " + wire.key.encode(), b"Content-Encoding: gzip", b"Content-Length: %d" % len(bomb)

@@ -125,7 +125,7 @@ def test_only_a_long_call_exceeds_the_minimum_l1_fee() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_comclicked_length_is_that_of_the_chain_s_own_fastlz(seed: int, base_node: EvmNode) -> None:
+def test_the_compressed_length_is_that_of_the_chain_s_own_fastlz(seed: int, base_node: EvmNode) -> None:
     chance = random.Random(seed)
     data = b"".join(
         chance.choice([bytes(chance.randrange(40)), chance.randbytes(chance.randrange(60)), b"words and words " * 20])

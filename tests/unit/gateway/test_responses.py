@@ -231,7 +231,7 @@ def test_usage_is_read_in_every_content_encoding(
     assert (reading.usage, reading.is_complete) == (usage, True)
 
 
-def test_a_comclicked_stream_is_relayed_unchanged_and_read() -> None:
+def test_a_compressed_stream_is_relayed_unchanged_and_read() -> None:
     whole = gzip.compress(recorded.chat_stream(asked=True))
     answer = ResponseReader(
         params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE, content_encoding="gzip"
