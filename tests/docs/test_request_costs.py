@@ -45,7 +45,7 @@ from tests.support.upstreams import (
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.chain]
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
-_REPETITIONS = 3
+_REPETITIONS = 6
 _LIMIT_PER_KEY = 60
 """So small that requests are counted one by one."""
 _COLUMNS = {
