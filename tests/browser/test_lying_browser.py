@@ -75,7 +75,7 @@ def test_a_recorded_page_reaches_the_handler_without_scripts_the_recipient_or_th
     with pytest.raises(PurchaseFailed):
         converse(page, STUCK, handler=handler, username="customer-7", password="hunter2!")
     [stored] = handler.documents
-    assert stored.endswith('<p title="…">…, …, $12.00</p><input value="…">'), stored
+    assert stored.rstrip().endswith('<p title="…">…, …, $12.00</p><input value="…">'), stored
 
 
 @pytest.mark.parametrize("document", [None, 7, ["<p>"]])
