@@ -124,7 +124,7 @@ def test_endpoints_are_asked_one_by_one(
     assert {each for (system, _), each in found.items() if system == "base 2"} == {
         ("differs", "chain_unreachable: wrong_chain")
     }
-    assert found["base 3", "chain id"] == ("fails", "chain_unreachable: not_sent: no_connection")
+    assert found["base 3", "chain id"] == ("fails", "chain_unreachable: not_sent")
 
 
 def test_the_error_of_an_endpoint_is_quoted(build: Callable[..., Flask], world: World) -> None:
