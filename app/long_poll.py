@@ -1,4 +1,4 @@
-"""Waiting of a request for something that others change."""
+"""Long polling: a request waits for a change that another process makes."""
 
 from __future__ import annotations
 

@@ -140,6 +140,7 @@ def page_query(*, default: int, maximum: int, has_after: bool = False) -> type[S
     class FollowingQuery(PageQuery):
         after = fields.UUID(
             load_default=None,
+            error_messages={"invalid_uuid": "must be the id of an entry of this list"},
             metadata={
                 "description": "The `id` of the last entry of the page before. Unlike with `offset`, no entry is "
                 "repeated or missed if entries are added in the meantime."
