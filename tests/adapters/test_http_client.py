@@ -219,9 +219,11 @@ def test_credentials_and_headers_are_sent_and_nothing_of_the_environment(
 def certificate(folder: Path, *, name: x509.GeneralName) -> Path:
     """Write a certificate that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    serial = x509.random_serial_number()
+    # The process trusts every certificate of these tests, and OpenSSL looks an issuer up by its name.
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, str(serial))])
     made = (
-        x509.CertificateBuilder(issuer, issuer, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(issuer, issuer, key.public_key(), serial)
         .not_valid_before(clock.now() - timedelta(days=1))
         .not_valid_after(clock.now() + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([name]), critical=False)
