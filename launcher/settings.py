@@ -25,6 +25,7 @@ SERVICE_PORTS = {
     "PERPDEX_BASE_URL": 18548,
     "JUPITER_BASE_URL": 18549,
     "CCTP_ATTESTATION_URL": 18550,
+    "OPENAI_BASE_URL": 18551,
 }
 SHARED_BRIDGE_PATHS = {"RELAY_BASE_URL": "", "LIFI_BASE_URL": "/v1"}
 """The sandbox serves all bridge services at one address."""
@@ -147,6 +148,9 @@ def complete(plan: Plan) -> None:
             plan.sandbox_ports[name] = port
             if not settings.get(name):
                 plan.embedded_addresses[name] = f"http://{network_ports.LOOPBACK}:{port}"
+        models = plan.embedded_addresses.pop("OPENAI_BASE_URL", "")
+        if models and not settings.get("OPENAI_API_KEY"):
+            plan.embedded_addresses |= {"OPENAI_BASE_URL": f"{models}/v1", "OPENAI_API_KEY": "sk-sandbox"}
         bridges = f"http://{network_ports.LOOPBACK}:{plan.sandbox_ports['CCTP_ATTESTATION_URL']}"
         for name, path in SHARED_BRIDGE_PATHS.items():
             if not settings.get(name):

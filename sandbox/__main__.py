@@ -48,7 +48,7 @@ def _read_arguments() -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m sandbox",
         description="Local Ethereum, Base and Solana with the real contracts at their mainnet addresses, and "
-        "a faucet, and a stand-in for the trading exchange. "
+        "a faucet, and stand-ins for the trading exchange and for language models. "
         "Prints 'sandbox ready' and one line of JSON with the URLs, then runs until Ctrl-C or "
         "SIGTERM. The chains are kept between starts.",
         epilog="The first start downloads nodes and contracts with npm (Node.js); later ones need neither npm "
@@ -70,6 +70,7 @@ def _read_arguments() -> Options:
         metavar="N",
         help="CCTP's attester, Relay and LI.FI (%(default)s)",
     )
+    add("--openai-port", type=int, default=18551, metavar="N", help="a stand-in for language models (%(default)s)")
     add("--no-solana", action="store_true", help="leave Solana out")
     add("--block-time", type=float, metavar="S", help="seconds between blocks (Ethereum 2, Base 1)")
     add(
@@ -92,6 +93,7 @@ def _read_arguments() -> Options:
         perpdex_port=arguments.perpdex_port,
         jupiter_port=arguments.jupiter_port,
         cctp_port=arguments.cctp_port,
+        openai_port=arguments.openai_port,
         block_time=arguments.block_time,
         network_ids=arguments.network_ids,
     )

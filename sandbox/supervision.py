@@ -23,6 +23,7 @@ from sandbox.evm.node import usable_port
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
 from sandbox.faucet import Faucet, FaucetServer, PaymentLedger
 from sandbox.jupiter import JupiterServer
+from sandbox.models import ModelServer
 from sandbox.payers import EvmPayer, Payer, SolanaPayer
 from sandbox.perpdex import ExchangeServer
 
@@ -45,6 +46,7 @@ class Options:
     perpdex_port: int
     jupiter_port: int
     cctp_port: int
+    openai_port: int
     block_time: float | None
     network_ids: str
 
@@ -108,6 +110,7 @@ class Sandbox:
         self._book: PaymentLedger | None = None
         self._exchange: ExchangeServer | None = None
         self._bridges: BridgeServer | None = None
+        self._models: ModelServer | None = None
         self._derivation: Derivation | None = None
         self._lock: IO[bytes] | None = None
 
@@ -129,6 +132,8 @@ class Sandbox:
         self._server.start()
         self._exchange = ExchangeServer(port=options.perpdex_port)
         self._exchange.start()
+        self._models = ModelServer(port=options.openai_port)
+        self._models.start()
         nodes = {node.name: node.url for node in self._nodes()}
         kept = options.state / f"relay-{options.network_ids}.json"
         self._bridges = BridgeServer(nodes, port=options.cctp_port, state=kept)
@@ -136,6 +141,7 @@ class Sandbox:
         self._derivation = Derivation(self._evm["ethereum"], self._evm["base"])
         self._derive()
         urls |= {"faucet": self._server.url, "perpdex": self._exchange.url, "bridges": self._bridges.url}
+        urls["openai"] = f"{self._models.url}/v1"
         if self._solana is not None:
             self._jupiter = JupiterServer(self._solana.url, port=options.jupiter_port)
             self._jupiter.start()
@@ -164,7 +170,7 @@ class Sandbox:
 
     def stop(self) -> None:
         """Save and stop everything that was started."""
-        for server in (self._bridges, self._server, self._exchange, self._jupiter):
+        for server in (self._bridges, self._server, self._exchange, self._models, self._jupiter):
             if server is not None:
                 server.stop()
         for node in self._nodes():
@@ -222,6 +228,7 @@ class Sandbox:
             ("faucet", options.faucet_port),
             ("perpdex", options.perpdex_port),
             ("cctp", options.cctp_port),
+            ("openai", options.openai_port),
         ]
         if options.solana_port is not None:
             wanted += [("solana", options.solana_port), ("solana", options.solana_port + 1)]  # its WebSocket

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import Scene
+from sandbox.models import ModelServer
 from tests.support import compatibility
 from tests.support.published import run_python
-from tests.support.upstreams import Exchange
+from tests.support.services import WebService, web_service
 
 # The packages are installed first where they are missing.
 pytestmark = pytest.mark.timeout(1200)
@@ -21,21 +21,15 @@ _EXAMPLE = re.compile(r"^`([a-z-]+)`[^\n]*:\n\n```python\n(.*?)```", re.DOTALL |
 EXAMPLES = dict(_EXAMPLE.findall(DOCUMENT.read_text()))
 
 
-def model(exchange: Exchange) -> None:
-    """Call get_balances, then answer with its result."""
-    body = exchange.asked.json()
-    last = body["messages"][-1]
-    message = {"role": "assistant", "content": f"Found: {json.dumps(last['content'])}"}
-    if last["role"] != "tool":
-        assert "get_balances" in {tool["function"]["name"] for tool in body["tools"]}
-        function = {"name": "get_balances", "arguments": "{}"}
-        calls = [{"id": "call_1", "type": "function", "function": function}]
-        message = {"role": "assistant", "content": None, "tool_calls": calls}
-    reason = "tool_calls" if "tool_calls" in message else "stop"
-    usage = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
-    choice = {"index": 0, "message": message, "finish_reason": reason}
-    answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "gpt-5", "choices": [choice]}
-    exchange.json({**answer, "usage": usage})
+@pytest.fixture(scope="module")
+def service(own_sqlite_url: str) -> Iterator[WebService]:
+    """The service with the sandbox's model as its provider."""
+    model = ModelServer()
+    model.start()
+    settings = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": "sk-sandbox"}
+    with web_service(own_sqlite_url, settings, workers=1, threads=20) as service:
+        yield service
+    model.stop()
 
 
 @pytest.mark.parametrize(
@@ -47,17 +41,14 @@ def model(exchange: Exchange) -> None:
     ],
 )
 def test_a_framework_gives_the_tools_to_its_model(
-    scene: Scene, tmp_path: Path, package: str, requirements: str
+    service: WebService, tmp_path: Path, package: str, requirements: str
 ) -> None:
-    example = EXAMPLES[package].replace("http://127.0.0.1:8000", scene.service.url).replace("ak_…", scene.key)
+    key = service.register()["apiKey"]
     file = tmp_path / "example.py"
-    file.write_text(example)
-    [wallet] = scene.service.get("/v1/wallets", scene.key)["wallets"]
-    behaved, scene.upstream.behave = scene.upstream.behave, model
+    file.write_text(EXAMPLES[package].replace("http://127.0.0.1:8000", service.url).replace("ak_…", key))
+    [wallet] = service.get("/v1/wallets", key)["wallets"]
     installed = "pydantic-ai-slim" if package == "pydantic-ai" else package
-    try:
-        ran = run_python("documented.py", str(file), installed, requirements=requirements)
-    finally:
-        scene.upstream.behave = behaved
+    ran = run_python("documented.py", str(file), installed, requirements=requirements)
     assert wallet["id"] in ran["printed"]
+    assert len(service.get("/v1/usage", key)["logs"]) == 2
     compatibility.check("PyPI", installed, ran["version"], ["the example of agents.md"])

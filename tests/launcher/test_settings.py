@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,18 @@ def test_the_local_service_listens_on_loopback_only(tmp_path: Path) -> None:
     assert chosen.environment["GUNICORN_CMD_ARGS"] == "--bind 0.0.0.0:80"
     # In the sandbox gunicorn.conf.py does the same.
     assert "GUNICORN_CMD_ARGS" not in read_settings(tmp_path, {}, {}).environment
+
+
+def test_the_sandbox_has_a_model_unless_a_key_of_openai_is_given(tmp_path: Path) -> None:
+    for given, url, key in (
+        ({}, r"http://127\.0\.0\.1:\d+/v1", "sk-sandbox"),
+        ({"OPENAI_API_KEY": "sk-mine"}, "", "sk-mine"),
+        ({"OPENAI_BASE_URL": "http://mine"}, "http://mine", ""),
+    ):
+        plan = read_settings(tmp_path, given, {})
+        complete(plan)
+        assert re.fullmatch(url, plan.environment.get("OPENAI_BASE_URL", ""))
+        assert plan.environment.get("OPENAI_API_KEY", "") == key
 
 
 def test_a_reset_deletes_only_files_of_the_sandbox(tmp_path: Path) -> None:
