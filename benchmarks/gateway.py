@@ -28,6 +28,7 @@ from tests.support.payments import EvmPayer, decoded, signed_headers
 _CHATS = "/v1/gateway/openai/chat/completions"
 _SEARCH = "/v1/gateway/brave/web/search?q=agents"
 _AGENTS = 16
+_MANY_AGENTS = 200
 _COMPARED = 16
 _OPENING_SECONDS = 240.0
 _LOCAL = "127.0.0.1"
@@ -35,6 +36,21 @@ _OURS = "Purser, PostgreSQL"
 _WEI = 10**18
 _PAYMENTS_PER_SECOND = 8
 """At most, of one connection: a payment waits for a block."""
+_TOOL_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "A city and its country."},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+    },
+    "required": ["city"],
+}
+_LONG_CHAT = {
+    **CHAT,
+    "messages": [{"role": "user", "content": "A line of the long prompt. " * 760}],
+    "tools": [
+        {"type": "function", "function": {"name": f"tool_{number}", "parameters": _TOOL_SCHEMA}} for number in range(6)
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +108,7 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
         environment = infrastructure.migrated("gateway", **settings, **paid)
         with stack.running_service(infrastructure, environment) as service:
             promises += _compare_chats(infrastructure, service, upstream, scale)
+            promises += _other_chats(infrastructure, service, scale)
             promises += _other_calls(infrastructure, service, upstream, scale)
         promises += _sqlite(infrastructure, infrastructure.migrated_sqlite("gateway", **settings), scale)
         # The kernel distributes connections unevenly: one of the two processes gets more than half of them.
@@ -102,8 +119,11 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
 
 
 def _target(service: Service, name: str, others: Mapping[str, int], *, agents: int) -> ChatTarget:
-    keys = [{"X-API-Key": _created(service, "/v1/keys", {})["api_key"]} for _ in range(agents)]
-    return ChatTarget(name, service.port, _CHATS, keys, {"web": service.web, **others})
+    return ChatTarget(name, service.port, _CHATS, _keys(service, agents), {"web": service.web, **others})
+
+
+def _keys(service: Service, count: int) -> list[dict[str, str]]:
+    return [{"X-API-Key": _created(service, "/v1/keys", {})["api_key"]} for _ in range(count)]
 
 
 def _compare_chats(
@@ -147,6 +167,43 @@ def _compare_chats(
             thresholds.at_most("part of LiteLLM's p50", at_compared.p50_ms / theirs.p50_ms, 0.25, "x"),
         ]
     return promises
+
+
+def _other_chats(infrastructure: Infrastructure, service: Service, scale: _Scale) -> list[Threshold]:
+    """Compare chats of other kinds with the plain one, by the processor time of the web processes."""
+    thresholds.print_heading(f"Chats of other kinds, on PostgreSQL: {_method(scale)}")
+    roots = {"web": service.web, "database": infrastructure.database.pid}
+    keys = _keys(service, _MANY_AGENTS)
+
+    def load(name: str, path: str, body: Any, agents: int = _AGENTS) -> Load:
+        def plans(connections: int) -> Plans:
+            # Each connection uses keys that no other one uses, in turn.
+            turns = max(1, agents // connections)
+            return [
+                [Request("POST", path, keys[(turn * connections + number) % agents], body) for turn in range(turns)]
+                for number in range(connections)
+            ]
+
+        return Load(name, service.port, plans, roots)
+
+    call = {"service": "openai", "path": "chat/completions", "method": "POST", "body": json.dumps(CHAT)}
+    message = {
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "call_service", "arguments": call}
+    }  # fmt: skip
+    plain, *others = loads = [
+        load("Plain chat", _CHATS, CHAT),
+        load(f"Chat, {_MANY_AGENTS} agents in turn", _CHATS, CHAT, _MANY_AGENTS),
+        load("Chat, six tools and a prompt of 20 kB", _CHATS, _LONG_CHAT),
+        load("Chat, by call_service of MCP", "/mcp", message),
+    ]
+    found = _rates(loads, replace(scale, connections=(_COMPARED,)))
+    cost = found[plain.name][_COMPARED].processor_ms["web"]
+    return [
+        thresholds.at_most(
+            f"{other.name}: times a plain one", found[other.name][_COMPARED].processor_ms["web"] / cost, 1.5, "x"
+        )
+        for other in others
+    ]
 
 
 def _other_calls(
