@@ -27,7 +27,6 @@ from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, KeyScope, StoredResponse
 from app.identity import guards
-from app.identity.service import find_principal
 from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import CALL_SERVICE
 from app.mcp.view_calls import environ_of, respond
@@ -65,7 +64,7 @@ def call_service(
     try:
         call = _BODY.load(arguments)
         headers = {**key_headers, **_payment_header(payment)}
-        claim = _claim(key_headers, call, request_id)
+        claim = _claim(call, request_id)
     except ma.ValidationError as error:
         fields = flatten_errors(error.messages)
         name, problems = next(iter(fields.items()))
@@ -110,8 +109,8 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
     return result["status"] < HTTPStatus.INTERNAL_SERVER_ERROR and (cost is None or Decimal(cost) > 0)
 
 
-def _claim(key_headers: Mapping[str, str], call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
-    principal = find_principal(key_headers.get("X-API-Key"))
+def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
+    principal = guards.find_principal()
     if request_id is None or principal is None:
         return Claim.none()
     content = json.dumps(call, sort_keys=True).encode()
