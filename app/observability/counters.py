@@ -43,7 +43,15 @@ def _declare(kind: type[M], name: str, text: str, *labels: str) -> M:
     return metric
 
 
-REQUESTS = _declare(Counter, "requests", "Requests answered, by route and status.", "method", "route", "status")
+REQUESTS = _declare(
+    Counter,
+    "requests",
+    "Requests answered, by route, status and code of the error.",
+    "method",
+    "route",
+    "status",
+    "code",
+)
 REQUEST_SECONDS = _declare(
     Histogram, "request_seconds", "Time until a response is ready; of a stream, its head.", "method", "route"
 )

@@ -70,6 +70,7 @@ def error_body(error: ServiceError) -> dict[str, Any]:
 
 
 def error_response(error: ServiceError) -> Response:
+    g.error_code = error.code
     response = jsonify(error_body(error))
     response.status_code = error.status
     response.headers.update(error.headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from http import HTTPStatus
 
@@ -26,7 +27,8 @@ def begin(request: ClientRequest) -> None:
 def end(request: ClientRequest, response: Response, route: str | None, *, trusts_proxies: bool) -> None:
     """Add the headers of every response, log the request and count it.
 
-    `route` is the pattern, not the path: queries and path segments may hold codes and keys.
+    `route` is the pattern, not the path: queries and path segments may hold codes and keys. The log line has the length
+    of the body, None for a stream, and a truncated client address.
     """
     for callback in request.on_response:
         callback(response.status_code)
@@ -36,13 +38,34 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
         if name.lower() not in present:
             response.headers.add(name, value)
     microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
-    _log.info("request", method=request.method, route=route, status=response.status_code, microseconds=microseconds)
+    code, caller = g.get("error_code", ""), g.get("caller")
+    _log.info(
+        "request",
+        method=request.method,
+        route=route,
+        status=response.status_code,
+        code=code,
+        account_id=caller.account_id if caller else "",
+        client=_truncated(request.remote_addr or ""),
+        bytes=response.content_length,
+        microseconds=microseconds,
+    )
     # A client may send any method.
     labels = (request.method, route) if route else ("", "")
-    counters.REQUESTS.labels(*labels, _status_label(response.status_code)).inc()
+    counters.REQUESTS.labels(*labels, _status_label(response.status_code), code).inc()
     counters.REQUEST_SECONDS.labels(*labels).observe(microseconds / 1e6)
     if not trusts_proxies and "X-Forwarded-For" in request.headers:
         counters.UNTRUSTED_FORWARDED_HEADERS.inc()
+
+
+def _truncated(address: str) -> str:
+    """Return an address without what identifies one person: the last byte of IPv4, all but the first /48 of IPv6."""
+    if ":" not in address:
+        return f"{address.rpartition('.')[0]}.0" if address else ""
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 48), strict=False).network_address)
+    except ValueError:
+        return ""
 
 
 def _status_label(status: int) -> str:

@@ -112,9 +112,11 @@ def test_requests_are_counted_by_route_pattern_without_ids_or_keys(counted: Flas
         agent.get(f"/v1/wallets/{wallet}")
     client.open("/v1/nowhere", method="MADEUP")
     found = read(client)
-    labels = (("method", "GET"), ("route", "/v1/wallets/<string:wallet_id>"), ("status", "200"))
-    assert found[("purser_requests_total", labels)] == 3
-    assert found[("purser_request_seconds_count", labels[:2])] == 3
+    route = (("method", "GET"), ("route", "/v1/wallets/<string:wallet_id>"))
+    assert found[("purser_requests_total", (("code", ""), *route, ("status", "200")))] == 3
+    assert found[("purser_request_seconds_count", route)] == 3
+    missing = (("code", "NOT_FOUND"), ("method", ""), ("route", ""), ("status", "404"))
+    assert found[("purser_requests_total", missing)] == 1
     text = client.get("/metrics").get_data(as_text=True)
     for secret in (wallet, agent.key, "MADEUP", "nowhere"):
         assert secret not in text
@@ -137,14 +139,14 @@ def test_counts_of_several_processes_are_added_and_never_lost(
     store: InMemoryCounterStore,
 ) -> None:
     store.away = True
-    counters.REQUESTS.labels("GET", "/a", "200").inc(2)
+    counters.REQUESTS.labels("GET", "/a", "200", "").inc(2)
     counters.flush(store)
     assert not store.sums
     store.away = False
-    counters.REQUESTS.labels("GET", "/a", "200").inc()
+    counters.REQUESTS.labels("GET", "/a", "200", "").inc()
     counters.flush(store)
     counters.flush(store)
-    labels = {"method": "GET", "route": "/a", "status": "200"}
+    labels = {"method": "GET", "route": "/a", "status": "200", "code": ""}
     assert counters.totals(store) == [Sample("purser_requests_total", labels, 3)]
 
 
@@ -163,23 +165,23 @@ def test_buckets_add_up_and_the_sum_is_in_seconds(counted: Flask) -> None:
 
 def test_the_number_of_series_is_bounded(store: InMemoryCounterStore) -> None:
     for number in range(10_001):
-        counters.REQUESTS.labels("GET", str(number), "200").inc()
+        counters.REQUESTS.labels("GET", str(number), "200", "").inc()
     counters.flush(store)
     assert len(store.sums) == 10_001
     # They are stored, and only then forgotten.
     assert not [sample for metric in counters.collect() for sample in metric.samples if sample.labels]
-    counters.REQUESTS.labels("GET", "0", "200").inc()
+    counters.REQUESTS.labels("GET", "0", "200", "").inc()
     counters.flush(store)
     assert sum(sample.value for sample in counters.totals(store) or ()) == 10_002
 
 
 def test_a_fork_counts_from_zero_and_needs_no_lock_of_its_parent(store: InMemoryCounterStore) -> None:
-    counters.REQUESTS.labels("GET", "/parent", "200").inc()
+    counters.REQUESTS.labels("GET", "/parent", "200", "").inc()
     with counters._lock, counters.REQUESTS._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(10)
-            counters.REQUESTS.labels("GET", "/child", "200").inc()
+            counters.REQUESTS.labels("GET", "/child", "200", "").inc()
             counters.flush(store)
             routes = {sample.labels.get("route") for sample in counters.totals(store) or () if sample.value}
             os._exit(routes != {"/child"})
