@@ -28,6 +28,7 @@ from app.events import queues as event_queues
 from app.gateway.pricing import price_updates
 from app.idempotency import service as idempotency
 from app.jobs import JobName
+from app.observability import counters
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.payments import audit as payments_audit
@@ -80,6 +81,7 @@ def audit() -> list[str]:
         witness.append(head)
     for violation in violations:
         _log.error("audit_violation", violation=violation)
+        counters.AUDIT_VIOLATIONS.inc()
     return violations
 
 

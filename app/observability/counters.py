@@ -73,6 +73,9 @@ JOBS_REJECTED = _declare(
     "jobs_rejected",
     "Queue entries that are not jobs of this service: another program writes to its Redis.",
 )
+AUDIT_VIOLATIONS = _declare(
+    Counter, "audit_violations", "Violations that audits found: sums that differ, changed rows, a changed audit log."
+)
 UNTRUSTED_FORWARDED_HEADERS = _declare(
     Counter, "untrusted_forwarded_headers", "Requests with proxy headers while TRUSTED_PROXY_HOPS is 0."
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import platform
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
@@ -33,6 +34,7 @@ from app.ports.counters import CounterStore
 from app.ports.queue import JobQueue
 from app.shopping import service as purchases
 from app.state import Ports, app_state
+from app.version import VERSION
 from app.wallets.views import backlog
 
 metrics = Blueprint("metrics", __name__)
@@ -70,6 +72,8 @@ class _ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _counter_metrics(self._ports.counters)
         yield from _gauge_metrics(self._ports.queue)
+        build = (VERSION, platform.python_version())
+        yield _gauge("build_info", "1, with the version of the service and of Python.", {build: 1}, "version", "python")
 
 
 def _counter_metrics(store: CounterStore) -> Iterator[Metric]:

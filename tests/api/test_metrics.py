@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import time_machine
+import yaml  # type: ignore[import-untyped]
 from flask import Flask
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -40,10 +41,12 @@ from tests.support.applications import InMemoryCounterStore, make_app, settings_
 from tests.support.chains import evm_chain
 from tests.support.fake_shopper import FakeShopper
 from tests.support.gateway import CHAT, QUESTION, provider_settings
+from tests.support.ledger import change_balances_by
 from tests.support.loopback_http import unused_url
 from tests.support.payments import facilitator_of
 from tests.support.servers import free_port, redis_server
 from tests.support.upstreams import Exchange, chat_answer, misbehaving_upstream
+from workers import sweeps
 from workers.listed_jobs import AllowlistedJob
 
 TOKEN = "m" * 32
@@ -282,8 +285,27 @@ def documented() -> dict[str, set[str]]:
     return {name: set(re.findall(r"[a-z_]+(?![a-z_\"])", labels)) for name, labels in listed}
 
 
+def test_alert_rules_name_documented_metrics_and_labels() -> None:
+    [group] = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yml").read_text())["groups"]
+    known = documented()
+    for rule in group["rules"]:
+        names = re.findall(r"purser_[a-z_]+", rule["expr"])
+        assert names, rule
+        for name in names:
+            metric = re.sub(r"_(total|count|sum|bucket)$", "", name)
+            used = re.findall(r"([a-z_]+)(?==|!=|=~)", "".join(re.findall(r"{(.*?)}", rule["expr"])))
+            used += re.findall(r"\$labels\.([a-z]+)", str(rule["annotations"]))
+            assert set(used) <= known[metric], rule["alert"]
+
+
 def value(found: Mapping[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
     return found[f"purser_{name}", tuple(sorted(labels.items()))]
+
+
+def cause_audit_violation() -> None:
+    change_balances_by(1)
+    assert sweeps.audit()
+    change_balances_by(-1)
 
 
 @pytest.mark.chain
@@ -311,6 +333,7 @@ def test_every_metric_is_measured_and_documented(
             payment_jobs.check_gas_reserves()
             assert agent.post("/v1/gateway/shopping/buy", ORDER).status_code == 202
             assert app.state.ports.queue.enqueue(JobName.CONFIRM, "base")
+            cause_audit_violation()
 
         def slowly(exchange: Exchange) -> None:
             exchange.is_over(0.3)
@@ -339,8 +362,7 @@ def test_every_metric_is_measured_and_documented(
     # The hold while the cost was unknown, then the cost; and the price of a purchase.
     assert value(before, "credits_usd", bucket="held") > 0.01
     assert value(found, "credits_usd", bucket="held") == 0
-    spent = value(found, "credits_usd", bucket="spent")
-    assert 0.25 < spent < 0.26 < value(found, "credits_usd", bucket="available")
+    assert 0.25 < value(found, "credits_usd", bucket="spent") < 0.26 < value(found, "credits_usd", bucket="available")
     jobs = {dict(labels)["queue"]: n for (name, labels), n in found.items() if name == "purser_queue_jobs"}
     assert jobs[JobName.CONFIRM.queue.value] == 1
     assert value(found, "open_purchases", status="queued") == 1

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from flask import Flask
-from sqlalchemy import delete, event
+from sqlalchemy import delete, event, update
 from sqlalchemy.orm import Session
 
 from app.adapters.vault.local import LocalVault
 from app.authenticated import VerifiedRows
 from app.credits import audit as credits_audit
+from app.credits.models import CreditAccount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.extensions import db
@@ -107,3 +108,14 @@ def statements() -> Iterator[list[str]]:
     finally:
         for name in events:
             event.remove(engine, name, note)
+
+
+def change_balances_by(nanos: int) -> None:
+    """Change the granted sums of accounts without a ledger entry."""
+    with unit_of_work() as session:
+        session.execute(
+            update(CreditAccount).values(
+                available_nanos=CreditAccount.available_nanos + nanos,
+                granted_nanos=CreditAccount.granted_nanos + nanos,
+            )
+        )

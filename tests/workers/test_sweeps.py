@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy import delete, insert, select, text
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
@@ -35,6 +35,7 @@ from tests.support import filled
 from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue, settings_for
 from tests.support.chains import CONFIRMATIONS, fund
+from tests.support.ledger import change_balances_by
 from workers import schedule, sweeps
 from workers.context import job
 
@@ -229,17 +230,6 @@ def test_a_failed_audit_is_retried_before_the_next_hour(stage: Stage) -> None:
             assert violations(sweeps.audit_hourly)
     finally:
         change_balances_by(-1)
-
-
-def change_balances_by(nanos: int) -> None:
-    """Change the granted sums of accounts without a ledger entry."""
-    with unit_of_work() as session:
-        session.execute(
-            update(CreditAccount).values(
-                available_nanos=CreditAccount.available_nanos + nanos,
-                granted_nanos=CreditAccount.granted_nanos + nanos,
-            )
-        )
 
 
 def violations(work: Callable[[], object]) -> list[Any]:
