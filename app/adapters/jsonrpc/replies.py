@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from app.adapters.foreign import MalformedResponseError
 from app.core.strict_json import parse_response
 
 T = TypeVar("T")
@@ -61,10 +62,6 @@ _KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
     ("throttl", RpcErrorKind.RATE_LIMIT),
     ("quota", RpcErrorKind.RATE_LIMIT),
 )
-
-
-class MalformedResponseError(ValueError):
-    """The response does not have the expected shape; the message names that shape, never the response."""
 
 
 @dataclass(frozen=True, slots=True)

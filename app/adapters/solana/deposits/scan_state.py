@@ -69,6 +69,6 @@ def _parse_progress(terms: Terms, name: str) -> HistoryProgress:
     parts = [part.partition(":") for part in str(terms[name] or "").split()]
     before = terms[f"{name}_before"]
     return HistoryProgress(
-        tuple(HistoryEntry(signature, int(slot)) for slot, _, signature in parts),
+        tuple(HistoryEntry.model_construct(signature=signature, slot=int(slot)) for slot, _, signature in parts),
         None if before is None else str(before),
     )

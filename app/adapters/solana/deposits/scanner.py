@@ -150,7 +150,7 @@ class SolanaDepositScanner:
         return calls.accounts(keys, commitment, at_least=at_least)
 
     def _units(self, holder: TokenHolder, found: Accounts, *, place: int) -> tuple[int, int]:
-        wallet, usdc = found.states[2 * place : 2 * place + 2]
+        wallet, usdc = found.found[2 * place : 2 * place + 2]
         owner = Pubkey.from_string(holder.address)
         return wallet.lamports if wallet else 0, tokens.units_of(usdc, owner=owner, mint=self._mint)
 

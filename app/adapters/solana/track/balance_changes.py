@@ -34,7 +34,7 @@ def balance_change(holder: TokenHolder, landed: LandedTransaction) -> BalanceCha
     if holder.address in landed.keys:
         place = landed.keys.index(holder.address)
         lamports = landed.after[place] - landed.before[place]
-    held = (_token_units(holder, side) for side in (landed.tokens_before, landed.tokens_after))
+    held = (_token_units(holder, landed, side) for side in (landed.tokens_before, landed.tokens_after))
     before, after = held
     return BalanceChange(lamports, after - before)
 
@@ -69,9 +69,8 @@ def token_payments(landed: LandedTransaction, mint: str) -> Mapping[str, int]:
     return payments
 
 
-def _token_units(holder: TokenHolder, side: Sequence[TokenBalance]) -> int:
+def _token_units(holder: TokenHolder, landed: LandedTransaction, side: Sequence[TokenBalance]) -> int:
+    own = holder.token_account, holder.mint, holder.address
     return sum(
-        balance.units
-        for balance in side
-        if (balance.account, balance.mint, balance.owner) == (holder.token_account, holder.mint, holder.address)
+        balance.units for balance in side if (landed.keys[balance.account_index], balance.mint, balance.owner) == own
     )

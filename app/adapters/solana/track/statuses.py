@@ -22,6 +22,7 @@ from solders.signature import Signature
 from solders.transaction_status import TransactionDetails, UiTransactionEncoding
 from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
+from app.adapters.foreign import U64, ForeignModel, Items, Text, reader
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import or_none
@@ -33,11 +34,8 @@ from app.adapters.solana.client.wire import (
     LandedTransaction,
     SignatureStatus,
     SignatureStatuses,
-    entries,
-    field,
     number,
     statuses,
-    text,
 )
 from app.adapters.solana.track import account_history, swap_output
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
@@ -66,6 +64,15 @@ _WITH_SIGNATURES, _HEADER = (
 
 
 _log = structlog.get_logger(__name__)
+_read_slots = reader(Items[U64])
+
+
+class _BlockHeader(ForeignModel):
+    parent_slot: U64
+
+
+class _Block(ForeignModel):
+    signatures: Items[Text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +276,9 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
     found = {**snapshot.found, **_by_hash(older, searched)}
     suspects = [block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number]
     proofs = {
-        block: SolanaRpcCall(GetBlock(block.number, _WITH_SIGNATURES), or_none(_signatures), tolerates=accept_any_error)
+        block: SolanaRpcCall(
+            GetBlock(block.number, _WITH_SIGNATURES), or_none(reader(_Block)), tolerates=accept_any_error
+        )
         for block in suspects
         if block.number <= snapshot.finalized.slot
     }
@@ -283,7 +292,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
         },
     )
     is_gone = {
-        block: block.number in skipped or block.hash not in (proof.result or ())
+        block: block.number in skipped or (proof.result is not None and block.hash not in proof.result.signatures)
         for block, proof in proofs.items()
         if block.number in skipped or (proof.error is None and proof.result is not None)
     }
@@ -302,34 +311,25 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     following = {
         slot: SolanaRpcCall(
             GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized),
-            _first_slot,
+            _read_slots,
             tolerates=accept_any_error,
         )
         for slot in slots
     }
     endpoint.run([*following.values()])
     parents = {
-        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), or_none(_parent_slot), tolerates=accept_any_error)
+        slot: SolanaRpcCall(
+            GetBlock(call.result[0], _HEADER), or_none(reader(_BlockHeader)), tolerates=accept_any_error
+        )
         for slot, call in following.items()
-        if call.error is None and call.result is not None
+        if call.error is None and call.result
     }
     endpoint.run([*parents.values()])
     return frozenset(
-        slot for slot, call in parents.items() if call.error is None and call.result is not None and call.result < slot
+        slot
+        for slot, call in parents.items()
+        if call.error is None and call.result is not None and call.result.parent_slot < slot
     )
-
-
-def _first_slot(result: object) -> int | None:
-    found = entries(result)
-    return number(found[0]) if found else None
-
-
-def _parent_slot(result: object) -> int:
-    return number(field(result, "parentSlot"))
-
-
-def _signatures(result: object) -> frozenset[str]:
-    return frozenset(text(entry) for entry in entries(field(result, "signatures")))
 
 
 def _fee_units(landed: LandedTransaction) -> int:
