@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from app.adapters.http_client import HttpClient, HttpResponse
+from app.core.foreign import MalformedResponseError
 from app.errors import RateLimited
 from app.ports.errors import PortError, Rejected, Unreachable
 
@@ -127,6 +128,6 @@ def read_quote(
         raise Rejected(refusal_reason(response.status, body), details=details)
     try:
         return parse(body)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except MalformedResponseError:
         _log.warning("quote_invalid", service=service)
         raise Rejected("quote_unavailable") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from eth_abi.abi import decode, encode
 
@@ -23,9 +21,13 @@ BRIDGE = (b"\1" * 32, "relay", "purser", ZERO_ADDRESS, ZERO_ADDRESS, OWNER, 10**
 TYPES = ("(bytes32,string,string,address,address,address,uint256,uint256,bool,bool)", "(bytes32,address)")
 
 
+def requested(to: str, value: int, data: bytes) -> RequestedTransaction:
+    return RequestedTransaction.read({"to": to, "value": hex(value), "data": "0x" + data.hex(), "chainId": 8453})
+
+
 def by_lifi(*, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b"") -> RequestedTransaction:
     said = bytes.fromhex("092e8fa4") + encode(TYPES, [bridge, (b"\2" * 32, depositor)]) + more
-    return RequestedTransaction(LIFI_DIAMOND, 10**17, said, 8453)
+    return requested(LIFI_DIAMOND, 10**17, said)
 
 
 def taken(wanted: RequestedTransaction) -> bytes:
@@ -47,12 +49,12 @@ def test_li_fi_s_deposit_for_anything_else_is_refused(place: int, value: object)
     "wanted",
     [
         by_lifi(depositor=THIEF),
-        replace(by_lifi(), to=THIEF),
-        replace(by_lifi(), value_units=10**18),
-        replace(by_lifi(), chain_id=1),
-        replace(by_lifi(), data=b"\0\0\0\0" + by_lifi().data[4:]),
-        replace(by_lifi(), data=by_lifi().data[:100]),
-        replace(by_lifi(), to="0x1"),
+        by_lifi().model_copy(update={"to": THIEF}),
+        by_lifi().model_copy(update={"value": 10**18}),
+        by_lifi().model_copy(update={"chain_id": 1}),
+        by_lifi().model_copy(update={"data": b"\0\0\0\0" + by_lifi().data[4:]}),
+        by_lifi().model_copy(update={"data": by_lifi().data[:100]}),
+        by_lifi().model_copy(update={"to": "0x1"}),
     ],
 )
 def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -> None:
@@ -62,7 +64,7 @@ def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -
 
 def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
     said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [ZERO_ADDRESS, b"\3" * 32])
-    target = calls.deposit_call(RequestedTransaction(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453)
+    target = calls.deposit_call(requested(DEPOSITORY.lower(), 10**17, said), ASK, source_id=8453)
     depositor, order = decode(("address", "bytes32"), target.data[4:])
     assert (target.to, target.value_units, depositor, order) == (
         DEPOSITORY,

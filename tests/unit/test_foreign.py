@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from app.adapters.foreign import U64, ForeignModel, Items, MalformedResponseError, OptionalItems, U64Digits, reader
+from app.core.foreign import U64, ForeignModel, Items, MalformedResponseError, OptionalItems, U64Digits, reader
 
 
 class _Entry(ForeignModel):
@@ -19,12 +19,11 @@ class _Entry(ForeignModel):
     fee: Annotated[Decimal, Field(ge=0)] = Decimal(0)
 
 
-read_entry = reader(_Entry)
 read_entries = reader(Items[_Entry])
 
 
 def test_members_have_their_foreign_names_and_unknown_ones_are_ignored() -> None:
-    found = read_entry({"blockHeight": 2**64 - 1, "names": None, "amount": "007", "fee": Decimal("0.5"), "new": {}})
+    found = _Entry.read({"blockHeight": 2**64 - 1, "names": None, "amount": "007", "fee": Decimal("0.5"), "new": {}})
     assert (found.block_height, found.names, found.amount, found.fee) == (2**64 - 1, (), 7, Decimal("0.5"))
 
 
@@ -60,13 +59,13 @@ def test_members_have_their_foreign_names_and_unknown_ones_are_ignored() -> None
 )
 def test_another_type_or_range_is_malformed(change: dict[str, Any]) -> None:
     with pytest.raises(MalformedResponseError):
-        read_entry({"blockHeight": 1, **change})
+        _Entry.read({"blockHeight": 1, **change})
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 1, {}])
 def test_what_is_no_object_or_lacks_a_member_is_malformed(value: object) -> None:
     with pytest.raises(MalformedResponseError):
-        read_entry(value)
+        _Entry.read(value)
 
 
 def test_an_error_names_the_place_and_nothing_that_was_sent() -> None:

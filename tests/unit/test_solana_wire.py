@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from app.adapters.foreign import MalformedResponseError
 from app.adapters.jsonrpc import replies as json_rpc
 from app.adapters.solana.client import wire
 from app.adapters.solana.client.wire import HistoryEntry
 from app.adapters.solana.deposits.scan_state import SolanaScanState
 from app.adapters.solana.send import refusals
 from app.adapters.solana.track.account_history import HistoryProgress
+from app.core.foreign import MalformedResponseError
 
 _CONTEXT = {"slot": 7}
 
@@ -46,9 +46,9 @@ def test_brackets_inside_strings_are_accepted() -> None:
         (wire.number, 2**64),
         (wire.number, 1.5),
         (wire.number, "1"),
-        (wire.blockhash, {"context": _CONTEXT, "value": {"blockhash": "no", "lastValidBlockHeight": 1}}),
-        (wire.blockhash, {"context": {}, "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1}}),
-        (wire.epoch_info, {"absoluteSlot": 1}),
+        (wire.Blockhash.read, {"context": _CONTEXT, "value": {"blockhash": "no", "lastValidBlockHeight": 1}}),
+        (wire.Blockhash.read, {"context": {}, "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1}}),
+        (wire.EpochInfo.read, {"absoluteSlot": 1}),
         (wire.statuses(1), {"context": _CONTEXT, "value": []}),
         (
             wire.statuses(1),

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from app.adapters.foreign import MalformedResponseError
 from app.adapters.jsonrpc.replies import UNREADABLE, RpcError, RpcErrorKind, error_of, result_of
+from app.core.foreign import MalformedResponseError
 
 T = TypeVar("T")
 

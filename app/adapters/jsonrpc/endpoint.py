@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from app.adapters.foreign import MalformedResponseError
 from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.outage_log import OutageLog
 from app.adapters.jsonrpc.replies import RpcErrorKind, error_of, order_replies, parse
 from app.core.chains import ChainName
+from app.core.foreign import MalformedResponseError
 from app.observability import counters
 from app.ports.errors import Unreachable
 

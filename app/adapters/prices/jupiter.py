@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.adapters.prices.market import nanos_from_json, prices_in
+from app.adapters.prices.market import PriceNanos, prices_in
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess
 from app.adapters.swaps.jupiter.api import KEY_HEADER, SERVICE
 from app.core.chains import ETH, SOL, Token
+from app.core.foreign import ForeignModel
 
 _CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0
@@ -21,6 +22,10 @@ _MINTS = {
     # Ether on Solana, bridged by Wormhole.
     ETH: "7vfCXTUXx5WJV5JADk17DUJ4ksgau7utNKj4b963voxs",
 }
+
+
+class _Price(ForeignModel):
+    usd_price: PriceNanos
 
 
 class JupiterPrices:
@@ -40,6 +45,4 @@ class JupiterPrices:
     def read(self) -> Mapping[Token, int]:
         """Return prices in nano-dollars per token. Raises: Unreachable."""
         response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
-        return prices_in(
-            response, _MINTS, lambda entry: nanos_from_json(entry.get("usdPrice")), source=type(self).__name__
-        )
+        return prices_in(response, _MINTS, lambda entry: _Price.read(entry).usd_price, source=type(self).__name__)

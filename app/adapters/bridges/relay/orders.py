@@ -18,7 +18,6 @@ from app.ports.errors import Unreachable
 
 _CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 12.0
-_OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError)
 _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 """Words of error codes and messages; LI.FI's FEES_HIGHER_THAN_AMOUNT is misspelled in its documentation."""
 
@@ -103,7 +102,7 @@ class OrderService(ABC):
             raise Unreachable("bridge_service")
         try:
             return self._parse_state(response)
-        except _OTHER_SHAPE:
+        except Unreachable:
             raise Unreachable("bridge_service") from None
 
     @abstractmethod
@@ -112,7 +111,7 @@ class OrderService(ABC):
 
     @abstractmethod
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Parse a quote. Raises: Rejected; LookupError, TypeError, ValueError, AttributeError for another shape."""
+        """Parse a quote. Raises: Rejected, MalformedResponseError."""
 
     @abstractmethod
     def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
@@ -120,7 +119,7 @@ class OrderService(ABC):
 
     @abstractmethod
     def _parse_state(self, response: HttpResponse) -> OrderState:
-        """Parse an order's state. Raises: Unreachable; the same errors for another shape."""
+        """Parse an order's state. Raises: Unreachable."""
 
 
 def _refusal_reason(status: int, body: object) -> str:

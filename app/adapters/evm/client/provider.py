@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 from web3 import JSONBaseProvider, Web3
 from web3.types import RPCEndpoint, RPCResponse
 
-from app.adapters.foreign import MalformedResponseError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.replies import RpcError
 from app.adapters.jsonrpc.rpc import JsonRpc
+from app.core.foreign import MalformedResponseError
 
 R = TypeVar("R")
 _QUANTITIES = frozenset(

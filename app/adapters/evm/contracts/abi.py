@@ -14,7 +14,7 @@ from web3.exceptions import Web3Exception
 
 from app.adapters.evm.client.provider import WEB3
 from app.adapters.evm.client.wire import EventLog
-from app.adapters.foreign import MalformedResponseError
+from app.core.foreign import MalformedResponseError
 
 _SELECTOR_BYTES = 4
 _UNREADABLE = (DecodingError, OverflowError, UnicodeDecodeError, Web3Exception)

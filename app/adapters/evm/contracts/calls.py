@@ -10,8 +10,8 @@ from web3.types import TxParams
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import Block, Tolerance
 from app.adapters.evm.contracts.abi import ContractEvent, Function, MulticallItem
-from app.adapters.foreign import MalformedResponseError
 from app.adapters.jsonrpc.calls import RpcCall
+from app.core.foreign import MalformedResponseError
 
 TRANSFER = Function("fiat_token", "transfer")
 BALANCE_OF = Function("fiat_token", "balanceOf")

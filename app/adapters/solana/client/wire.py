@@ -19,7 +19,8 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from werkzeug.utils import cached_property
 
-from app.adapters.foreign import (
+from app.core.addresses import base58_bytes
+from app.core.foreign import (
     U64,
     ForeignModel,
     Items,
@@ -30,7 +31,6 @@ from app.adapters.foreign import (
     parsed,
     reader,
 )
-from app.core.addresses import base58_bytes
 
 T = TypeVar("T")
 F = TypeVar("F", bound="_Found[Any]")
@@ -54,6 +54,7 @@ def _at(*path: str, default: Any = ...) -> Any:
     return Field(default, validation_alias=AliasPath(*path))
 
 
+PubkeyText = Annotated[Pubkey, parsed(Pubkey.from_string)]
 SignatureText = Annotated[str, parsed(lambda found: str(Signature.from_string(found)))]
 
 
@@ -61,7 +62,7 @@ class AccountState(ForeignModel):
     """An account as a node shows it."""
 
     lamports: U64
-    owner: Annotated[Pubkey, parsed(Pubkey.from_string)]
+    owner: PubkeyText
     is_executable: bool = Field(alias="executable")
     data: Annotated[bytes, parsed(_base64)]
 
@@ -214,30 +215,27 @@ class _PriorityPrice(ForeignModel):
     fee: U64 = Field(alias="prioritizationFee")
 
 
-number = reader(U64)
-text = reader(Text)
-blockhash = reader(Blockhash)
-epoch_info = reader(EpochInfo)
-history = reader(Items[HistoryEntry])
-_read_prices, _read_estimate = reader(Items[_PriorityPrice]), reader(_PriorityEstimate)
-_read_accounts, _read_statuses, _read_simulation = reader(Accounts), reader(SignatureStatuses), reader(Simulation)
+number: Callable[[object], int] = reader(U64)
+text: Callable[[object], str] = reader(Text)
+history: Callable[[object], tuple[HistoryEntry, ...]] = reader(Items[HistoryEntry])
+_read_prices: Callable[[object], tuple[_PriorityPrice, ...]] = reader(Items[_PriorityPrice])
 
 
 def accounts(count: int) -> Callable[[object], Accounts]:
     """Return a reader of `getMultipleAccounts` for this many accounts."""
-    return _with_each(_read_accounts, count)
+    return _with_each(Accounts.read, count)
 
 
 def statuses(count: int) -> Callable[[object], SignatureStatuses]:
     """Return a reader of `getSignatureStatuses` for this many signatures."""
-    return _with_each(_read_statuses, count)
+    return _with_each(SignatureStatuses.read, count)
 
 
 def simulation(count: int = 0) -> Callable[[object], Simulation]:
     """Return a reader of `simulateTransaction` with this many resulting accounts; none after a failure."""
 
     def read(result: object) -> Simulation:
-        tried = _read_simulation(result)
+        tried = Simulation.read(result)
         if tried.error is None:
             _assert_count(tried.accounts, count)
         return tried
@@ -252,15 +250,14 @@ def priority_prices(result: object) -> list[int]:
 
 def priority_estimate(result: object) -> int:
     """Read Helius's `getPriorityFeeEstimate`: micro-lamports per compute unit, possibly with a fraction."""
-    return math.ceil(_read_estimate(result).fee)
+    return math.ceil(_PriorityEstimate.read(result).fee)
 
 
 def landed_or_none(signature: str, kind: type[L]) -> Callable[[object], L | None]:
     """Return a reader of `getTransaction` in base64 that accepts only the requested transaction."""
-    read_landed = reader(kind)
 
     def read(result: object) -> L | None:
-        found = None if result is None else read_landed(result)
+        found = None if result is None else kind.read(result)
         if found is not None and str(found.transaction.signatures[0]) != signature:
             raise MalformedResponseError("expected the requested transaction")
         return found

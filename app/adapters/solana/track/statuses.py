@@ -22,7 +22,6 @@ from solders.signature import Signature
 from solders.transaction_status import TransactionDetails, UiTransactionEncoding
 from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
-from app.adapters.foreign import U64, ForeignModel, Items, Text, reader
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import or_none
@@ -40,6 +39,7 @@ from app.adapters.solana.client.wire import (
 from app.adapters.solana.track import account_history, swap_output
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
 from app.adapters.solana.track.authorizations import OpenPayment, OpenTransfer, SponsoredTransferPoller
+from app.core.foreign import U64, ForeignModel, Items, Text, reader
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
 _MAX_SIGNATURES = 256
@@ -276,9 +276,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
     found = {**snapshot.found, **_by_hash(older, searched)}
     suspects = [block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number]
     proofs = {
-        block: SolanaRpcCall(
-            GetBlock(block.number, _WITH_SIGNATURES), or_none(reader(_Block)), tolerates=accept_any_error
-        )
+        block: SolanaRpcCall(GetBlock(block.number, _WITH_SIGNATURES), or_none(_Block.read), tolerates=accept_any_error)
         for block in suspects
         if block.number <= snapshot.finalized.slot
     }
@@ -318,9 +316,7 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     }
     endpoint.run([*following.values()])
     parents = {
-        slot: SolanaRpcCall(
-            GetBlock(call.result[0], _HEADER), or_none(reader(_BlockHeader)), tolerates=accept_any_error
-        )
+        slot: SolanaRpcCall(GetBlock(call.result[0], _HEADER), or_none(_BlockHeader.read), tolerates=accept_any_error)
         for slot, call in following.items()
         if call.error is None and call.result
     }

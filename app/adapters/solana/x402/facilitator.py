@@ -17,7 +17,6 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from spl.token.instructions import create_idempotent_associated_token_account
 
-from app.adapters.foreign import U64
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.rpc import SolanaRpcCall
@@ -27,6 +26,7 @@ from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.balance_changes import TokenHolder
 from app.adapters.solana.x402 import payments
 from app.core.chains import SOL, ChainName
+from app.core.foreign import U64
 from app.core.money import TokenAmount
 from app.ports.chain import Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected

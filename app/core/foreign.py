@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, TypeVar, overload
+from threading import Lock
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Strict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -16,6 +17,7 @@ from pydantic.alias_generators import to_camel
 T = TypeVar("T")
 
 _MAX_DIGITS = 78
+_building = Lock()
 
 
 class MalformedResponseError(ValueError):
@@ -33,8 +35,16 @@ class ForeignModel(BaseModel):
         validate_by_name=True,
         arbitrary_types_allowed=True,
         hide_input_in_errors=True,
-        defer_build=True,
+        defer_build=True,  # processes that never use a model start faster
     )
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Return the model of a JSON value. Raises: MalformedResponseError."""
+        if not cls.__pydantic_complete__:
+            with _building:
+                cls.model_rebuild()
+        return _validated(cls.model_validate, value)
 
 
 def parsed(parse: Callable[[Any], object]) -> BeforeValidator:
@@ -59,33 +69,28 @@ Items = Annotated[tuple[T, ...], Strict(strict=False), FailFast()]
 OptionalItems = Annotated[Items[T], BeforeValidator(lambda value: () if value is None else value)]
 """A list, or null for an empty one; give it a default if it may be missing."""
 Text = Annotated[str, Strict()]
+OptionalText = Annotated[str | None, Strict(), BeforeValidator(lambda value: value or None)]
+"""A text, or None for an empty one."""
+HexBytes = Annotated[bytes, parsed(lambda text: bytes.fromhex(text.removeprefix("0x")))]
 U64 = Annotated[int, Field(strict=True, ge=0, lt=2**64)]
 U64Digits = Annotated[U64, BeforeValidator(_from_digits)]
 """A number, also as text in decimal digits."""
 U256Digits = Annotated[int, Field(strict=True, ge=0, lt=2**256), BeforeValidator(_from_digits)]
 
 
-@overload
-def reader(kind: type[T]) -> Callable[[object], T]: ...
-@overload
-def reader(kind: Any) -> Callable[[object], Any]: ...
 def reader(kind: Any) -> Callable[[object], Any]:
-    """Return a function that checks a JSON value and makes a value of a type of it.
-
-    It raises MalformedResponseError.
-    """
-    # Made at its first use, because processes that never use it start faster.
+    """Return the same as `ForeignModel.read` for any other type."""
     adapter = cache(lambda: TypeAdapter(kind))
+    return lambda value: _validated(adapter().validate_python, value)
 
-    def read(value: object) -> Any:
-        try:
-            return adapter().validate_python(value)
-        except ValidationError as error:
-            shape = _shape(error)
-        # Here, because an exception that is raised while another is handled refers to it.
-        raise MalformedResponseError(shape)
 
-    return read
+def _validated(validate: Callable[[object], T], value: object) -> T:
+    try:
+        return validate(value)
+    except ValidationError as error:
+        shape = _shape(error)
+    # Here, because an exception that is raised while another is handled refers to it.
+    raise MalformedResponseError(shape)
 
 
 def _shape(error: ValidationError) -> str:
