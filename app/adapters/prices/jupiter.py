@@ -13,7 +13,6 @@ from app.adapters.swaps.jupiter.api import KEY_HEADER, SERVICE
 from app.core.chains import ETH, SOL, Token
 from app.core.foreign import ForeignModel
 
-_CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0
 _WAIT_SECONDS = 2.0
 """All readers of prices wait for the one that reads them."""
@@ -34,12 +33,7 @@ class JupiterPrices:
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/price/v3"
         self._http = RateLimitedClient(
-            SERVICE,
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            access=access,
-            key_header=KEY_HEADER,
-            wait_seconds=_WAIT_SECONDS,
+            SERVICE, access, KEY_HEADER, total_seconds=_TOTAL_SECONDS, wait_seconds=_WAIT_SECONDS
         )
 
     def read(self) -> Mapping[Token, int]:

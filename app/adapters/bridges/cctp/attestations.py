@@ -31,7 +31,6 @@ from app.ports.errors import Unreachable
 
 T = TypeVar("T")
 
-_CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 8.0
 _BPS_PER_UNIT = 10_000
 _COMPLETE = "complete"
@@ -93,9 +92,7 @@ class AttestationClient:
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = base_url.rstrip("/")
-        self._http = RateLimitedClient(
-            "circle", connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, access=access
-        )
+        self._http = RateLimitedClient("circle", access, total_seconds=_TOTAL_SECONDS)
 
     def fees(self, source: int, destination: int, *, forwarded: bool) -> BurnFees:
         """Return the current fees of a burn, with the forwarder's if requested. Raises: Unreachable."""

@@ -72,13 +72,7 @@ class OrderService(ABC):
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         """Store the base address, and the plan: its limit is that of quotes, states have another."""
         self._url = base_url.rstrip("/")
-        self._quotes = RateLimitedClient(
-            self.name,
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            access=access,
-            key_header=self.key_header,
-        )
+        self._quotes = RateLimitedClient(self.name, access, self.key_header, total_seconds=_TOTAL_SECONDS)
         self._states = HttpClient(
             connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )

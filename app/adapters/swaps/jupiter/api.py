@@ -22,7 +22,6 @@ from app.core.foreign import ForeignModel, Items, MalformedResponseError, Option
 
 SERVICE = "jupiter"
 KEY_HEADER = "x-api-key"
-_CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 8.0
 _SHARED_SECONDS = 5
 """The minimum output bounds what a price can move in this time, and the simulation shows it."""
@@ -100,13 +99,7 @@ class JupiterApi:
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/swap/v2/build"
-        self._http = RateLimitedClient(
-            SERVICE,
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            access=access,
-            key_header=KEY_HEADER,
-        )
+        self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=_TOTAL_SECONDS)
         self._quotes = SingleFlightCache()
 
     def build(self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int) -> JupiterRoute:
