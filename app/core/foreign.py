@@ -96,5 +96,5 @@ def _validated(validate: Callable[[object], T], value: object) -> T:
 def _shape(error: ValidationError) -> str:
     """Return kind and place of the first mistake: names of members, never what another service made a name."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    places = (str(place) for place in first["loc"] if isinstance(place, int) or place.isidentifier())
-    return f"{first['type']} at {'.'.join(places) or 'the top'}"
+    place = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())
+    return f"there is no {place}" if first["type"] == "missing" else f"{first['type']} at {place or 'the top'}"

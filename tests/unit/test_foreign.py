@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from threading import Barrier
 from typing import Annotated, Any
 
 import pytest
@@ -77,5 +79,24 @@ def test_an_error_names_the_place_and_nothing_that_was_sent() -> None:
 
 
 def test_a_list_is_read_up_to_its_first_bad_entry() -> None:
-    with pytest.raises(MalformedResponseError, match=r"^missing at 1\.blockHeight$"):
+    with pytest.raises(MalformedResponseError, match=r"^there is no 1\.blockHeight$"):
         read_entries([{"blockHeight": 1}, *[{}] * 100_000])
+
+
+def test_threads_may_read_the_first_answers_at_once() -> None:
+    for _ in range(20):
+
+        class Inner(ForeignModel):
+            number: U64
+
+        class Fresh(ForeignModel):
+            entries: Items[Inner]
+
+        start = Barrier(8)
+
+        def read(model: type[Fresh] = Fresh, start: Barrier = start) -> int:
+            start.wait()
+            return model.read({"entries": [{"number": 3}]}).entries[0].number
+
+        with ThreadPoolExecutor(8) as threads:
+            assert [each.result() for each in [threads.submit(read) for _ in range(8)]] == [3] * 8

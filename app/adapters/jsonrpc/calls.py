@@ -89,7 +89,6 @@ class RpcCall(Generic[T]):
 
     @property
     def sends(self) -> bool:
-        """Return whether it broadcasts a transaction."""
         return self.method in _SENDS
 
     @property

@@ -140,7 +140,6 @@ class RpcEndpoint:
         counters.RPC_FAILURES.labels(**self._labels, reason=failure.reason).inc()
 
     def recover(self) -> None:
-        """Return to the regular order."""
         self._backoff_until = 0.0
         self._outage.end()
 

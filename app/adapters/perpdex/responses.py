@@ -119,7 +119,6 @@ def parse_orders(document: Json) -> list[tuple[str, int]]:
 
 
 def unexpected_answer() -> Unreachable:
-    """Return the failure for a response that violates the exchange's documentation."""
     return Unreachable("unexpected_answer")
 
 

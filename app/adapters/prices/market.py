@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal
 from http import HTTPStatus
@@ -19,11 +19,12 @@ import structlog
 from app.adapters.http_client import HttpResponse
 from app.adapters.jsonrpc.outage_log import OutageLog
 from app.core import foreign
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, Token
-from app.core.money import NANOS_PER_USD
+from app.core.chains import ETH, SOL, TOKENS_BY_SYMBOL, USDC, Token
+from app.core.money import NANOS_PER_USD, usd_string
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import PortError, Unreachable
 from app.ports.prices import PriceRange
+from app.ports.probes import UnexpectedAnswer
 
 _CACHE_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
@@ -78,6 +79,15 @@ def prices_in(
         except ValueError:
             _log.warning("price_ignored", source=source, token=token.symbol)
     return found
+
+
+def describe_prices(source: PriceSource, expected: Collection[Token] = (ETH, SOL)) -> str:
+    """Read a source and describe its prices. Raises: UnexpectedAnswer if one is missing, PortError."""
+    prices = source.read()
+    missing = [token.symbol for token in expected if token not in prices]
+    if missing:
+        raise UnexpectedAnswer(f"no usable price of {', '.join(missing)}")
+    return ", ".join(f"{token.symbol} {usd_string(prices[token])} USD" for token in expected)
 
 
 class MarketPriceFeed:

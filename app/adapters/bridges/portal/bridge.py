@@ -23,8 +23,6 @@ _TYPICAL_SECONDS = 180
 
 
 class PortalBridge(EtherBridge):
-    """Base's portal on Ethereum."""
-
     name = "portal"
 
     def __init__(self, ethereum: EvmChain, base: EvmChain, portal: str) -> None:

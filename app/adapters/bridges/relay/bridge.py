@@ -22,8 +22,6 @@ _TYPICAL_GAS = 150_000
 
 
 class OrderBridge(EtherBridge):
-    """Orders of one service between two EVM chains."""
-
     def __init__(self, source: EvmChain, destination: EvmChain, service: OrderService) -> None:
         super().__init__(source, destination)
         self._service = service

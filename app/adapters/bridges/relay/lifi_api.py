@@ -36,8 +36,6 @@ class _State(ForeignModel):
 
 
 class LifiOrderService(OrderService):
-    """LI.FI."""
-
     name = "lifi"
     route = "LI.FI, Relay"
     key_header = "x-lifi-api-key"

@@ -70,8 +70,6 @@ class Function:
 
 
 class ContractEvent:
-    """An event of a contract."""
-
     def __init__(self, contract: str, name: str) -> None:
         self._event = getattr(_CONTRACTS[contract].events, name)()
 

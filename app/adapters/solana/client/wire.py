@@ -45,12 +45,10 @@ _MAX_DATA_CHARACTERS = 14_000
 
 
 def _base64(encoded: Any) -> bytes:
-    """Decode a pair of data and encoding."""
     return base64.b64decode(encoded[0], validate=True)
 
 
 def _at(*path: str, default: Any = ...) -> Any:
-    """Declare a member of an inner object."""
     return Field(default, validation_alias=AliasPath(*path))
 
 
@@ -59,8 +57,6 @@ SignatureText = Annotated[str, parsed(lambda found: str(Signature.from_string(fo
 
 
 class AccountState(ForeignModel):
-    """An account as a node shows it."""
-
     lamports: U64
     owner: PubkeyText
     is_executable: bool = Field(alias="executable")
@@ -85,8 +81,6 @@ class Blockhash(_AtSlot):
 
 
 class EpochInfo(ForeignModel):
-    """Slot and block height at one moment."""
-
     slot: U64 = Field(alias="absoluteSlot")
     block_height: U64
 

@@ -32,11 +32,9 @@ class SolanaScanState:
 
     @property
     def is_reading_history(self) -> bool:
-        """Return whether a long history is being read."""
         return self.wallet.before is not None or self.tokens.before is not None
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return {
             "since": self.since,
             "lamports": str(self.lamports),

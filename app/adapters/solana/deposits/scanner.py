@@ -63,8 +63,6 @@ class _UnreadHistory:
 
 
 class SolanaDepositScanner:
-    """Finds deposits on the cluster."""
-
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, read_limits: HistoryReadLimits) -> None:
         """Store the cluster's endpoints, the mint of USDC, and how much a pass may read."""
         self._rpc = rpc

@@ -17,7 +17,6 @@ _CONFIG = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 
 
 def broadcaster(rpc: SolanaRpc) -> Broadcaster:
-    """Return what broadcasts to the cluster's nodes."""
     return Broadcaster(
         rpc,
         _send_call,

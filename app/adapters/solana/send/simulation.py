@@ -47,12 +47,10 @@ class SimulatedTransaction:
 
     @property
     def empty_rent(self) -> int:
-        """The rent-exempt minimum of an account without data."""
         return self.rents[0]
 
     @property
     def token_rent(self) -> int:
-        """The rent-exempt minimum of a token account."""
         return self.rents[tokens.TOKEN_ACCOUNT_BYTES]
 
     def assert_succeeded(self) -> None:

@@ -55,7 +55,6 @@ class HistoryProgress:
         return self.recent[0].signature if self.recent else None
 
     def with_read(self, entry: HistoryEntry) -> HistoryProgress:
-        """Return the progress after one more entry."""
         return replace(self, recent=(*self.recent, entry)[-_MAX_RECENT:])
 
 

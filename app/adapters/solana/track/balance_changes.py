@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from solders.pubkey import Pubkey
+from spl.token.constants import WRAPPED_SOL_MINT
+
 from app.adapters.solana.client.wire import LandedTransaction, TokenBalance
+from app.adapters.solana.send import tokens
+from app.core.chains import USDC, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,18 @@ def token_payments(landed: LandedTransaction, mint: str) -> Mapping[str, int]:
             if balance.mint == mint and balance.owner:
                 payments[balance.owner] = payments.get(balance.owner, 0) + sign * balance.units
     return payments
+
+
+def swap_output(landed: LandedTransaction, owner: str, token: Token, *, usdc_mint: Pubkey) -> int:
+    """Return how much of a token a transaction paid its owner; the fee does not reduce it."""
+    key = Pubkey.from_string(owner)
+    if token == USDC:
+        holder = TokenHolder(owner, str(tokens.account_of(key, usdc_mint)), str(usdc_mint))
+        return max(balance_change(holder, landed).usdc_units, 0)
+    # What the wrapping account held before already belonged to the owner.
+    own = {owner, str(tokens.account_of(key, WRAPPED_SOL_MINT))}
+    changes = zip(landed.keys, landed.before, landed.after, strict=True)
+    return max(sum(after - before for name, before, after in changes if name in own) + landed.fee_units, 0)
 
 
 def _token_units(holder: TokenHolder, landed: LandedTransaction, side: Sequence[TokenBalance]) -> int:

@@ -36,9 +36,10 @@ from app.adapters.solana.client.wire import (
     number,
     statuses,
 )
-from app.adapters.solana.track import account_history, swap_output
+from app.adapters.solana.track import account_history
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
 from app.adapters.solana.track.authorizations import OpenPayment, OpenTransfer, SponsoredTransferPoller
+from app.adapters.solana.track.balance_changes import swap_output
 from app.core.foreign import U64, ForeignModel, Items, Text, reader
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
@@ -95,8 +96,6 @@ class _BlockCheck:
 
 
 class SolanaReceiptPoller:
-    """Polls the outcomes of movements on the cluster."""
-
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
         """Store the cluster's endpoints, the mint of USDC and the level at which a movement counts as landed."""
         self._mint = mint
@@ -198,9 +197,7 @@ class SolanaReceiptPoller:
             landed_transaction = account_history.landed_transaction(calls[tx_hash])
             received = None
             if watch.expected_token is not None and landed_transaction is not None:
-                received = swap_output.swap_output(
-                    landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint
-                )
+                received = swap_output(landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint)
             if watch.expected_token is not None and received is None and not status.failed:
                 if finalized - status.slot <= MAX_UNAVAILABLE_SLOTS:
                     continue  # the received amount is not known yet
