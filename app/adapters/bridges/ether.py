@@ -1,4 +1,4 @@
-"""What the bridges of ether have in common: one deposit on the source chain, and nothing to deliver."""
+"""Bridges of ether between EVM chains: one deposit on the source chain, and nothing to deliver."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from pydantic import AliasPath, Field
+
 from app.core.foreign import ForeignModel, MalformedResponseError
 from app.core.strict_json import parse_response
 
@@ -108,14 +110,10 @@ class _Reply(ForeignModel):
     id: int | None = None
 
 
-class _Error(ForeignModel):
-    code: int
-    message: str
-    data: Any = None
-
-
 class _ErrorReply(ForeignModel):
-    error: _Error
+    code: int = Field(validation_alias=AliasPath("error", "code"))
+    message: str = Field(validation_alias=AliasPath("error", "message"))
+    data: Any = Field(None, validation_alias=AliasPath("error", "data"))
 
 
 def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[str, object]]:
@@ -141,5 +139,5 @@ def result_of(reply: Mapping[str, object]) -> object:
 
 def error_of(reply: object) -> RpcError:
     """Return the error of a reply; of its data, text only. Raises: MalformedResponseError."""
-    error = _ErrorReply.read(reply).error
+    error = _ErrorReply.read(reply)
     return RpcError(error.code, error.message, error.data if isinstance(error.data, str) else None)

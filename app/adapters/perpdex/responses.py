@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from operator import itemgetter
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, Strict
@@ -59,22 +60,14 @@ class _Meta(ForeignModel):
     universe: Annotated[Items[_Market], Field(min_length=1, max_length=_MAX_MARKETS)]
 
 
-class _Account(ForeignModel):
-    asset_positions: _Objects
-
-
-class _Spot(ForeignModel):
-    balances: _Objects
-
-
 class _Book(ForeignModel):
     levels: Annotated[tuple[_Objects, _Objects], Strict(strict=False)]
 
 
 _read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
 _CHECKS: Mapping[PerpdexTopic, Callable[[object], object]] = {
-    PerpdexTopic.ACCOUNT: _Account.read,
-    PerpdexTopic.SPOT: _Spot.read,
+    PerpdexTopic.ACCOUNT: reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
+    PerpdexTopic.SPOT: reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
     PerpdexTopic.ORDERS: _read_orders,
     PerpdexTopic.FILLS: reader(_Objects),
     PerpdexTopic.MARKETS: _Meta.read,

@@ -23,7 +23,7 @@ _COINS = {ETH: "ethereum", SOL: "solana"}
 _PRO_HOST = "//pro-api."
 
 
-class _Price(ForeignModel):
+class _CoinGeckoPrice(ForeignModel):
     usd_nanos: PriceNanos = Field(alias="usd")
     made_at: int = Field(alias="last_updated_at")
 
@@ -54,7 +54,7 @@ class CoinGeckoPrices:
 
 def _recent_nanos(entry: object) -> int:
     """Return a price. Raises: ValueError for one that is old, or made in the future."""
-    price = _Price.read(entry)
+    price = _CoinGeckoPrice.read(entry)
     if not -_CLOCK_SKEW_SECONDS <= int(clock.now().timestamp()) - price.made_at <= _MAX_AGE_SECONDS:
         raise ValueError("not a current price")
     return price.usd_nanos

@@ -23,7 +23,7 @@ _MINTS = {
 }
 
 
-class _Price(ForeignModel):
+class _JupiterPrice(ForeignModel):
     usd_price: PriceNanos
 
 
@@ -39,4 +39,6 @@ class JupiterPrices:
     def read(self) -> Mapping[Token, int]:
         """Return prices in nano-dollars per token. Raises: Unreachable."""
         response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
-        return prices_in(response, _MINTS, lambda entry: _Price.read(entry).usd_price, source=type(self).__name__)
+        return prices_in(
+            response, _MINTS, lambda entry: _JupiterPrice.read(entry).usd_price, source=type(self).__name__
+        )

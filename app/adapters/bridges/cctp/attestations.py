@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -80,10 +81,9 @@ class _Tier(ForeignModel):
     """"high" is documented as sufficient if gas prices rise before the mint."""
 
 
-class _Messages(ForeignModel):
-    messages: Items[BurnAttestation]
-
-
+_read_messages: Callable[[object], tuple[BurnAttestation, ...]] = reader(
+    Annotated[Items[BurnAttestation], parsed(itemgetter("messages"))]
+)
 _read_tiers: Callable[[object], tuple[_Tier, ...]] = reader(Items[_Tier])
 
 
@@ -109,7 +109,7 @@ class AttestationClient:
         response = self._http.get(f"{self._url}/v2/messages/{source}", query={"transactionHash": tx_hash})
         if response.status == HTTPStatus.NOT_FOUND:
             return None
-        found = _parsed(response, _Messages.read).messages
+        found = _parsed(response, _read_messages)
         return found[0] if found else None
 
     def request_reattestation(self, nonce: bytes) -> None:

@@ -23,13 +23,13 @@ _ORDER_STATUSES = {("DONE", "COMPLETED"): OrderStatus.PAID, ("DONE", "REFUNDED")
 """Only these are final; PARTIAL is another token than requested."""
 
 
-class _Quote(ForeignModel):
+class _LifiQuote(ForeignModel):
     transaction_request: RequestedTransaction
     minimum_units: U256Digits = Field(validation_alias=AliasPath("estimate", "toAmountMin"))
     seconds: Seconds = Field(0, validation_alias=AliasPath("estimate", "executionDuration"))
 
 
-class _State(ForeignModel):
+class _LifiState(ForeignModel):
     status: str = ""
     substatus: OptionalText = None
     tx_hash: OptionalOrderId = Field(None, validation_alias=AliasPath("receiving", "txHash"))
@@ -50,7 +50,7 @@ class LifiOrderService(OrderService):
         return self._quotes.get(f"{self._url}/quote", query=query)
 
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        quote = _Quote.read(body)
+        quote = _LifiQuote.read(body)
         target = calls.lifi_deposit_call(
             quote.transaction_request, request, source_id=chains.source, destination_id=chains.destination
         )
@@ -61,7 +61,7 @@ class LifiOrderService(OrderService):
         return self._states.get(f"{self._url}/status", query=query)
 
     def _parse_state(self, response: HttpResponse) -> OrderState:
-        state = response.read(_State.read)
+        state = response.read(_LifiState.read)
         return OrderState(
             _ORDER_STATUSES.get((state.status, state.substatus or ""), OrderStatus.OPEN),
             note=f"lifi_{state.substatus or state.status}".lower()[:40],

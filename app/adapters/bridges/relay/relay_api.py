@@ -31,30 +31,30 @@ _ORDER_STATUSES = {
 _OUTPUT = "details", "currencyOut"
 
 
-class _Step(ForeignModel):
+class _RelayStep(ForeignModel):
     kind: str
     items: Items[Any]
 
 
-class _Quote(ForeignModel):
-    steps: Items[_Step]
+class _RelayQuote(ForeignModel):
+    steps: Items[_RelayStep]
     minimum_units: U256Digits | None = Field(None, validation_alias=AliasPath(*_OUTPUT, "minimumAmount"))
     units: U256Digits = Field(0, validation_alias=AliasPath(*_OUTPUT, "amount"))
     seconds: Seconds = Field(0, validation_alias=AliasPath("details", "timeEstimate"))
 
 
-class _Item(ForeignModel):
+class _RelayItem(ForeignModel):
     data: RequestedTransaction
 
 
-class _Deposit(ForeignModel):
+class _RelayDeposit(ForeignModel):
     """The only step of a quote."""
 
     request_id: OrderId
-    items: Items[_Item]
+    items: Items[_RelayItem]
 
 
-class _State(ForeignModel):
+class _RelayState(ForeignModel):
     status: str
     tx_hashes: OptionalItems[OrderId] = ()
 
@@ -77,10 +77,10 @@ class RelayOrderService(OrderService):
 
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
         """Parse a quote of exactly one deposit."""
-        quote = _Quote.read(body)
+        quote = _RelayQuote.read(body)
         if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
             raise Rejected("unsafe_instructions")
-        deposit = _Deposit.read(body["steps"][0])
+        deposit = _RelayDeposit.read(body["steps"][0])
         return OrderQuote(
             target=calls.deposit_call(deposit.items[0].data, request, source_id=chains.source),
             minimum_units=quote.minimum_units or quote.units,
@@ -95,7 +95,7 @@ class RelayOrderService(OrderService):
     def _parse_state(self, response: HttpResponse) -> OrderState:
         if response.status == HTTPStatus.NOT_FOUND:
             return OrderState(OrderStatus.OPEN, note="relay_unknown")
-        state = response.read(_State.read)
+        state = response.read(_RelayState.read)
         return OrderState(
             _ORDER_STATUSES.get(state.status, OrderStatus.OPEN),
             note=f"relay_{state.status}"[:40],

@@ -43,15 +43,15 @@ def _label(step: Mapping[str, Any]) -> str:
     ]
 
 
-class _Account(ForeignModel):
+class _RouteAccount(ForeignModel):
     pubkey: PubkeyText
     is_signer: bool
     is_writable: bool
 
 
-class _Instruction(ForeignModel):
+class _RouteInstruction(ForeignModel):
     program_id: PubkeyText
-    accounts: Items[_Account]
+    accounts: Items[_RouteAccount]
     data: Annotated[bytes, parsed(partial(base64.b64decode, validate=True))]
 
     def build(self) -> Instruction:
@@ -69,9 +69,9 @@ class JupiterRoute(ForeignModel):
     swap_mode: Literal["ExactIn"]
     output_units: U64Digits = Field(alias="outAmount")
     labels: Annotated[Items[Annotated[str, parsed(_label)]], _FEW] = Field(alias="routePlan")
-    swap_instruction: _Instruction
-    setup_instructions: Annotated[Items[_Instruction], _FEW]
-    cleanup_instruction: _Instruction | None = None
+    swap_instruction: _RouteInstruction
+    setup_instructions: Annotated[Items[_RouteInstruction], _FEW]
+    cleanup_instruction: _RouteInstruction | None = None
     other_instructions: OptionalItems[Any] = ()
     tip_instruction: Any = None
     tables: Annotated[Items[PubkeyText], _FEW, parsed(lambda found: sorted(found or ()))] = Field(
@@ -90,7 +90,7 @@ class JupiterRoute(ForeignModel):
 
     @property
     def unexpected_instructions(self) -> int:
-        """How many further instructions it has, of kinds that we never accept."""
+        """The number of further instructions, of kinds that we never accept."""
         return len(self.other_instructions) + bool(self.tip_instruction)
 
 
