@@ -106,6 +106,25 @@ def test_fees_are_read_in_every_documented_form(body: object, expected: BurnFees
     assert _fees(200, body) == expected
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"minimumFee": "1e200000"},
+        {"minimumFee": 10_001},
+        {"minimumFee": -1},
+        {"minimumFee": "NaN"},
+        {"minimumFee": True},
+        {"finalityThreshold": True},
+        {"forwardFee": {"high": -1}},
+        {"forwardFee": {"high": True}},
+        {"forwardFee": {"high": "1.5"}},
+    ],
+)
+def test_a_fee_out_of_range_is_an_outage(changed: dict[str, Any]) -> None:
+    with pytest.raises(Unreachable, match="attestation_service"):
+        _fees(200, [{"finalityThreshold": 1000, "minimumFee": 1} | changed])
+
+
 def test_no_forwarding_fee_is_requested_where_none_may_exist() -> None:
     body = json.dumps([{"finalityThreshold": 1000, "minimumFee": 1}]).encode()
     with serve(lambda _asked: Reply(body)) as server:

@@ -9,6 +9,7 @@ from app.adapters.bridges.relay import calls
 from app.adapters.bridges.relay.calls import RequestedTransaction
 from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.core.chains import ETH, ChainName
+from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeRequest
 from app.ports.errors import Rejected
@@ -72,3 +73,26 @@ def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
         OWNER.lower(),
         b"\3" * 32,
     )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"value": True},
+        {"value": "-1"},
+        {"value": "0x"},
+        {"value": "1e9"},
+        {"value": hex(2**256)},
+        {"value": "0x" + "f" * 5000},
+        {"chainId": True},
+        {"chainId": None},
+        {"data": "0xzz"},
+        {"data": 7},
+        {"to": None},
+    ],
+)
+def test_a_requested_transaction_of_another_shape_is_malformed(changed: dict[str, object]) -> None:
+    asked = {"to": DEPOSITORY, "value": "1", "data": "0x", "chainId": 8453}
+    assert RequestedTransaction.read(asked).data == b""
+    with pytest.raises(MalformedResponseError):
+        RequestedTransaction.read(asked | changed)
