@@ -37,8 +37,7 @@ from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices.coingecko import CoinGeckoPrices
 from app.adapters.prices.jupiter import JupiterPrices
-from app.adapters.prices.market import MarketPriceFeed, PriceSource
-from app.adapters.prices.probes import describe_prices
+from app.adapters.prices.market import MarketPriceFeed, PriceSource, describe_prices
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.shopper import BrowserShopper

@@ -7,12 +7,17 @@ from http import HTTPStatus
 
 from app.adapters.http_client import HttpClient
 from app.core.chains import ChainName
+from app.core.foreign import ForeignModel
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected, Unreachable
 
 _CONNECT_SECONDS = 1.0
 _TOTAL_SECONDS = 20.0
 """The faucet waits for its transaction."""
+
+
+class _Payment(ForeignModel):
+    tx_hash: str
 
 
 class HttpFaucet:
@@ -37,10 +42,10 @@ class HttpFaucet:
         }
         try:
             response = self._http.post(self._url, json.dumps(order).encode())
-            transaction_hash = response.json() if response.status == HTTPStatus.OK else None
+            payment = response.read(_Payment.read) if response.status == HTTPStatus.OK else None
         except Unreachable:
             raise Unreachable("faucet_unreachable") from None
         if response.status == HTTPStatus.BAD_REQUEST:
             raise Rejected("faucet_refused")
-        if not isinstance(transaction_hash, dict) or not isinstance(transaction_hash.get("tx_hash"), str):
+        if payment is None:
             raise Unreachable("faucet_unreachable")

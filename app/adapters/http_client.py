@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes, urlencode, urlsplit
 
 import requests
@@ -23,9 +23,12 @@ from urllib3.exceptions import HTTPError
 
 from app.adapters.http_session import new_session
 from app.core import clock
+from app.core.foreign import MalformedResponseError
 from app.core.strict_json import parse_response
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import Unreachable
+
+T = TypeVar("T")
 
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "purser"}
 _FOREIGN = (OSError, HTTPError, HTTPException, ValueError)
@@ -50,6 +53,13 @@ class HttpResponse:
         try:
             return parse_response(self.body)
         except ValueError:
+            raise Unreachable("unexpected_answer") from None
+
+    def read(self, read: Callable[[object], T]) -> T:
+        """Return what a reader of `foreign` makes of the body. Raises: Unreachable("unexpected_answer")."""
+        try:
+            return read(self.json())
+        except MalformedResponseError:
             raise Unreachable("unexpected_answer") from None
 
 

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 import structlog
 
 from app.adapters.http_client import HttpClient, HttpResponse
+from app.core.foreign import MalformedResponseError
 from app.errors import RateLimited
 from app.ports.errors import PortError, Rejected, Unreachable
 
 AwaitPermit = Callable[[float], None]
 """Waits until a request is within the limit of all processes, at most this many seconds. Raises: RateLimited."""
 RATE_LIMITED = "rate_limited"
+_CONNECT_SECONDS = 3.0
 _MAX_ATTEMPTS = 3
 _MAX_CLOSED_SECONDS = 7_200
 """The longest window of a documented limit: a wrong header must not close a service until the process ends."""
@@ -53,17 +55,15 @@ class RateLimitedClient(HttpClient):
     def __init__(
         self,
         service: str,
-        *,
-        connect_seconds: float,
-        total_seconds: float,
         access: ServiceAccess,
         key_header: str = "",
+        *,
+        total_seconds: float,
         wait_seconds: float = _WAIT_SECONDS,
     ) -> None:
         """Store the service's name, the plan, the header for its key, and how long a request may wait in total."""
-        super().__init__(
-            connect_seconds=connect_seconds, total_seconds=total_seconds, headers=access.headers(key_header)
-        )
+        headers = access.headers(key_header)
+        super().__init__(connect_seconds=_CONNECT_SECONDS, total_seconds=total_seconds, headers=headers)
         self._service = service
         self._await_permit = access.await_permit
         self._wait_seconds = wait_seconds
@@ -127,6 +127,6 @@ def read_quote(
         raise Rejected(refusal_reason(response.status, body), details=details)
     try:
         return parse(body)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except MalformedResponseError:
         _log.warning("quote_invalid", service=service)
         raise Rejected("quote_unavailable") from None

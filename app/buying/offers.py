@@ -11,12 +11,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
+
+from pydantic import Field
 
 from app.buying.sellers import SellerAnswer
 from app.core import money
 from app.core.chains import USDC, ChainName, Family
+from app.core.foreign import ForeignModel, Items, MalformedResponseError
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, ServiceError, TermsNotSupported
@@ -105,6 +108,13 @@ class PaymentOffer:
         return encode_header(document)
 
 
+class _StatedTerms(ForeignModel):
+    version: Annotated[int, Field(alias="x402Version", ge=1, le=_V2)]
+    accepts: Items[Any]
+    resource: Any = None
+    extensions: Any = None
+
+
 def header_name(version: int | None) -> str:
     """Return the name of the header that carries a payment."""
     return SIGNED_HEADER if version == _V2 else _LEGACY_HEADER
@@ -122,19 +132,18 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
     document: Any = None
     with suppress(Rejected, ValueError):
         document = _decode_header(header) if header is not None else parse_response(answer.body, parse_float=str)
-    stated: Mapping[str, Any] = document if isinstance(document, dict) else {}
-    version, accepts = stated.get("x402Version"), stated.get("accepts")
-    # Not isinstance: True is an int.
-    if type(version) is not int or version not in (1, _V2) or not isinstance(accepts, list):
+    try:
+        stated = _StatedTerms.read(document)
+    except MalformedResponseError:
         raise TermsNotSupported(
             "The web service answered 402 without terms of x402 version 1 or 2. Nothing was paid.",
             details={"offers": []},
-        )
-    offers = [each for each in accepts[:_MAX_OFFERS] if isinstance(each, dict)]
-    if version != _V2:
-        return PaymentTerms(version, offers)
-    extensions = stated.get("extensions")
-    return PaymentTerms(version, offers, stated.get("resource"), extensions if isinstance(extensions, dict) else {})
+        ) from None
+    offers = [each for each in stated.accepts[:_MAX_OFFERS] if isinstance(each, dict)]
+    if stated.version != _V2:
+        return PaymentTerms(stated.version, offers)
+    extensions = stated.extensions if isinstance(stated.extensions, dict) else {}
+    return PaymentTerms(stated.version, offers, stated.resource, extensions)
 
 
 def _decode_header(header: str) -> Mapping[str, Any]:

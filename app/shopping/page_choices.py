@@ -12,8 +12,10 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
+from pydantic import AliasPath, ConfigDict, Field
 
 from app.core import money
+from app.core.foreign import ForeignModel
 from app.core.strict_json import parse_response
 from app.errors import ServiceError
 from app.gateway import own_calls
@@ -110,15 +112,24 @@ def adviser(purchase: Purchase, key_id: str | None) -> ModelAdviser | None:
     return ModelAdviser(purchase.id, payer, settings.shopper_model, max_nanos=max_nanos)
 
 
+class _Completion(ForeignModel):
+    content: str = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
+
+
+class _Choice(ForeignModel):
+    model_config = ConfigDict(extra="forbid")
+
+    choice: int
+
+
 def parse_choice(body: bytes, count: int) -> int | None:
     """Return the index that a chat completion chose among so many, None unless it is exactly `{"choice": n}`."""
     try:
-        content = parse_response(body)["choices"][0]["message"]["content"]
-        answer = parse_response(content.encode())
-    except (ValueError, LookupError, TypeError, AttributeError):
+        content = _Completion.read(parse_response(body)).content
+        chosen = _Choice.read(parse_response(content.encode())).choice
+    except ValueError:
         return None
-    chosen = answer.get("choice") if isinstance(answer, dict) and len(answer) == 1 else None
-    return chosen - 1 if type(chosen) is int and 0 < chosen <= count else None
+    return chosen - 1 if 0 < chosen <= count else None
 
 
 def _body(question: ElementQuestion) -> dict[str, Any]:

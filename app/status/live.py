@@ -14,6 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
+from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount, usd_string
 from app.core.redaction import redaction
 from app.gateway.providers import probes as gateway
@@ -199,6 +200,6 @@ def _describe(error: BaseException) -> str:
         return f"{reason} ({', '.join(shown)})" if shown else str(reason)
     if isinstance(error, KeyError):
         return f"there is no {error.args[0]!r}"
-    if isinstance(error, UnexpectedAnswer | TimeoutError):
+    if isinstance(error, UnexpectedAnswer | TimeoutError | MalformedResponseError):
         return str(error)
     return f"{type(error).__name__}: {error}"

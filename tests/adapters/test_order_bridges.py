@@ -122,7 +122,8 @@ def test_a_payment_in_a_block_with_own_spending_is_not_lost(own_base_node: EvmNo
 def deposit_of(person: Person, units: int) -> CallTarget:
     data = bytes.fromhex(call_data("depositNative(address,bytes32)", person.address, b"\3" * 32)[2:])
     order = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, person.address, person.address, TokenAmount(units, ETH))
-    return calls.deposit_call(RequestedTransaction(DEPOSITORY, units, data, 8453), order, source_id=8453)
+    requested = RequestedTransaction.model_construct(to=DEPOSITORY, value=units, data=data, chain_id=8453)
+    return calls.deposit_call(requested, order, source_id=8453)
 
 
 def test_a_deposit_is_not_refused_where_the_simulation_charges_its_own_reads(own_base_node: EvmNode) -> None:

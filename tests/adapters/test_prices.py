@@ -276,19 +276,23 @@ def test_prices_are_not_read_inside_a_unit_of_work(clock: _Clock, tmp_path: Path
     ],
 )
 def test_a_json_number_becomes_nanos_exactly_and_is_rounded_up(number: str, nanos: int | None) -> None:
-    assert nanos_from_json(json.loads(number, parse_float=Decimal)) == nanos
+    value = json.loads(number, parse_float=Decimal)
+    if nanos is None:
+        with pytest.raises(ValueError, match="not a plausible price"):
+            nanos_from_json(value)
+    else:
+        assert nanos_from_json(value) == nanos
 
 
-def test_a_non_number_is_not_a_price() -> None:
-    assert [nanos_from_json(Decimal(text)) for text in ("NaN", "sNaN", "Infinity", "-Infinity")] == [None] * 4
-    assert nanos_from_json(1.5) is None
+@pytest.mark.parametrize("value", [*map(Decimal, ("NaN", "sNaN", "Infinity", "-Infinity")), 1.5])
+def test_a_non_number_is_not_a_price(value: object) -> None:
+    with pytest.raises(ValueError, match="not a plausible price"):
+        nanos_from_json(value)
 
 
 @given(st.decimals(min_value=Decimal("1e-12"), max_value=Decimal(10**8), allow_nan=False))
 def test_rounding_adds_less_than_a_nano_and_never_subtracts(usd: Decimal) -> None:
-    nanos = nanos_from_json(usd)
-    assert nanos is not None
-    assert 0 <= Decimal(nanos).scaleb(-9) - usd < Decimal("1e-9")
+    assert 0 <= Decimal(nanos_from_json(usd)).scaleb(-9) - usd < Decimal("1e-9")
 
 
 def _coingecko(reply: Reply | None, *, path: str = "") -> tuple[Mapping[Token, int], RecordingServer]:

@@ -30,12 +30,7 @@ from tests.support.loopback_http import Reply, serve
 
 def client(access: ServiceAccess | None = None, *, wait_seconds: float = 5) -> RateLimitedClient:
     return RateLimitedClient(
-        "service",
-        connect_seconds=5,
-        total_seconds=5,
-        access=access or ServiceAccess(),
-        key_header="x-api-key",
-        wait_seconds=wait_seconds,
+        "service", access or ServiceAccess(), "x-api-key", total_seconds=5, wait_seconds=wait_seconds
     )
 
 

@@ -85,7 +85,7 @@ def test_the_service_reads_every_answer_itself(build: Callable[..., Flask], worl
     app = build()
     world.jupiter.faults.change = without("outAmount")
     assert rows(app, "--only", "jupiter") == {
-        ("jupiter", "swap on solana"): ("differs", "quote_unavailable: there is no 'outAmount'")
+        ("jupiter", "swap on solana"): ("differs", "quote_unavailable: there is no outAmount")
     }
     world.jupiter.faults.change = lambda document: document | {"tipInstruction": document["swapInstruction"]}
     (found,) = rows(app, "--only", "jupiter").values()
@@ -94,7 +94,7 @@ def test_the_service_reads_every_answer_itself(build: Callable[..., Flask], worl
     world.bridges.faults = BridgeFaults(change=lambda _path, _document: {"steps": []})
     found = rows(app, "--only", "relay", "--only", "lifi", "--only", "cctp")
     assert {result for result, _ in found.values()} == {"differs"}
-    assert found["lifi", "ETH from base to ethereum"][1] == "quote_unavailable: there is no 'transactionRequest'"
+    assert found["lifi", "ETH from base to ethereum"][1] == "quote_unavailable: there is no transactionRequest"
 
     world.upstream.behave = lambda exchange: exchange.json({"object": "chat.completion", "model": "m"})
     found = rows(app, "--only", "groq", "--only", "coingecko", "--only", "alchemy", "--spend-up-to", "1")

@@ -48,7 +48,7 @@ def _entry(**members: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("status", ["pending_confirmations", "pending"])
 @pytest.mark.parametrize("delay", [None, "insufficient_fee", "amount_above_max", "insufficient_allowance_available"])
 def test_a_pending_burn_has_no_attestation(status: str, delay: str | None) -> None:
-    assert _attested(200, _entry(status=status, delayReason=delay)) == BurnAttestation(None, None, delay, None, None)
+    assert _attested(200, _entry(status=status, delayReason=delay)) == BurnAttestation(delay=delay)
 
 
 def test_a_burn_that_is_not_seen_yet_is_awaited() -> None:
@@ -60,7 +60,13 @@ def test_a_burn_that_is_not_seen_yet_is_awaited() -> None:
 def test_a_complete_burn_has_message_attestation_and_forwarding(state: str | None) -> None:
     forwarding = {} if state is None else {"forwardState": state, "forwardTxHash": HASH}
     body = _entry(message="0x0102", attestation="0x0304", status="complete", eventNonce="9682", **forwarding)
-    assert _attested(200, body) == BurnAttestation(b"\1\2", b"\3\4", None, state, None if state is None else HASH)
+    assert _attested(200, body) == BurnAttestation.model_construct(
+        message=b"\1\2",
+        attestation=b"\3\4",
+        delay=None,
+        forwarding_state=state,
+        forwarding_hash=None if state is None else HASH,
+    )
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
@@ -98,6 +104,25 @@ def test_an_error_is_an_outage_and_no_answer(status: int) -> None:
 )
 def test_fees_are_read_in_every_documented_form(body: object, expected: BurnFees) -> None:
     assert _fees(200, body) == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"minimumFee": "1e200000"},
+        {"minimumFee": 10_001},
+        {"minimumFee": -1},
+        {"minimumFee": "NaN"},
+        {"minimumFee": True},
+        {"finalityThreshold": True},
+        {"forwardFee": {"high": -1}},
+        {"forwardFee": {"high": True}},
+        {"forwardFee": {"high": "1.5"}},
+    ],
+)
+def test_a_fee_out_of_range_is_an_outage(changed: dict[str, Any]) -> None:
+    with pytest.raises(Unreachable, match="attestation_service"):
+        _fees(200, [{"finalityThreshold": 1000, "minimumFee": 1} | changed])
 
 
 def test_no_forwarding_fee_is_requested_where_none_may_exist() -> None:

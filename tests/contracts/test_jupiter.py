@@ -115,7 +115,18 @@ def test_only_a_pair_without_route_has_no_liquidity(status: int, body: object, r
 
 @pytest.mark.parametrize(
     "changed",
-    [{"swapMode": "ExactOut"}, {"outputMint": SOL_MINT}, {"outAmount": "-1"}, {"swapInstruction": None}],
+    [
+        {"swapMode": "ExactOut"},
+        {"outputMint": SOL_MINT},
+        {"outAmount": "-1"},
+        {"swapInstruction": None},
+        {"outAmount": str(2**64)},
+        {"outAmount": True},
+        {"routePlan": [{"swapInfo": {}}] * 41},
+        {"setupInstructions": {}},
+        {"addressesByLookupTableAddress": {"no address": []}},
+        {"swapInstruction": _instruction() | {"data": "no base64"}},
+    ],
 )
 def test_an_answer_to_another_question_is_no_quote(changed: dict[str, Any]) -> None:
     with pytest.raises(Rejected, match="quote_unavailable"):

@@ -136,7 +136,7 @@ class ScriptedSeller:
 
     def settle(self, payment: Mapping[str, Any]) -> str:
         """Submit a payment on the chain."""
-        call = SignedAuthorization.read(payment["payload"]).call()
+        call = SignedAuthorization.of_payload(payment["payload"]).call()
         rich = self.node.rpc("eth_accounts")[1]
         sent = {"from": rich, "to": self.node.deployment.usdc, "data": "0x" + call.hex(), "gas": hex(200_000)}
         tx_hash = str(self.node.rpc("eth_sendTransaction", sent))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls
 from app.adapters.evm.contracts.abi import ContractEvent, Function
-from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.foreign import MalformedResponseError
 
 TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 PAYER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"

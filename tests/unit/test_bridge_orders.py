@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from eth_abi.abi import decode, encode
 
@@ -11,6 +9,7 @@ from app.adapters.bridges.relay import calls
 from app.adapters.bridges.relay.calls import RequestedTransaction
 from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.core.chains import ETH, ChainName
+from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeRequest
 from app.ports.errors import Rejected
@@ -23,9 +22,13 @@ BRIDGE = (b"\1" * 32, "relay", "purser", ZERO_ADDRESS, ZERO_ADDRESS, OWNER, 10**
 TYPES = ("(bytes32,string,string,address,address,address,uint256,uint256,bool,bool)", "(bytes32,address)")
 
 
+def requested(to: str, value: int, data: bytes) -> RequestedTransaction:
+    return RequestedTransaction.read({"to": to, "value": hex(value), "data": "0x" + data.hex(), "chainId": 8453})
+
+
 def by_lifi(*, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more: bytes = b"") -> RequestedTransaction:
     said = bytes.fromhex("092e8fa4") + encode(TYPES, [bridge, (b"\2" * 32, depositor)]) + more
-    return RequestedTransaction(LIFI_DIAMOND, 10**17, said, 8453)
+    return requested(LIFI_DIAMOND, 10**17, said)
 
 
 def taken(wanted: RequestedTransaction) -> bytes:
@@ -47,12 +50,12 @@ def test_li_fi_s_deposit_for_anything_else_is_refused(place: int, value: object)
     "wanted",
     [
         by_lifi(depositor=THIEF),
-        replace(by_lifi(), to=THIEF),
-        replace(by_lifi(), value_units=10**18),
-        replace(by_lifi(), chain_id=1),
-        replace(by_lifi(), data=b"\0\0\0\0" + by_lifi().data[4:]),
-        replace(by_lifi(), data=by_lifi().data[:100]),
-        replace(by_lifi(), to="0x1"),
+        by_lifi().model_copy(update={"to": THIEF}),
+        by_lifi().model_copy(update={"value": 10**18}),
+        by_lifi().model_copy(update={"chain_id": 1}),
+        by_lifi().model_copy(update={"data": b"\0\0\0\0" + by_lifi().data[4:]}),
+        by_lifi().model_copy(update={"data": by_lifi().data[:100]}),
+        by_lifi().model_copy(update={"to": "0x1"}),
     ],
 )
 def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -> None:
@@ -62,7 +65,7 @@ def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -
 
 def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
     said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [ZERO_ADDRESS, b"\3" * 32])
-    target = calls.deposit_call(RequestedTransaction(DEPOSITORY.lower(), 10**17, said, 8453), ASK, source_id=8453)
+    target = calls.deposit_call(requested(DEPOSITORY.lower(), 10**17, said), ASK, source_id=8453)
     depositor, order = decode(("address", "bytes32"), target.data[4:])
     assert (target.to, target.value_units, depositor, order) == (
         DEPOSITORY,
@@ -70,3 +73,26 @@ def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
         OWNER.lower(),
         b"\3" * 32,
     )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"value": True},
+        {"value": "-1"},
+        {"value": "0x"},
+        {"value": "1e9"},
+        {"value": hex(2**256)},
+        {"value": "0x" + "f" * 5000},
+        {"chainId": True},
+        {"chainId": None},
+        {"data": "0xzz"},
+        {"data": 7},
+        {"to": None},
+    ],
+)
+def test_a_requested_transaction_of_another_shape_is_malformed(changed: dict[str, object]) -> None:
+    asked = {"to": DEPOSITORY, "value": "1", "data": "0x", "chainId": 8453}
+    assert RequestedTransaction.read(asked).data == b""
+    with pytest.raises(MalformedResponseError):
+        RequestedTransaction.read(asked | changed)

@@ -47,7 +47,7 @@ class RecordingSigner:
 
 
 def authorized(signature: str) -> SignedAuthorization:
-    return SignedAuthorization.read({**PAYLOAD, "signature": signature})
+    return SignedAuthorization.of_payload({**PAYLOAD, "signature": signature})
 
 
 def authorization_signature() -> tuple[int, int, int]:

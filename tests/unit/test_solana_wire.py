@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from app.adapters.jsonrpc import replies as json_rpc
-from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.adapters.solana.client import wire
 from app.adapters.solana.client.wire import HistoryEntry
 from app.adapters.solana.deposits.scan_state import SolanaScanState
 from app.adapters.solana.send import refusals
 from app.adapters.solana.track.account_history import HistoryProgress
+from app.core.foreign import MalformedResponseError
 
 _CONTEXT = {"slot": 7}
 
@@ -46,9 +46,9 @@ def test_brackets_inside_strings_are_accepted() -> None:
         (wire.number, 2**64),
         (wire.number, 1.5),
         (wire.number, "1"),
-        (wire.blockhash, {"context": _CONTEXT, "value": {"blockhash": "no", "lastValidBlockHeight": 1}}),
-        (wire.blockhash, {"context": {}, "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1}}),
-        (wire.epoch_info, {"absoluteSlot": 1}),
+        (wire.Blockhash.read, {"context": _CONTEXT, "value": {"blockhash": "no", "lastValidBlockHeight": 1}}),
+        (wire.Blockhash.read, {"context": {}, "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1}}),
+        (wire.EpochInfo.read, {"absoluteSlot": 1}),
         (wire.statuses(1), {"context": _CONTEXT, "value": []}),
         (
             wire.statuses(1),
@@ -60,8 +60,16 @@ def test_brackets_inside_strings_are_accepted() -> None:
             wire.accounts(1),
             {"context": _CONTEXT, "value": [{"lamports": 1, "owner": "x", "data": ["", "base64"]}]},
         ),
-        (wire.landed_or_none("x"), {"slot": 1, "transaction": ["AAAA", "base64"], "meta": {}}),
-        (wire.landed_or_none("x"), {"slot": 1, "transaction": [], "meta": {}}),
+        (wire.landed_or_none("x", wire.LandedTransaction), {"slot": 1, "transaction": ["AAAA", "base64"], "meta": {}}),
+        (wire.priority_estimate, {"priorityFeeEstimate": "1e200000"}),
+        (wire.priority_estimate, {"priorityFeeEstimate": "NaN"}),
+        (wire.priority_estimate, {"priorityFeeEstimate": True}),
+        (wire.priority_estimate, {"priorityFeeEstimate": -1}),
+        (wire.priority_prices, [{"prioritizationFee": True}]),
+        (wire.simulation(1), {"context": _CONTEXT, "value": {"err": None, "accounts": None}}),
+        (wire.simulation(), {"context": _CONTEXT, "value": {"err": None, "unitsConsumed": "7"}}),
+        (wire.simulation(), {"context": _CONTEXT, "value": {}}),
+        (wire.landed_or_none("x", wire.LandedTransaction), {"slot": 1, "transaction": [], "meta": {}}),
     ],
 )
 def test_a_response_of_another_shape_is_malformed(read: Callable[[object], object], answer: object) -> None:
@@ -79,10 +87,8 @@ def test_an_unknown_error_is_still_an_error() -> None:
             ],
         }
     )
-    assert statuses.found == (
-        wire.SignatureStatus(1, "finalized", failed=True),
-        wire.SignatureStatus(1, "finalized", failed=False),
-    )
+    found = [(each.slot, each.level, each.failed) for each in statuses.found if each is not None]
+    assert found == [(1, "finalized", True), (1, "finalized", False)]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_only_known_error_texts_are_shown(error: object, expected: str) -> None:
 def test_a_scan_state_survives_the_database() -> None:
     trail = HistoryProgress()
     for slot in range(40):
-        trail = trail.with_read(HistoryEntry(f"signature{slot}", slot))
+        trail = trail.with_read(HistoryEntry.model_construct(signature=f"signature{slot}", slot=slot))
     mark = SolanaScanState(7, 2**63, 2**64 - 1, trail, HistoryProgress(before="there"), mismatch_slot=9)
 
     again = SolanaScanState.from_terms(json.loads(json.dumps(dict(mark.as_terms()))))

@@ -12,7 +12,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.prices.probes import describe_prices
+from app.adapters.prices.market import describe_prices
 from app.core.chains import Family, native
 from app.core.money import TokenAmount
 from app.ports.chain import TransferIntent, WatchedAddress
@@ -25,7 +25,6 @@ _LOG_BLOCKS = 2_000
 
 
 def probes(chain: EvmChain, system: str) -> Iterator[Probe]:
-    """Yield the probes of the first endpoint of a chain."""
     asked = _EvmEndpointProbes(chain)
     for capability, ask in (
         ("chain id", asked.chain_id),

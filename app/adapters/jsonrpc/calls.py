@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from app.adapters.jsonrpc.replies import UNREADABLE, MalformedResponseError, RpcError, RpcErrorKind, error_of, result_of
+from app.adapters.jsonrpc.replies import UNREADABLE, RpcError, RpcErrorKind, error_of, result_of
+from app.core.foreign import MalformedResponseError
 
 T = TypeVar("T")
 
@@ -88,7 +89,6 @@ class RpcCall(Generic[T]):
 
     @property
     def sends(self) -> bool:
-        """Return whether it broadcasts a transaction."""
         return self.method in _SENDS
 
     @property

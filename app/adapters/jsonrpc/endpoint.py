@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.outage_log import OutageLog
-from app.adapters.jsonrpc.replies import MalformedResponseError, RpcErrorKind, error_of, order_replies, parse
+from app.adapters.jsonrpc.replies import RpcErrorKind, error_of, order_replies, parse
 from app.core.chains import ChainName
+from app.core.foreign import MalformedResponseError
 from app.observability import counters
 from app.ports.errors import Unreachable
 
@@ -139,7 +140,6 @@ class RpcEndpoint:
         counters.RPC_FAILURES.labels(**self._labels, reason=failure.reason).inc()
 
     def recover(self) -> None:
-        """Return to the regular order."""
         self._backoff_until = 0.0
         self._outage.end()
 

@@ -20,12 +20,10 @@ class OutageLog:
         self._is_active = False
 
     def begin(self, reason: str) -> None:
-        """Record a failure."""
         if self._set_active(is_active=True):
             _log.warning(f"{self._subject}_failed", name=self._name, reason=reason)
 
     def end(self) -> None:
-        """Record a success."""
         if self._is_active and self._set_active(is_active=False):
             _log.info(f"{self._subject}_recovered", name=self._name)
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from pydantic import AliasPath, Field
+
+from app.core.foreign import ForeignModel, MalformedResponseError
 from app.core.strict_json import parse_response
 
 T = TypeVar("T")
@@ -63,10 +66,6 @@ _KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
 )
 
 
-class MalformedResponseError(ValueError):
-    """The response does not have the expected shape; the message names that shape, never the response."""
-
-
 @dataclass(frozen=True, slots=True)
 class RpcError:
     """An error object as JSON-RPC 2.0 defines it; `data` is present when a contract reverted."""
@@ -107,19 +106,25 @@ def parse(body: bytes) -> object:
     return value
 
 
-def order_replies(replies: Sequence[object], *, expected: int) -> Sequence[Mapping[str, object]]:
+class _Reply(ForeignModel):
+    id: int | None = None
+
+
+class _ErrorReply(ForeignModel):
+    code: int = Field(validation_alias=AliasPath("error", "code"))
+    message: str = Field(validation_alias=AliasPath("error", "message"))
+    data: Any = Field(None, validation_alias=AliasPath("error", "data"))
+
+
+def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[str, object]]:
     """Return the replies in the order of their requests; a server may answer a batch in any order.
 
     Raises: MalformedResponseError.
     """
-    found: dict[object, Mapping[str, object]] = {}
-    for reply in replies:
-        number = reply.get("id") if isinstance(reply, dict) else None
-        if isinstance(reply, dict) and expected == 1 and number is None:
-            number = 0  # JSON-RPC 2.0 §5: null when the node could not read the request
-        if not isinstance(reply, dict) or type(number) is not int:
-            raise MalformedResponseError("expected the ids that were sent")
-        found[number] = reply
+    numbers = [_Reply.read(reply).id for reply in replies[: expected + 1]]
+    if numbers == [None] and expected == 1:
+        numbers = [0]  # JSON-RPC 2.0 §5: null when the node could not read the request
+    found = dict(zip(numbers, replies, strict=False))
     if len(replies) != expected or set(found) != set(range(expected)):
         raise MalformedResponseError("expected one reply per call")
     return [found[number] for number in range(expected)]
@@ -134,10 +139,5 @@ def result_of(reply: Mapping[str, object]) -> object:
 
 def error_of(reply: object) -> RpcError:
     """Return the error of a reply; of its data, text only. Raises: MalformedResponseError."""
-    error = reply.get("error") if isinstance(reply, dict) else None
-    if not isinstance(error, dict):
-        raise MalformedResponseError("expected an error object")
-    code, message, data = error.get("code"), error.get("message"), error.get("data")
-    if type(code) is not int or not isinstance(message, str):
-        raise MalformedResponseError("expected an error object")
-    return RpcError(code, message, data if isinstance(data, str) else None)
+    error = _ErrorReply.read(reply)
+    return RpcError(error.code, error.message, error.data if isinstance(error.data, str) else None)

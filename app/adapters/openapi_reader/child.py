@@ -24,7 +24,6 @@ _RECURSION_LIMIT = 3_000
 
 
 def main() -> None:
-    """Read, respond, exit."""
     sys.setrecursionlimit(_RECURSION_LIMIT)
     schemas = schema_validation.OpenApiSchemas()
     # What libraries load at their first use has to be loaded now.

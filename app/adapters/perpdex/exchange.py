@@ -46,7 +46,6 @@ class HyperliquidExchange:
     dead_end = staticmethod(dead_end)
 
     def __init__(self, deployment: PerpdexDeployment, *, url: str = "") -> None:
-        """Store the network's deployment, and another address than its own if one is set."""
         self._deployment = deployment
         self._info_url = f"{(url or deployment.url).rstrip('/')}/info"
         self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, max_bytes=_MAX_BYTES)

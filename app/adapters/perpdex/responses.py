@@ -5,12 +5,19 @@ The exchange adds and removes optional members, so documents are returned whole 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from operator import itemgetter
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field, Strict
+
+from app.core.foreign import U64, ForeignModel, Items, MalformedResponseError, Text, parsed, reader
 from app.core.strict_json import parse_response
 from app.ports.errors import Unreachable
 from app.ports.perpdex import Json, PerpdexTopic, PerpMarket
+
+T = TypeVar("T")
 
 _MAX_SIZE_DECIMALS = 8
 _MAX_MARKETS = 10_000
@@ -23,6 +30,7 @@ _RATE_MEMBERS = {
     "oracle_price": "oraclePx",
     "open_interest": "openInterest",
 }
+_Objects = Items[dict[str, Any]]
 
 
 def parse(body: bytes) -> Json:
@@ -33,71 +41,92 @@ def parse(body: bytes) -> Json:
         raise unexpected_answer() from None
 
 
+class _Order(ForeignModel):
+    coin: str
+    oid: U64
+
+
+class _Market(ForeignModel):
+    name: Annotated[str, Field(min_length=1, max_length=_MAX_SYMBOL_LETTERS)]
+    sz_decimals: Annotated[int, Field(ge=0, le=_MAX_SIZE_DECIMALS)]
+    max_leverage: Annotated[int, Field(gt=0)] | None = None
+    only_isolated: bool | None = None
+    margin_mode: Any = None
+    """Present only when positions cannot share their margin ("strictIsolated", "noCross")."""
+    is_delisted: bool | None = None
+
+
+class _Meta(ForeignModel):
+    universe: Annotated[Items[_Market], Field(min_length=1, max_length=_MAX_MARKETS)]
+
+
+class _Book(ForeignModel):
+    levels: Annotated[tuple[_Objects, _Objects], Strict(strict=False)]
+
+
+_read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
+_CHECKS: Mapping[PerpdexTopic, Callable[[object], object]] = {
+    PerpdexTopic.ACCOUNT: reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
+    PerpdexTopic.SPOT: reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
+    PerpdexTopic.ORDERS: _read_orders,
+    PerpdexTopic.FILLS: reader(_Objects),
+    PerpdexTopic.MARKETS: _Meta.read,
+    PerpdexTopic.FUNDING: reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)]),
+    PerpdexTopic.MIDS: reader(Annotated[Items[Text], parsed(lambda mids: mids.values())]),
+    PerpdexTopic.BOOK: reader(_Book | None),
+}
+
+
 def read(topic: PerpdexTopic, document: Json) -> Json:
     """Return a response's document for a topic; None for the book of an unknown market.
 
     Raises: Unreachable("unexpected_answer").
     """
-    match topic:
-        case PerpdexTopic.ACCOUNT | PerpdexTopic.SPOT:
-            listed = "assetPositions" if topic is PerpdexTopic.ACCOUNT else "balances"
-            _require(isinstance(document, dict) and _are_objects(document.get(listed)))
-        case PerpdexTopic.ORDERS:
-            parse_orders(document)
-        case PerpdexTopic.FILLS:
-            _require(_are_objects(document))
-        case PerpdexTopic.MARKETS:
-            parse_markets(document)
-        case PerpdexTopic.FUNDING:
-            return _rates(document)
-        case PerpdexTopic.MIDS:
-            _require(isinstance(document, dict) and all(isinstance(mid, str) for mid in document.values()))
-        case PerpdexTopic.BOOK:
-            return _book(document)
+    _checked(_CHECKS[topic], document)
+    if topic is PerpdexTopic.FUNDING:
+        return _rates(*document)
+    if topic is PerpdexTopic.BOOK and document is not None:
+        bids, asks = document["levels"]
+        return {"bids": bids, "asks": asks, "time": document.get("time")}
     return document
 
 
 def parse_markets(document: Json) -> tuple[PerpMarket, ...]:
     """Parse the markets of a `meta` response. Raises: Unreachable("unexpected_answer")."""
-    universe: Json = document.get("universe") if isinstance(document, dict) else None
-    _require(_are_objects(universe) and 0 < len(universe) <= _MAX_MARKETS)
-    return tuple(_market(index, entry) for index, entry in enumerate(universe))
+    return tuple(
+        PerpMarket(
+            index=index,
+            symbol=market.name,
+            size_decimals=market.sz_decimals,
+            max_leverage=market.max_leverage,
+            only_isolated=market.only_isolated is True or market.margin_mode is not None,
+            is_delisted=market.is_delisted is True,
+        )
+        for index, market in enumerate(_checked(_Meta.read, document).universe)
+    )
 
 
 def parse_orders(document: Json) -> list[tuple[str, int]]:
     """Parse symbol and number of each open order. Raises: Unreachable("unexpected_answer")."""
-    _require(_are_objects(document))
-    found = [(order.get("coin"), order.get("oid")) for order in document]
-    _require(all(isinstance(coin, str) and type(oid) is int and 0 <= oid < 2**64 for coin, oid in found))
-    return found
+    return [(order.coin, order.oid) for order in _checked(_read_orders, document)]
 
 
 def unexpected_answer() -> Unreachable:
-    """Return the failure for a response that violates the exchange's documentation."""
     return Unreachable("unexpected_answer")
 
 
-def _market(index: int, entry: Mapping[str, Json]) -> PerpMarket:
-    name, decimals, leverage = entry.get("name"), entry.get("szDecimals"), entry.get("maxLeverage")
-    _require(isinstance(name, str) and 0 < len(name) <= _MAX_SYMBOL_LETTERS)
-    _require(type(decimals) is int and 0 <= decimals <= _MAX_SIZE_DECIMALS)
-    _require(leverage is None or (type(leverage) is int and leverage > 0))
-    return PerpMarket(
-        index=index,
-        symbol=str(name),
-        size_decimals=decimals or 0,
-        max_leverage=leverage,
-        # `marginMode` is present only when positions cannot share their margin ("strictIsolated", "noCross").
-        only_isolated=entry.get("onlyIsolated") is True or entry.get("marginMode") is not None,
-        is_delisted=entry.get("isDelisted") is True,
-    )
+def _checked(check: Callable[[object], T], document: Json) -> T:
+    try:
+        return check(document)
+    except MalformedResponseError:
+        raise unexpected_answer() from None
 
 
-def _rates(document: Json) -> list[dict[str, Json]]:
+def _rates(meta: Json, contexts: list[dict[str, Json]]) -> list[dict[str, Json]]:
     """Pair the markets of a `metaAndAssetCtxs` response with their figures; delisted ones have no rate."""
-    _require(isinstance(document, list) and len(document) == len(("meta", "contexts")))
-    markets, contexts = parse_markets(document[0]), document[1]
-    _require(_are_objects(contexts) and len(contexts) == len(markets))
+    markets = parse_markets(meta)
+    if len(contexts) != len(markets):
+        raise unexpected_answer()
     return [
         {
             "symbol": market.symbol,
@@ -106,24 +135,6 @@ def _rates(document: Json) -> list[dict[str, Json]]:
         for market, context in zip(markets, contexts, strict=True)
         if not market.is_delisted
     ]
-
-
-def _book(document: Json) -> dict[str, Json] | None:
-    if document is None:
-        return None
-    levels: Json = document.get("levels") if isinstance(document, dict) else None
-    _require(isinstance(levels, list) and len(levels) == len(("bids", "asks")))
-    _require(all(_are_objects(side) for side in levels))
-    return {"bids": levels[0], "asks": levels[1], "time": document.get("time")}
-
-
-def _are_objects(value: Json) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-def _require(truth: object) -> None:
-    if not truth:
-        raise unexpected_answer()
 
 
 def _fraction(text: str) -> Decimal:

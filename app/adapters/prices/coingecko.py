@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import Field
+
 from app.adapters.http_client import HttpClient
-from app.adapters.prices.market import nanos_from_json, prices_in
+from app.adapters.prices.market import PriceNanos, prices_in
 from app.core import clock
 from app.core.chains import ETH, SOL, Token
+from app.core.foreign import ForeignModel
 
 _CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0
@@ -18,6 +21,11 @@ _MAX_AGE_SECONDS = 600
 _CLOCK_SKEW_SECONDS = 60
 _COINS = {ETH: "ethereum", SOL: "solana"}
 _PRO_HOST = "//pro-api."
+
+
+class _CoinGeckoPrice(ForeignModel):
+    usd_nanos: PriceNanos = Field(alias="usd")
+    made_at: int = Field(alias="last_updated_at")
 
 
 class CoinGeckoPrices:
@@ -44,9 +52,9 @@ class CoinGeckoPrices:
         return prices_in(response, _COINS, _recent_nanos, source=type(self).__name__)
 
 
-def _recent_nanos(entry: Mapping[str, object]) -> int | None:
-    made_at = entry.get("last_updated_at")
-    if type(made_at) is not int:
-        return None
-    age = int(clock.now().timestamp()) - made_at
-    return nanos_from_json(entry.get("usd")) if -_CLOCK_SKEW_SECONDS <= age <= _MAX_AGE_SECONDS else None
+def _recent_nanos(entry: object) -> int:
+    """Return a price. Raises: ValueError for one that is old, or made in the future."""
+    price = _CoinGeckoPrice.read(entry)
+    if not -_CLOCK_SKEW_SECONDS <= int(clock.now().timestamp()) - price.made_at <= _MAX_AGE_SECONDS:
+        raise ValueError("not a current price")
+    return price.usd_nanos

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal
 from http import HTTPStatus
-from typing import Protocol
+from typing import Annotated, Any, Protocol
 
 import structlog
 
 from app.adapters.http_client import HttpResponse
 from app.adapters.jsonrpc.outage_log import OutageLog
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, Token
-from app.core.money import NANOS_PER_USD
+from app.core import foreign
+from app.core.chains import ETH, SOL, TOKENS_BY_SYMBOL, USDC, Token
+from app.core.money import NANOS_PER_USD, usd_string
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import PortError, Unreachable
 from app.ports.prices import PriceRange
+from app.ports.probes import UnexpectedAnswer
 
 _CACHE_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
@@ -37,6 +39,7 @@ _NANO = Decimal(1).scaleb(-9)
 _WIDE = Context(prec=60)
 
 _log = structlog.get_logger(__name__)
+_read_entries = foreign.reader(dict[str, Any])
 
 
 class PriceSource(Protocol):
@@ -44,35 +47,47 @@ class PriceSource(Protocol):
         """Return nano-dollars per whole token, for the tokens with a current price. Raises: PortError."""
 
 
-def nanos_from_json(value: object) -> int | None:
-    """Return a price in nano-dollars, rounded up; None for anything but a plausible number of dollars."""
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        return None
-    usd = Decimal(value)
-    if not usd.is_finite() or not 0 < usd < _MAX_PLAUSIBLE_USD:
-        return None
+def nanos_from_json(value: object) -> int:
+    """Return a price in nano-dollars, rounded up. Raises: ValueError for anything but a plausible number of dollars."""
+    usd = Decimal(value) if type(value) is int else value
+    if not isinstance(usd, Decimal) or not usd.is_finite() or not 0 < usd < _MAX_PLAUSIBLE_USD:
+        raise ValueError("not a plausible price")
     return int(usd.quantize(_NANO, rounding=ROUND_CEILING, context=_WIDE).scaleb(9, context=_WIDE))
+
+
+PriceNanos = Annotated[int, foreign.parsed(nanos_from_json)]
 
 
 def prices_in(
     response: HttpResponse,
     names: Mapping[Token, str],
-    read: Callable[[Mapping[str, object]], int | None],
+    read: Callable[[object], int],
     *,
     source: str,
 ) -> Mapping[Token, int]:
-    """Read the entries that a price service names so; unusable ones are left out. Raises: Unreachable."""
+    """Read the entries that a price service names so; unusable ones are left out. Raises: Unreachable.
+
+    `read` raises ValueError for an unusable entry.
+    """
     if response.status != HTTPStatus.OK:
         raise Unreachable(f"http_{response.status}")
-    listed = response.json()
-    if not isinstance(listed, dict):
-        raise Unreachable("unexpected_answer")
-    entries = {token: listed.get(name) for token, name in names.items()}
-    found = {token: read(entry) if isinstance(entry, dict) else None for token, entry in entries.items()}
-    for token, nanos in found.items():
-        if nanos is None:
+    entries = response.read(_read_entries)
+    found: dict[Token, int] = {}
+    for token, name in names.items():
+        try:
+            found[token] = read(entries.get(name))
+        except ValueError:
             _log.warning("price_ignored", source=source, token=token.symbol)
-    return {token: nanos for token, nanos in found.items() if nanos is not None}
+    return found
+
+
+def describe_prices(source: PriceSource, expected: Collection[Token] = (ETH, SOL)) -> str:
+    """Read a source and describe its prices. Raises: UnexpectedAnswer if one is missing, PortError."""
+    prices = source.read()
+    missing = [token.symbol for token in expected if token not in prices]
+    if missing:
+        raise UnexpectedAnswer(f"no usable price of {', '.join(missing)}")
+    return ", ".join(f"{token.symbol} {usd_string(prices[token])} USD" for token in expected)
 
 
 class MarketPriceFeed:

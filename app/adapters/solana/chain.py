@@ -82,7 +82,7 @@ class SolanaChain:
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
             mint = endpoint.ask(calls.accounts([self._usdc_mint], self.level))
-            return ["usdc_mint"] if mint.states[0] is None else []
+            return ["usdc_mint"] if mint.found[0] is None else []
 
         return self.rpc.diagnose(lambda: calls.slot(CommitmentLevel.Confirmed), missing_contracts)
 
@@ -110,7 +110,7 @@ class SolanaChain:
             return None
         owner = Pubkey.from_string(address)
         found = self.rpc.ask(calls.accounts([tokens.account_of(owner, self._usdc_mint)], self.level))
-        account = tokens.read_account(found.states[0])
+        account = tokens.read_account(found.found[0])
         is_frozen = account is not None and account.state == TokenAccountState.Frozen
         return "frozen" if is_frozen else None
 
@@ -118,7 +118,7 @@ class SolanaChain:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
         owner = Pubkey.from_string(address)
         usdc_account = tokens.account_of(owner, self._usdc_mint)
-        wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).states
+        wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).found
         return Balances(
             (
                 TokenAmount(wallet.lamports if wallet else 0, SOL),

@@ -22,7 +22,6 @@ _UNKNOWN_SIGNATURE = str(Signature(bytes([1] * 64)))
 
 
 def probes(chain: SolanaChain, system: str) -> Iterator[Probe]:
-    """Yield the probes of the first endpoint of a cluster."""
     asked = _SolanaEndpointProbes(chain)
     for capability, ask in (
         ("genesis hash", asked.genesis_hash),

@@ -80,7 +80,6 @@ def wallet_keys(entropy: bytes) -> tuple[PrivateKey, Ed25519PrivateKey]:
 
 
 def evm_address(key: PrivateKey) -> str:
-    """Return the EIP-55 address of a secp256k1 key."""
     return str(to_checksum_address(keccak(key.public_key.format(compressed=False)[1:])[-20:]))
 
 

@@ -7,22 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal, DecimalException
+from decimal import ROUND_CEILING, Decimal
 from http import HTTPStatus
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Annotated, Any, TypeVar
 
 import structlog
+from pydantic import AfterValidator, AliasPath, Field, model_validator
 
 from app.adapters.http_client import HttpResponse
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess
+from app.core.foreign import (
+    ForeignModel,
+    HexBytes,
+    Items,
+    MalformedResponseError,
+    OptionalText,
+    U64Digits,
+    U256Digits,
+    parsed,
+    reader,
+)
 from app.ports.errors import Unreachable
 
 T = TypeVar("T")
 
-_CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 8.0
 _BPS_PER_UNIT = 10_000
 _COMPLETE = "complete"
+_FAST = 1000
+"""The highest threshold of finality that the service calls fast."""
 _log = structlog.get_logger(__name__)
 
 
@@ -40,15 +54,37 @@ class BurnFees:
         return int((units * self.fast_bps / _BPS_PER_UNIT).to_integral_value(ROUND_CEILING))
 
 
-@dataclass(frozen=True, slots=True)
-class BurnAttestation:
+class BurnAttestation(ForeignModel):
     """The service's state of a burn: message and attestation once both exist; the forwarder's state and hash."""
 
-    message: bytes | None
-    attestation: bytes | None
-    delay: str | None
-    forwarding_state: str | None
-    forwarding_hash: str | None
+    message: HexBytes | None = None
+    attestation: HexBytes | None = None
+    delay: Annotated[OptionalText, AfterValidator(lambda delay: delay and delay[:40])] = Field(
+        None, alias="delayReason"
+    )
+    forwarding_state: OptionalText = Field(None, alias="forwardState")
+    forwarding_hash: OptionalText = Field(None, alias="forwardTxHash")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_placeholders(cls, entry: Any) -> Any:
+        is_pending = isinstance(entry, dict) and entry.get("status") != _COMPLETE
+        return {**entry, "message": None, "attestation": None} if is_pending else entry
+
+
+class _Tier(ForeignModel):
+    finality_threshold: U64Digits
+    bps: Annotated[Decimal, Field(ge=0, le=_BPS_PER_UNIT), parsed(lambda fee: Decimal(str(fee)))] = Field(
+        alias="minimumFee"
+    )
+    forward_units: U256Digits | None = Field(None, validation_alias=AliasPath("forwardFee", "high"))
+    """"high" is documented as sufficient if gas prices rise before the mint."""
+
+
+_read_messages: Callable[[object], tuple[BurnAttestation, ...]] = reader(
+    Annotated[Items[BurnAttestation], parsed(itemgetter("messages"))]
+)
+_read_tiers: Callable[[object], tuple[_Tier, ...]] = reader(Items[_Tier])
 
 
 class AttestationClient:
@@ -56,23 +92,25 @@ class AttestationClient:
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = base_url.rstrip("/")
-        self._http = RateLimitedClient(
-            "circle", connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, access=access
-        )
+        self._http = RateLimitedClient("circle", access, total_seconds=_TOTAL_SECONDS)
 
     def fees(self, source: int, destination: int, *, forwarded: bool) -> BurnFees:
         """Return the current fees of a burn, with the forwarder's if requested. Raises: Unreachable."""
         response = self._http.get(
             f"{self._url}/v2/burn/USDC/fees/{source}/{destination}", query={"forward": "true"} if forwarded else None
         )
-        return _parsed(response, _parse_fees)
+        tiers = _parsed(response, _read_tiers)
+        fast = [tier.bps for tier in tiers if tier.finality_threshold <= _FAST]
+        forwarding = [tier.forward_units for tier in tiers if tier.forward_units is not None]
+        return BurnFees(fast[-1] if fast else None, max(forwarding, default=None))
 
     def burn_attestation(self, source: int, tx_hash: str) -> BurnAttestation | None:
         """Return the attestation of a burn; None while the service has not seen it. Raises: Unreachable."""
         response = self._http.get(f"{self._url}/v2/messages/{source}", query={"transactionHash": tx_hash})
         if response.status == HTTPStatus.NOT_FOUND:
             return None
-        return _parsed(response, _parse_messages)
+        found = _parsed(response, _read_messages)
+        return found[0] if found else None
 
     def request_reattestation(self, nonce: bytes) -> None:
         """Request a new attestation of an expired message. Raises: Unreachable."""
@@ -81,50 +119,14 @@ class AttestationClient:
             raise Unreachable("attestation_service")
 
 
-def _parsed(response: HttpResponse, parse: Callable[[Any], T]) -> T:
-    """Parse a response, or log why that is impossible. Raises: Unreachable."""
+def _parsed(response: HttpResponse, read: Callable[[object], T]) -> T:
+    """Read a response, or log why that is impossible. Raises: Unreachable."""
     body = response.json()
     if response.status != HTTPStatus.OK:
         _log.warning("attestation_service_refused", status=response.status)
         raise Unreachable("attestation_service")
     try:
-        return parse(body)
-    except (LookupError, TypeError, ValueError, AttributeError, DecimalException):
-        _log.warning("attestation_response_invalid", reader=parse.__name__)
+        return read(body)
+    except MalformedResponseError as error:
+        _log.warning("attestation_response_invalid", reason=str(error))
         raise Unreachable("attestation_service") from None
-
-
-def _parse_fees(body: Any) -> BurnFees:
-    fast: Decimal | None = None
-    forward: int | None = None
-    for tier in body:
-        bps = Decimal(str(tier["minimumFee"]))
-        if not bps.is_finite() or bps < 0:
-            raise ValueError("not a fee")
-        if int(tier["finalityThreshold"]) <= 1000:  # noqa: PLR2004 - the service's own word for "fast"
-            fast = bps
-        fee = tier.get("forwardFee")
-        if fee is not None:
-            # "high" is documented as sufficient if gas prices rise before the mint.
-            forward = max(forward or 0, int(fee["high"]))
-    return BurnFees(fast, forward)
-
-
-def _parse_messages(body: Any) -> BurnAttestation | None:
-    listed = body["messages"]
-    if not listed:
-        return None
-    entry = listed[0]
-    is_complete = entry.get("status") == _COMPLETE
-    delay, state, forward_hash = (entry.get(name) for name in ("delayReason", "forwardState", "forwardTxHash"))
-    return BurnAttestation(
-        message=_hex_bytes(entry["message"]) if is_complete else None,
-        attestation=_hex_bytes(entry["attestation"]) if is_complete else None,
-        delay=str(delay)[:40] if delay else None,
-        forwarding_state=str(state) if state else None,
-        forwarding_hash=str(forward_hash) if forward_hash else None,
-    )
-
-
-def _hex_bytes(text: str) -> bytes:
-    return bytes.fromhex(text.removeprefix("0x"))

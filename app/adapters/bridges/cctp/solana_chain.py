@@ -95,7 +95,7 @@ class SolanaCctpChain:
         nonce_rent, empty_rent = calls.rent(instructions.USED_NONCE_BYTES), calls.rent(0)
         token_rent = calls.rent(tokens.TOKEN_ACCOUNT_BYTES)
         self._chain.rpc.run(found, nonce_rent, empty_rent, token_rent)
-        wallet, token_account = found.result.states
+        wallet, token_account = found.result.found
         lamports = wallet.lamports if wallet else 0
         makes_account = tokens.read_account(token_account) is None
         needed = fees.BASE_FEE_LAMPORTS + nonce_rent.result + empty_rent.result
@@ -109,14 +109,14 @@ class SolanaCctpChain:
         messenger = calls.accounts([instructions.MESSENGER_ACCOUNT], self._chain.level)
         self._chain.rpc.run(found, messenger)
         no_amount = TransferIntent(owner, str(instructions.TRANSMITTER), TokenAmount(0, USDC))
-        if tokens.read_account(found.result.states[1]) is None:
+        if tokens.read_account(found.result.found[1]) is None:
             making = create_idempotent_associated_token_account(key, key, self._mint)
             return BridgeStep(
                 BridgeLegKind.ACCOUNT,
                 self.name,
                 self._simulated_draft(no_amount, [making], makes_token_account=True),
             )
-        (state,) = messenger.result.states
+        (state,) = messenger.result.found
         try:
             fee_owner = instructions.fee_recipient(state.data if state else b"")
         except ValueError:
@@ -128,7 +128,7 @@ class SolanaCctpChain:
 
     def is_minted(self, message: CctpMessage) -> bool:
         used = self._chain.rpc.ask(calls.accounts([instructions.used_nonce(message)], self._chain.level))
-        (state,) = used.states
+        (state,) = used.found
         return state is not None and state.owner == instructions.TRANSMITTER
 
     def find_mint(

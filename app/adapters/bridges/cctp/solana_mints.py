@@ -60,7 +60,7 @@ def _first_mint(
         for signature, call in zip(some, calls, strict=True):
             traced = None if call.error is not None else call.result
             # A replay fails, and lists the account as well.
-            if traced is not None and not traced.landed.failed:
+            if traced is not None and not traced.failed:
                 found = _received_mint(signature, traced, message)
                 if found is not None:
                     return found
@@ -84,7 +84,7 @@ def _received_mint(
             continue
         if received_message.burn != message.burn:
             return MintNotFound.NOT_FOUND
-        slot = traced.landed.slot
+        slot = traced.slot
         return BridgeArrival(
             received_message.burn.units - received_message.fee_units, signature, BlockRef(slot, signature)
         )

@@ -11,7 +11,7 @@ from eth_utils.crypto import keccak
 from app.adapters.evm.client.wire import TransactionReceipt
 from app.adapters.evm.contracts.abi import ContractEvent, Function
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.foreign import MalformedResponseError
 
 _DEPOSIT = Function("optimism_portal", "depositTransaction")
 _DEPOSITED_EVENT = ContractEvent("optimism_portal", "TransactionDeposited")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from app.adapters.bridges.ether import EtherBridge
 from app.adapters.bridges.relay import payments
 from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, OrderStatus
 from app.adapters.bridges.relay.payments import PaymentNotFound
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import ContractCall
 from app.ports.bridges import (
-    BridgeLegKind,
     BridgeOffer,
     BridgePhase,
     BridgeProgress,
@@ -17,19 +16,14 @@ from app.ports.bridges import (
     BridgeStep,
     BridgeTransfer,
 )
-from app.ports.chain import SignedTransaction, TransferIntent
 from app.ports.errors import Rejected
-from app.ports.vault import Signer
 
 _TYPICAL_GAS = 150_000
 
 
-class OrderBridge:
-    """Orders of one service between two EVM chains. Opens no connection before the first call."""
-
+class OrderBridge(EtherBridge):
     def __init__(self, source: EvmChain, destination: EvmChain, service: OrderService) -> None:
-        self._source = source
-        self._destination = destination
+        super().__init__(source, destination)
         self._service = service
         self.name = service.name
         self._chains = BridgeChainIds(source.deployment.chain_id, destination.deployment.chain_id)
@@ -60,21 +54,10 @@ class OrderBridge:
         )
 
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
-        """Draft the deposit, and simulate that it takes the amount and nothing else. Raises: Rejected, Unreachable."""
-        request = offer.request
         call = ContractCall.from_terms(offer.terms)
         if call is None:
             raise ValueError("this is not an offer of an order")
-        target = call.target
-        draft = self._source.draft_call(
-            TransferIntent(request.sender, target.to, request.amount), call, gas=_TYPICAL_GAS, simulates=True
-        )
-        rpc, deployment = self._source.rpc, self._source.deployment
-        simulation.assert_takes_ether(rpc, deployment, request.sender, target, max_fee_units=draft.fee_units)
-        return (BridgeStep(BridgeLegKind.SOURCE, request.source, draft),)
-
-    def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
-        return self._source.sign(step.draft, signer, sequence=sequence)
+        return self._draft_deposit(offer.request, call, gas=_TYPICAL_GAS)
 
     def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""
@@ -98,7 +81,3 @@ class OrderBridge:
                 is_payout_missing=payments.paid_nothing(chain, order_state.tx_hash, recipient=recipient),
             )
         return BridgeProgress(BridgePhase.REFUNDED if is_refund else BridgePhase.ARRIVED, arrival=arrival)
-
-    def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
-        """Refuse: the service delivers. Raises: Rejected."""
-        raise Rejected("nothing_to_deliver", details={"source_hash": transfer.source_hash})

@@ -5,38 +5,39 @@ Sources: Relay's `RelayDepository.sol`, LI.FI's `ILiFi.sol` and `RelayDepository
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from eth_utils.address import to_checksum_address
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.send.transactions import CallTarget
 from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.foreign import ForeignModel, HexBytes, U64Digits, U256Digits, parsed
 from app.ports.bridges import BridgeRequest
 from app.ports.errors import Rejected
 
 _DEPOSIT = Function("relay_depository", "depositNative")
 _VIA_LIFI = Function("lifi_diamond", "startBridgeTokensViaRelayDepository")
-_ID = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedTransaction:
-    """A transaction that a service requests to be signed."""
+def _from_hex(value: object) -> object:
+    return int(value, 16) if isinstance(value, str) and value.startswith("0x") else value
+
+
+OrderId = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$", to_lower=True)]
+OptionalOrderId = Annotated[OrderId | None, BeforeValidator(lambda value: value or None)]
+Seconds = Annotated[int, Field(ge=0, lt=2**31), parsed(lambda seconds: int(seconds or 0))]
+
+
+class RequestedTransaction(ForeignModel):
+    """A transaction that a service requests to be signed; the value is in decimal digits, or hexadecimal after 0x."""
 
     to: str
-    value_units: int
-    data: bytes
-    chain_id: int
-
-    @classmethod
-    def read(cls, fields: Any, *, value_units: int) -> RequestedTransaction:
-        """Read the common fields. Raises: LookupError, TypeError, ValueError for another shape."""
-        data = bytes.fromhex(str(fields["data"])[2:])
-        return cls(str(fields["to"]), value_units, data, int(fields["chainId"]))
+    value: Annotated[U256Digits, BeforeValidator(_from_hex)]
+    data: HexBytes
+    chain_id: U64Digits
 
 
 def deposit_call(requested: RequestedTransaction, request: BridgeRequest, *, source_id: int) -> CallTarget:
@@ -62,13 +63,6 @@ def lifi_deposit_call(
     return CallTarget(LIFI_DIAMOND, request.amount.units, _VIA_LIFI.encode(bridge, order))
 
 
-def parse_order_id(text: object) -> str:
-    """Parse an order's id. Raises: ValueError."""
-    if not isinstance(text, str) or not _ID.fullmatch(text):
-        raise ValueError("not an order's id")
-    return text.lower()
-
-
 def _arguments(
     requested: RequestedTransaction, request: BridgeRequest, contract: str, function: Function, *, source_id: int
 ) -> tuple[Any, ...]:
@@ -78,6 +72,6 @@ def _arguments(
         arguments = function.decode(requested.data)
     except ValueError:
         raise Rejected("unsafe_instructions") from None
-    if (to, requested.value_units, requested.chain_id) != (contract, request.amount.units, source_id):
+    if (to, requested.value, requested.chain_id) != (contract, request.amount.units, source_id):
         raise Rejected("unsafe_instructions")
     return arguments

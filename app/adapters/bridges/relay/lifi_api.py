@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import AliasPath, Field
+
 from app.adapters.bridges.relay import calls
-from app.adapters.bridges.relay.calls import RequestedTransaction
+from app.adapters.bridges.relay.calls import OptionalOrderId, RequestedTransaction, Seconds
 from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderService, OrderState, OrderStatus
 from app.adapters.http_client import HttpResponse
 from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.foreign import ForeignModel, OptionalText, U256Digits
 from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms
 
@@ -20,9 +23,19 @@ _ORDER_STATUSES = {("DONE", "COMPLETED"): OrderStatus.PAID, ("DONE", "REFUNDED")
 """Only these are final; PARTIAL is another token than requested."""
 
 
-class LifiOrderService(OrderService):
-    """LI.FI."""
+class _LifiQuote(ForeignModel):
+    transaction_request: RequestedTransaction
+    minimum_units: U256Digits = Field(validation_alias=AliasPath("estimate", "toAmountMin"))
+    seconds: Seconds = Field(0, validation_alias=AliasPath("estimate", "executionDuration"))
 
+
+class _LifiState(ForeignModel):
+    status: str = ""
+    substatus: OptionalText = None
+    tx_hash: OptionalOrderId = Field(None, validation_alias=AliasPath("receiving", "txHash"))
+
+
+class LifiOrderService(OrderService):
     name = "lifi"
     route = "LI.FI, Relay"
     key_header = "x-lifi-api-key"
@@ -37,27 +50,20 @@ class LifiOrderService(OrderService):
         return self._quotes.get(f"{self._url}/quote", query=query)
 
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        transaction = body["transactionRequest"]
-        requested = RequestedTransaction.read(transaction, value_units=int(str(transaction["value"]), 16))
-        return OrderQuote(
-            target=calls.lifi_deposit_call(
-                requested, request, source_id=chains.source, destination_id=chains.destination
-            ),
-            minimum_units=int(body["estimate"]["toAmountMin"]),
-            seconds=int(body["estimate"].get("executionDuration") or 0),
-            terms={},
+        quote = _LifiQuote.read(body)
+        target = calls.lifi_deposit_call(
+            quote.transaction_request, request, source_id=chains.source, destination_id=chains.destination
         )
+        return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})
 
     def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:  # noqa: ARG002 - the hash finds it
         query = {"txHash": source_hash, "fromChain": str(chains.source), "toChain": str(chains.destination)}
         return self._states.get(f"{self._url}/status", query=query)
 
     def _parse_state(self, response: HttpResponse) -> OrderState:
-        body = response.json()
-        status, substatus = str(body.get("status")), str(body.get("substatus"))
-        receiving = body.get("receiving") or {}
+        state = response.read(_LifiState.read)
         return OrderState(
-            _ORDER_STATUSES.get((status, substatus), OrderStatus.OPEN),
-            note=f"lifi_{substatus if substatus != 'None' else status}".lower()[:40],
-            tx_hash=calls.parse_order_id(receiving["txHash"]) if receiving.get("txHash") else None,
+            _ORDER_STATUSES.get((state.status, state.substatus or ""), OrderStatus.OPEN),
+            note=f"lifi_{state.substatus or state.status}".lower()[:40],
+            tx_hash=state.tx_hash,
         )

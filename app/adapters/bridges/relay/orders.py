@@ -18,7 +18,6 @@ from app.ports.errors import Unreachable
 
 _CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 12.0
-_OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError)
 _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 """Words of error codes and messages; LI.FI's FEES_HIGHER_THAN_AMOUNT is misspelled in its documentation."""
 
@@ -73,13 +72,7 @@ class OrderService(ABC):
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         """Store the base address, and the plan: its limit is that of quotes, states have another."""
         self._url = base_url.rstrip("/")
-        self._quotes = RateLimitedClient(
-            self.name,
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            access=access,
-            key_header=self.key_header,
-        )
+        self._quotes = RateLimitedClient(self.name, access, self.key_header, total_seconds=_TOTAL_SECONDS)
         self._states = HttpClient(
             connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )
@@ -103,7 +96,7 @@ class OrderService(ABC):
             raise Unreachable("bridge_service")
         try:
             return self._parse_state(response)
-        except _OTHER_SHAPE:
+        except Unreachable:
             raise Unreachable("bridge_service") from None
 
     @abstractmethod
@@ -112,7 +105,7 @@ class OrderService(ABC):
 
     @abstractmethod
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Parse a quote. Raises: Rejected; LookupError, TypeError, ValueError, AttributeError for another shape."""
+        """Parse a quote. Raises: Rejected, MalformedResponseError."""
 
     @abstractmethod
     def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
@@ -120,7 +113,7 @@ class OrderService(ABC):
 
     @abstractmethod
     def _parse_state(self, response: HttpResponse) -> OrderState:
-        """Parse an order's state. Raises: Unreachable; the same errors for another shape."""
+        """Parse an order's state. Raises: Unreachable."""
 
 
 def _refusal_reason(status: int, body: object) -> str:

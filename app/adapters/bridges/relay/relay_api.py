@@ -9,11 +9,14 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import AliasPath, Field
+
 from app.adapters.bridges.relay import calls
-from app.adapters.bridges.relay.calls import RequestedTransaction
+from app.adapters.bridges.relay.calls import OrderId, RequestedTransaction, Seconds
 from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderService, OrderState, OrderStatus
 from app.adapters.http_client import HttpResponse
 from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.foreign import ForeignModel, Items, OptionalItems, U256Digits
 from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
@@ -23,6 +26,37 @@ _ORDER_STATUSES = {
     "refund": OrderStatus.REFUNDED,
     "refunded": OrderStatus.REFUNDED,  # the documentation has had both
 }
+
+
+_OUTPUT = "details", "currencyOut"
+
+
+class _RelayStep(ForeignModel):
+    kind: str
+    items: Items[Any]
+
+
+class _RelayQuote(ForeignModel):
+    steps: Items[_RelayStep]
+    minimum_units: U256Digits | None = Field(None, validation_alias=AliasPath(*_OUTPUT, "minimumAmount"))
+    units: U256Digits = Field(0, validation_alias=AliasPath(*_OUTPUT, "amount"))
+    seconds: Seconds = Field(0, validation_alias=AliasPath("details", "timeEstimate"))
+
+
+class _RelayItem(ForeignModel):
+    data: RequestedTransaction
+
+
+class _RelayDeposit(ForeignModel):
+    """The only step of a quote."""
+
+    request_id: OrderId
+    items: Items[_RelayItem]
+
+
+class _RelayState(ForeignModel):
+    status: str
+    tx_hashes: OptionalItems[OrderId] = ()
 
 
 class RelayOrderService(OrderService):
@@ -43,17 +77,15 @@ class RelayOrderService(OrderService):
 
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
         """Parse a quote of exactly one deposit."""
-        if [step["kind"] for step in body["steps"]] != ["transaction"] or len(body["steps"][0]["items"]) != 1:
+        quote = _RelayQuote.read(body)
+        if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
             raise Rejected("unsafe_instructions")
-        (step,) = body["steps"]
-        (item,) = step["items"]
-        requested = RequestedTransaction.read(item["data"], value_units=int(item["data"]["value"]))
-        out = body["details"]["currencyOut"]
+        deposit = _RelayDeposit.read(body["steps"][0])
         return OrderQuote(
-            target=calls.deposit_call(requested, request, source_id=chains.source),
-            minimum_units=int(out.get("minimumAmount") or out["amount"]),
-            seconds=int(body["details"].get("timeEstimate") or 0),
-            terms={"request_id": calls.parse_order_id(step["requestId"])},
+            target=calls.deposit_call(deposit.items[0].data, request, source_id=chains.source),
+            minimum_units=quote.minimum_units or quote.units,
+            seconds=quote.seconds,
+            terms={"request_id": deposit.request_id},
         )
 
     def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:  # noqa: ARG002 - its id finds it
@@ -63,11 +95,9 @@ class RelayOrderService(OrderService):
     def _parse_state(self, response: HttpResponse) -> OrderState:
         if response.status == HTTPStatus.NOT_FOUND:
             return OrderState(OrderStatus.OPEN, note="relay_unknown")
-        body = response.json()
-        status = str(body["status"])
-        hashes = [calls.parse_order_id(tx_hash) for tx_hash in body.get("txHashes") or []]
+        state = response.read(_RelayState.read)
         return OrderState(
-            _ORDER_STATUSES.get(status, OrderStatus.OPEN),
-            note=f"relay_{status}"[:40],
-            tx_hash=hashes[-1] if hashes else None,
+            _ORDER_STATUSES.get(state.status, OrderStatus.OPEN),
+            note=f"relay_{state.status}"[:40],
+            tx_hash=state.tx_hashes[-1] if state.tx_hashes else None,
         )

@@ -26,7 +26,7 @@ def receipt(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[Tran
     def read(fields: Any) -> TransactionReceipt | None:
         if fields is None or fields.get("blockHash") is None:
             return None
-        found = TransactionReceipt.model_validate(fields)
+        found = TransactionReceipt.read(fields)
         if found.tx_hash != tx_hash:
             raise ValueError("expected the requested receipt")
         return found
@@ -64,29 +64,29 @@ def head() -> RpcCall[int]:
 
 
 def header(block: Block) -> RpcCall[BlockHeader]:
-    return call(lambda eth: eth.get_block(block), BlockHeader.model_validate)
+    return call(lambda eth: eth.get_block(block), BlockHeader.read)
 
 
 def header_or_none(block: Block, *, tolerates: Tolerance | None = None) -> RpcCall[BlockHeader | None]:
     """Return a call for a block that may not exist, by its number: web3 shares the choice among threads."""
-    return call(lambda eth: eth.get_block(block), or_none(BlockHeader.model_validate), tolerates=tolerates)
+    return call(lambda eth: eth.get_block(block), or_none(BlockHeader.read), tolerates=tolerates)
 
 
 def block(tag: Block) -> RpcCall[BlockRef]:
-    return call(lambda eth: eth.get_block(tag), lambda fields: BlockHeader.model_validate(fields).ref)
+    return call(lambda eth: eth.get_block(tag), lambda fields: BlockHeader.read(fields).ref)
 
 
 def whole_block(number: int, *, tolerates: Tolerance | None = None) -> RpcCall[RpcBlock | None]:
     """Return a call for a block with its transactions; it may not exist."""
     return call(
         lambda eth: eth.get_block(number, full_transactions=True),
-        or_none(RpcBlock.model_validate),
+        or_none(RpcBlock.read),
         tolerates=tolerates,
     )
 
 
 def fee_history(blocks: int, percentile: float) -> RpcCall[FeeHistory]:
-    return call(lambda eth: eth.fee_history(blocks, "latest", [percentile]), FeeHistory.model_validate)
+    return call(lambda eth: eth.fee_history(blocks, "latest", [percentile]), FeeHistory.read)
 
 
 def contract_call(
@@ -103,4 +103,4 @@ def contract_call(
 
 def transaction(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[RpcTransaction | None]:
     """Return a call for a transaction, or None if the node does not show it."""
-    return call(lambda eth: eth.get_transaction(tx_hash), or_none(RpcTransaction.model_validate), tolerates=tolerates)
+    return call(lambda eth: eth.get_transaction(tx_hash), or_none(RpcTransaction.read), tolerates=tolerates)

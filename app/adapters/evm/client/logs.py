@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from app.adapters.evm.client.provider import call
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.core.foreign import Items, reader
 
-_read = TypeAdapter(tuple[EventLog, ...]).validate_python
+_read: Callable[[object], tuple[EventLog, ...]] = reader(Items[EventLog])
 
 
 def logs_call(contract: str, topics: Sequence[Any], *, first: int, last: int) -> RpcCall[tuple[EventLog, ...]]:

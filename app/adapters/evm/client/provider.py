@@ -12,8 +12,9 @@ from web3 import JSONBaseProvider, Web3
 from web3.types import RPCEndpoint, RPCResponse
 
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.adapters.jsonrpc.replies import RpcError
 from app.adapters.jsonrpc.rpc import JsonRpc
+from app.core.foreign import MalformedResponseError
 
 R = TypeVar("R")
 _QUANTITIES = frozenset(

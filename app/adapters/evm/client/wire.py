@@ -1,16 +1,18 @@
 """Checks of what web3 reads from nodes' responses: it passes on what is missing, of another type or out of range.
 
-A ValueError makes the response a malformed one, so that a lying or broken node is skipped and never produces a wrong
+An error makes the response a malformed one, so that a lying or broken node is skipped and never produces a wrong
 figure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from eth_utils.address import to_checksum_address
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
+from app.core.foreign import ForeignModel, Items, reader
 from app.ports.chain import BlockRef
 
 _HASH_BYTES = 32
@@ -32,20 +34,20 @@ _Units = Annotated[int, Field(strict=True, ge=0, lt=2**256)]
 _Hash = Annotated[str, BeforeValidator(_hash_text)]
 _Address = Annotated[str, BeforeValidator(to_checksum_address)]
 
-count = TypeAdapter(_Count).validate_python
+count: Callable[[object], int] = reader(_Count)
 """A block's number, a nonce, an amount of gas or a position in a list: what fits a database's BIGINT."""
-fee = TypeAdapter(_Fee).validate_python
+fee: Callable[[object], int] = reader(_Fee)
 """A fee or a price of gas, in wei: less than can overflow in any product with gas."""
-units = TypeAdapter(_Units).validate_python
+units: Callable[[object], int] = reader(_Units)
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class _Fields(ForeignModel):
+    model_config = ConfigDict(strict=False)  # web3's dictionaries are of its own class, its lists may be tuples
 
 
 class _InBlock(_Fields):
-    block_number: _Count = Field(alias="blockNumber")
-    block_hash: _Hash = Field(alias="blockHash")
+    block_number: _Count
+    block_hash: _Hash
     tx_hash: _Hash = Field(alias="transactionHash")
 
     @property
@@ -67,11 +69,11 @@ class TransactionReceipt(_InBlock):
     """A transaction in a block; `l1_fee_units` is the L1 data fee if the node reports it (op-geth does)."""
 
     status: Literal[0, 1]
-    gas_used: _Count = Field(alias="gasUsed")
+    gas_used: _Count
     gas_price_units: _Fee = Field(alias="effectiveGasPrice")
     # A field of op-geth's, which web3 leaves in hexadecimal.
     l1_fee_units: Annotated[_Fee | None, BeforeValidator(_from_hex)] = Field(None, alias="l1Fee")
-    logs: tuple[EventLog, ...]
+    logs: Items[EventLog]
 
     @property
     def succeeded(self) -> bool:
@@ -81,7 +83,7 @@ class TransactionReceipt(_InBlock):
 class RpcTransaction(_Fields):
     """A transaction as a block lists it, with all of its other fields in `model_extra`."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     tx_hash: _Hash = Field(alias="hash")
     sender: str = Field(alias="from")
@@ -102,7 +104,7 @@ class BlockHeader(_Fields):
 
 
 class RpcBlock(BlockHeader):
-    transactions: tuple[RpcTransaction, ...]
+    transactions: Items[RpcTransaction]
 
 
 class FeeHistory(_Fields):

@@ -14,7 +14,7 @@ from web3.exceptions import Web3Exception
 
 from app.adapters.evm.client.provider import WEB3
 from app.adapters.evm.client.wire import EventLog
-from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.foreign import MalformedResponseError
 
 _SELECTOR_BYTES = 4
 _UNREADABLE = (DecodingError, OverflowError, UnicodeDecodeError, Web3Exception)
@@ -70,8 +70,6 @@ class Function:
 
 
 class ContractEvent:
-    """An event of a contract."""
-
     def __init__(self, contract: str, name: str) -> None:
         self._event = getattr(_CONTRACTS[contract].events, name)()
 

@@ -11,7 +11,7 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import Block, Tolerance
 from app.adapters.evm.contracts.abi import ContractEvent, Function, MulticallItem
 from app.adapters.jsonrpc.calls import RpcCall
-from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.foreign import MalformedResponseError
 
 TRANSFER = Function("fiat_token", "transfer")
 BALANCE_OF = Function("fiat_token", "balanceOf")

@@ -26,8 +26,6 @@ _MAX_SCAN_BLOCKS = 50_000
 
 
 class EvmDepositScanner:
-    """Finds deposits on one chain."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, *, native_token: Token, confirmations: int) -> None:
         """Store the depth at which a deposit counts; 1 is the newest block. Raises: ValueError below 1."""
         if confirmations < 1:

@@ -48,8 +48,6 @@ class EvmDraftData:
 
 
 class EvmDrafter:
-    """Creates the drafts of one chain."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
         self._rpc = rpc
         self._deployment = deployment

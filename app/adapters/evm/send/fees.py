@@ -40,7 +40,6 @@ class FeeTerms:
         return self.gas * self.price.max_fee + -(-self.l1_fee_units * 6 // 5)
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return {
             "gas": self.gas,
             "max_fee_per_gas": self.price.max_fee,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from app.adapters.evm.contracts.abi import Function
-from app.adapters.jsonrpc.replies import MalformedResponseError, RpcError
+from app.adapters.jsonrpc.replies import RpcError
+from app.core.foreign import MalformedResponseError
 
 ALREADY_KNOWN = "already_known"
 """The node has these very bytes: success."""

@@ -22,8 +22,6 @@ from app.ports.vault import Signer
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """The recipient, value and calldata of a transaction."""
-
     to: str
     value_units: int
     data: bytes
@@ -37,7 +35,6 @@ class ContractCall:
     valid_until: int | None = None
 
     def as_terms(self) -> Terms:
-        """Return JSON values for an attempt's terms."""
         return {
             "call_to": self.target.to,
             "call_value": str(self.target.value_units),

@@ -58,7 +58,6 @@ class OpenAuthorization:
         )
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return {
             "authorization_nonce": self.nonce.hex(), "payer": self.payer,
             "valid_before": self.valid_before, "since_block": self.since_block,
@@ -78,8 +77,6 @@ class OpenAuthorization:
 
 
 class AuthorizationPoller:
-    """Polls the outcomes of authorizations on one chain."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
         self._rpc = rpc
         self._usdc = deployment.usdc

@@ -26,8 +26,6 @@ from app.ports.errors import Unreachable
 
 
 class NonceHistoryReader:
-    """Reads what addresses have sent."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
         self._rpc = rpc
         self._deployment = deployment

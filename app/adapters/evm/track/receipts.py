@@ -13,20 +13,21 @@ from typing import Any
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import MAX_BATCH, EvmRpc
 from app.adapters.evm.client.wire import TransactionReceipt
+from app.adapters.evm.contracts.abi import ContractEvent
+from app.adapters.evm.contracts.calls import TRANSFER_EVENT
 from app.adapters.evm.contracts.deployments import EvmDeployment
-from app.adapters.evm.track import swap_output
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.core.chains import USDC, Token
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
+_WITHDRAWAL_EVENT = ContractEvent("weth9", "Withdrawal")
 _SAFE_DEPTH = 64
 """Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
 
 
 class EvmReceiptPoller:
-    """Polls the outcomes of movements on one chain."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
         self._rpc = rpc
         self._deployment = deployment
@@ -131,8 +132,24 @@ class EvmReceiptPoller:
             fee_units=None if l1_fee is None else receipt.gas_used * receipt.gas_price_units + l1_fee,
             received_units=None
             if query.expected_token is None
-            else swap_output.swap_output(receipt, query.sender, query.expected_token, deployment=self._deployment),
+            else _swap_output(receipt, query.sender, query.expected_token, deployment=self._deployment),
         )
+
+
+def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deployment: EvmDeployment) -> int:
+    """Return how much of a token a transaction paid its owner.
+
+    USDC logs each transfer. Ether does not; but the router pays out all of what it unwraps.
+    """
+    received = 0
+    for log in receipt.logs:
+        if token != USDC and log.contract == deployment.weth and (fields := _WITHDRAWAL_EVENT.decode(log)):
+            holder, units = fields
+            received += units * (holder == deployment.uniswap_router)
+        if token == USDC and log.contract == deployment.usdc and (fields := TRANSFER_EVENT.decode(log)):
+            payer, recipient, units = fields
+            received += units * ((recipient == owner) - (payer == owner))
+    return max(received, 0)
 
 
 def _finalized_evidence(

@@ -6,18 +6,18 @@ No I/O. Formats: x402's `specs/schemes/exact/scheme_exact_evm.md`, which also de
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Self
 
 from eth_utils.address import to_checksum_address
+from pydantic import AfterValidator, AliasPath, Field, StringConstraints
 
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import known_wallets
+from app.core.foreign import ForeignModel, MalformedResponseError, U256Digits
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, PaymentAsset
@@ -36,11 +36,8 @@ NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
 SAMPLE_CALL = hashlib.shake_128(b"transferWithAuthorization").digest(4 + 9 * 32)
 """As long as a submission with v, r and s, of bytes that do not compress: to estimate its L1 data fee."""
 _DOMAIN_VERSION = "2"
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
-_NONCE = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
-_NUMBER = re.compile(r"[0-9]{1,78}", re.ASCII)
-# A passkey's signature of a wallet that is not deployed takes about 1 500 bytes.
-_SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){1,3072}", re.ASCII)
+_MAX_SIGNATURE = 2 + 2 * 3072
+"""Characters: a passkey's signature of a wallet that is not deployed takes about 1 500 bytes."""
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 # A block has to include it before it expires.
 _MIN_SECONDS_LEFT = 6
@@ -86,32 +83,39 @@ def signature_of_contract(call: bytes, domain: SigningDomain) -> tuple[bytes, by
     return signatures.digest_of(message), signature
 
 
-@dataclass(frozen=True, slots=True)
-class SignedAuthorization:
+def _of(name: str) -> Any:
+    return Field(validation_alias=AliasPath("authorization", name))
+
+
+_Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$"), AfterValidator(to_checksum_address)]
+_Hash = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")]
+_Signature = Annotated[
+    str, StringConstraints(pattern=r"^0x([0-9a-fA-F]{2})+$", max_length=_MAX_SIGNATURE, to_lower=True)
+]
+
+
+class SignedAuthorization(ForeignModel):
     """A transfer that its payer has authorized."""
 
-    payer: str
-    recipient: str
-    units: int
-    valid_after: int
-    valid_before: int
-    nonce: bytes
-    signature: str
+    payer: _Address = _of("from")
+    recipient: _Address = _of("to")
+    units: U256Digits = _of("value")
+    valid_after: U256Digits = _of("validAfter")
+    valid_before: U256Digits = _of("validBefore")
+    nonce_text: _Hash = _of("nonce")
+    signature: _Signature
 
     @classmethod
-    def read(cls, payload: Mapping[str, Any]) -> SignedAuthorization:
+    def of_payload(cls, payload: Mapping[str, Any]) -> Self:
         """Parse a client's payload. Raises: Rejected("invalid_payload")."""
-        given = payload.get("authorization")
-        given = given if isinstance(given, dict) else {}
-        return cls(
-            payer=_address(given.get("from")),
-            recipient=_address(given.get("to")),
-            units=_number(given.get("value")),
-            valid_after=_number(given.get("validAfter")),
-            valid_before=_number(given.get("validBefore")),
-            nonce=bytes.fromhex(_matching(_NONCE, given.get("nonce"))[2:]),
-            signature=_matching(_SIGNATURE, payload.get("signature")).lower(),
-        )
+        try:
+            return cls.read(payload)
+        except MalformedResponseError:
+            raise Rejected("invalid_payload") from None
+
+    @property
+    def nonce(self) -> bytes:
+        return bytes.fromhex(self.nonce_text[2:])
 
     def check(self, expected: ExpectedPayment, *, now: int) -> None:
         """Check that it pays exactly what is expected and is valid now. Raises: Rejected."""
@@ -150,7 +154,7 @@ class SignedAuthorization:
     def as_terms(self) -> Terms:
         """Return JSON values by which its use is found in the logs."""
         return {
-            "from": self.payer, "to": self.recipient, "value": str(self.units), "nonce": "0x" + self.nonce.hex(),
+            "from": self.payer, "to": self.recipient, "value": str(self.units), "nonce": self.nonce_text.lower(),
             "valid_before": str(self.valid_before), "valid_after": str(self.valid_after),
         }  # fmt: skip
 
@@ -161,21 +165,3 @@ class SignedAuthorization:
         raw = bytes.fromhex(self.signature[2:])
         v = raw[64] + 27 if raw[64] < 27 else raw[64]  # noqa: PLR2004 - some wallets count from 0
         return v, int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:64], "big")
-
-
-def _matching(pattern: re.Pattern[str], value: object) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise Rejected("invalid_payload")
-    return value
-
-
-def _address(value: object) -> str:
-    return str(to_checksum_address(_matching(_ADDRESS, value)))
-
-
-def _number(value: object) -> int:
-    # Strings by the specification; some clients send the times as numbers.
-    number = int(_matching(_NUMBER, str(value) if type(value) is int else value))
-    if number >= 2**256:
-        raise Rejected("invalid_payload")
-    return number

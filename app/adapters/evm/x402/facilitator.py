@@ -70,13 +70,13 @@ class EvmFacilitator:
         return self._rpc.run_on_first(lambda endpoint: self._incoming_payment(endpoint, tx_hash, recipient))
 
     def claim_of(self, payload: Mapping[str, Any]) -> str:
-        signed = SignedAuthorization.read(payload)
+        signed = SignedAuthorization.of_payload(payload)
         if signed.is_signed_by_key(self._domain):
             return self._claim(signed.payer, signed.nonce)
         return self._unverified_claim(signed)
 
     def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
-        signed = SignedAuthorization.read(payload)
+        signed = SignedAuthorization.of_payload(payload)
         signed.check(expected, now=now)
         claim, terms = self._claim(signed.payer, signed.nonce), signed.as_terms()
         parties = signed.payer, signed.recipient, signed.units

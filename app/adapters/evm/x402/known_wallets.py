@@ -19,7 +19,7 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.contracts.abi import Function
-from app.adapters.jsonrpc.replies import MalformedResponseError
+from app.core.foreign import MalformedResponseError
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 

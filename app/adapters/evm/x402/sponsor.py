@@ -85,7 +85,7 @@ class EvmTransferSponsor:
         for recipient, units in payments:
             intent = PaymentIntent(transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.since_block)
             signed.append(self._signer.authorize(intent, {}, signer, now=now))
-        target = self._target(*(SignedAuthorization.read(each.payload).call() for each in signed))
+        target = self._target(*(SignedAuthorization.of_payload(each.payload).call() for each in signed))
         # The token accepts it while the block's time is below `validBefore`.
         call = ContractCall(target, valid_until=now + _VALIDITY_SECONDS - 1)
         submission = replace(draft.submission, terms={**draft.submission.terms, **call.as_terms()})

@@ -29,12 +29,12 @@ def accounts(
 
 
 def blockhash(level: CommitmentLevel) -> SolanaRpcCall[wire.Blockhash]:
-    return SolanaRpcCall(GetLatestBlockhash(RpcContextConfig(commitment=level)), wire.blockhash)
+    return SolanaRpcCall(GetLatestBlockhash(RpcContextConfig(commitment=level)), wire.Blockhash.read)
 
 
 def epoch_info(level: CommitmentLevel) -> SolanaRpcCall[wire.EpochInfo]:
     """Return a call for slot and block height."""
-    return SolanaRpcCall(GetEpochInfo(RpcContextConfig(commitment=level)), wire.epoch_info)
+    return SolanaRpcCall(GetEpochInfo(RpcContextConfig(commitment=level)), wire.EpochInfo.read)
 
 
 def slot(level: CommitmentLevel) -> SolanaRpcCall[int]:

@@ -1,369 +1,273 @@
-"""Strict parsing of Solana's JSON, after a parser with bounded depth.
+"""Solana's JSON, read strictly after a parser with bounded depth.
 
-Only what is used is parsed, so that a field or an error that a newer validator adds does not make a response
-unreadable. Formats: solana.com/docs/rpc.
+Only what is used is read, so that a field or an error that a newer validator adds does not make a response unreadable.
+Formats: solana.com/docs/rpc.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from solders.errors import BincodeError, SerdeJSONError
-from solders.hash import Hash, ParseHashError
+from pydantic import AliasPath, Field, model_validator
+from solders.hash import Hash
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
+from werkzeug.utils import cached_property
 
-from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.core.addresses import base58_bytes
+from app.core.foreign import (
+    U64,
+    ForeignModel,
+    Items,
+    MalformedResponseError,
+    OptionalItems,
+    Text,
+    U64Digits,
+    parsed,
+    reader,
+)
+
+T = TypeVar("T")
+F = TypeVar("F", bound="_Found[Any]")
+L = TypeVar("L", bound="LandedTransaction")
 
 LEVELS = ("processed", "confirmed", "finalized")
 """The commitment levels, the weakest first."""
 
-_U64 = 2**64
 _MAX_ESTIMATE = 2**53
-_MAX_U64_DIGITS = 20
 _MAX_DATA_CHARACTERS = 14_000
 """Letters of base58: instructions between programs have 10 KiB at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccountState:
-    """An account as a node shows it."""
-
-    lamports: int
-    owner: Pubkey
-    is_executable: bool
-    data: bytes
+def _base64(encoded: Any) -> bytes:
+    return base64.b64decode(encoded[0], validate=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Accounts:
-    """Accounts of one slot, None for those that do not exist."""
-
-    slot: int
-    states: tuple[AccountState | None, ...]
+def _at(*path: str, default: Any = ...) -> Any:
+    return Field(default, validation_alias=AliasPath(*path))
 
 
-@dataclass(frozen=True, slots=True)
-class Blockhash:
+PubkeyText = Annotated[Pubkey, parsed(Pubkey.from_string)]
+SignatureText = Annotated[str, parsed(lambda found: str(Signature.from_string(found)))]
+
+
+class AccountState(ForeignModel):
+    lamports: U64
+    owner: PubkeyText
+    is_executable: bool = Field(alias="executable")
+    data: Annotated[bytes, parsed(_base64)]
+
+
+class _AtSlot(ForeignModel):
+    slot: U64 = _at("context", "slot")
+
+
+class _Found(_AtSlot, Generic[T]):
+    """What was asked for, at a slot; None for what does not exist."""
+
+    found: Items[T | None] = Field(alias="value")
+
+
+class Blockhash(_AtSlot):
     """A recent blockhash with the slot that it was read at and the last block height at which it may be used."""
 
-    slot: int
-    blockhash: str
-    last_valid_block_height: int
+    blockhash: Annotated[str, parsed(lambda found: str(Hash.from_string(found)))] = _at("value", "blockhash")
+    last_valid_block_height: U64 = _at("value", "lastValidBlockHeight")
 
 
-@dataclass(frozen=True, slots=True)
-class EpochInfo:
-    """Slot and block height at one moment."""
-
-    slot: int
-    block_height: int
+class EpochInfo(ForeignModel):
+    slot: U64 = Field(alias="absoluteSlot")
+    block_height: U64
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation:
+class Simulation(_AtSlot):
     """The result of simulating a transaction at a slot; `error` is the node's JSON."""
 
-    slot: int
-    error: object
-    compute_units: int
+    error: Any = _at("value", "err")
+    units_consumed: U64 | None = _at("value", "unitsConsumed", default=None)
+    accounts: OptionalItems[AccountState | None] = _at("value", "accounts", default=())
+
+    @property
+    def compute_units(self) -> int:
+        return self.units_consumed or 0
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureStatus:
+class SignatureStatus(ForeignModel):
     """A transaction in a slot, at one of the commitment levels."""
 
-    slot: int
-    level: str
-    failed: bool
+    slot: U64
+    error: Any = Field(alias="err")
+    confirmation_status: Literal["processed", "confirmed", "finalized"] | None = None
+    confirmations: Any = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def level(self) -> str:
+        # Before Agave 1.5 only the count existed: null for what is rooted.
+        return self.confirmation_status or ("finalized" if self.confirmations is None else "processed")
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureStatuses:
-    """The statuses of signatures at a slot, None for unknown signatures."""
-
-    slot: int
-    found: tuple[SignatureStatus | None, ...]
+Accounts = _Found[AccountState]
+SignatureStatuses = _Found[SignatureStatus]
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    signature: str
-    slot: int
+class HistoryEntry(ForeignModel):
+    signature: SignatureText
+    slot: U64
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBalance:
-    """The balance of a token account before or after a transaction."""
+class TokenBalance(ForeignModel):
+    """The balance of a token account before or after a transaction; old blocks have no owner."""
 
-    account: str
+    account_index: U64
     mint: str
-    owner: str
-    units: int
+    owner: str | None = None
+    units: U64Digits = _at("uiTokenAmount", "amount")
 
 
-@dataclass(frozen=True, slots=True)
-class LandedTransaction:
+class LandedTransaction(ForeignModel):
     """A landed transaction with its balance changes; keys include those from lookup tables."""
 
-    slot: int
-    transaction: VersionedTransaction
-    failed: bool
-    fee_units: int
-    keys: tuple[str, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    tokens_before: tuple[TokenBalance, ...]
-    tokens_after: tuple[TokenBalance, ...]
+    slot: U64
+    transaction: Annotated[
+        VersionedTransaction, parsed(lambda encoded: VersionedTransaction.from_bytes(_base64(encoded)))
+    ]
+    error: Any = _at("meta", "err")
+    fee_units: U64 = _at("meta", "fee")
+    before: Items[U64] = _at("meta", "preBalances")
+    after: Items[U64] = _at("meta", "postBalances")
+    tokens_before: OptionalItems[TokenBalance] = _at("meta", "preTokenBalances", default=())
+    tokens_after: OptionalItems[TokenBalance] = _at("meta", "postTokenBalances", default=())
+    loaded_writable: OptionalItems[str] = _at("meta", "loadedAddresses", "writable", default=())
+    loaded_readonly: OptionalItems[str] = _at("meta", "loadedAddresses", "readonly", default=())
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        return (*map(str, self.transaction.message.account_keys), *self.loaded_writable, *self.loaded_readonly)
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        """Check that everything refers to an account, and that each account has its balances."""
+        places = [each.account_index for each in (*self.tokens_before, *self.tokens_after)]
+        for each in self.transaction.message.instructions:
+            places += [each.program_id_index, *bytes(each.accounts)]
+        if max(places, default=-1) >= len(self.keys) or not len(self.keys) == len(self.before) == len(self.after):
+            raise ValueError("expected the accounts and their balances")
+        return self
 
 
-@dataclass(frozen=True, slots=True)
-class TracedTransaction:
-    """A landed transaction with the programs that it called, inner calls included, and their instruction data."""
-
-    landed: LandedTransaction
-    calls: tuple[tuple[str, bytes], ...]
+class _InnerInstruction(ForeignModel):
+    program_id_index: U64
+    data: Annotated[str, Field(max_length=_MAX_DATA_CHARACTERS)]
 
 
-def number(value: object) -> int:
-    """Read an unsigned 64-bit integer."""
-    if type(value) is not int or not 0 <= value < _U64:
-        raise MalformedResponseError("expected a number")
-    return value
+class _InnerInstructions(ForeignModel):
+    instructions: Items[_InnerInstruction]
 
 
-def text(value: object) -> str:
-    if not isinstance(value, str):
-        raise MalformedResponseError("expected a string")
-    return value
+class TracedTransaction(LandedTransaction):
+    """A landed transaction with the calls between programs."""
+
+    inner: OptionalItems[_InnerInstructions] = _at("meta", "innerInstructions", default=())
+
+    @cached_property
+    def calls(self) -> tuple[tuple[str, bytes], ...]:
+        """The programs that it called, inner calls included, and their instruction data."""
+        outer = [(each.program_id_index, bytes(each.data)) for each in self.transaction.message.instructions]
+        inner = [
+            (each.program_id_index, base58_bytes(each.data)) for group in self.inner for each in group.instructions
+        ]
+        return tuple((self.keys[place], data) for place, data in (*outer, *inner))
+
+    @model_validator(mode="after")
+    def _check_calls(self) -> Self:
+        if any(each.program_id_index >= len(self.keys) for group in self.inner for each in group.instructions):
+            raise ValueError("expected the programs that are called")
+        _ = self.calls
+        return self
 
 
-def members(value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise MalformedResponseError("expected an object")
-    return value
+class _PriorityEstimate(ForeignModel):
+    fee: Annotated[Decimal, Field(ge=0, lt=_MAX_ESTIMATE), parsed(lambda fee: Decimal(str(fee)))] = Field(
+        alias="priorityFeeEstimate"
+    )
 
 
-def entries(value: object) -> Sequence[object]:
-    if not isinstance(value, list):
-        raise MalformedResponseError("expected a list")
-    return value
+class _PriorityPrice(ForeignModel):
+    fee: U64 = Field(alias="prioritizationFee")
 
 
-def field(value: object, name: str) -> object:
-    """Read a required member."""
-    found = members(value)
-    if name not in found:
-        raise MalformedResponseError(f"expected {name}")
-    return found[name]
+number: Callable[[object], int] = reader(U64)
+text: Callable[[object], str] = reader(Text)
+history: Callable[[object], tuple[HistoryEntry, ...]] = reader(Items[HistoryEntry])
+_read_prices: Callable[[object], tuple[_PriorityPrice, ...]] = reader(Items[_PriorityPrice])
 
 
 def accounts(count: int) -> Callable[[object], Accounts]:
     """Return a reader of `getMultipleAccounts` for this many accounts."""
-
-    def read(result: object) -> Accounts:
-        found = _all(count, field(result, "value"))
-        return Accounts(_slot_of(result), tuple(_account(entry) for entry in found))
-
-    return read
-
-
-def blockhash(result: object) -> Blockhash:
-    """Read `getLatestBlockhash`."""
-    value = field(result, "value")
-    try:
-        latest = str(Hash.from_string(text(field(value, "blockhash"))))
-    except ParseHashError:
-        raise MalformedResponseError("expected a blockhash") from None
-    return Blockhash(_slot_of(result), latest, number(field(value, "lastValidBlockHeight")))
-
-
-def epoch_info(result: object) -> EpochInfo:
-    return EpochInfo(number(field(result, "absoluteSlot")), number(field(result, "blockHeight")))
-
-
-def priority_prices(result: object) -> tuple[int, ...]:
-    """Read `getRecentPrioritizationFees`: micro-lamports per compute unit, one figure per slot."""
-    return tuple(number(field(entry, "prioritizationFee")) for entry in entries(result))
-
-
-def priority_estimate(result: object) -> int:
-    """Read Helius's `getPriorityFeeEstimate`: micro-lamports per compute unit, possibly with a fraction."""
-    try:
-        estimate = Decimal(str(field(result, "priorityFeeEstimate")))
-    except InvalidOperation:
-        raise MalformedResponseError("expected a priority fee") from None
-    if not estimate.is_finite() or not 0 <= estimate < _MAX_ESTIMATE:
-        raise MalformedResponseError("expected a priority fee")
-    return math.ceil(estimate)
-
-
-def simulation(result: object) -> Simulation:
-    """Read `simulateTransaction`."""
-    value = members(field(result, "value"))
-    units = value.get("unitsConsumed")
-    return Simulation(_slot_of(result), field(value, "err"), 0 if units is None else number(units))
-
-
-def simulation_with(count: int) -> Callable[[object], tuple[Simulation, tuple[AccountState | None, ...]]]:
-    """Return a reader of `simulateTransaction` with this many resulting accounts; none after a failure."""
-
-    def read(result: object) -> tuple[Simulation, tuple[AccountState | None, ...]]:
-        tried = simulation(result)
-        if tried.error is not None:
-            return tried, ()
-        states = _all(count, field(field(result, "value"), "accounts"))
-        return tried, tuple(_account(entry) for entry in states)
-
-    return read
+    return _with_each(Accounts.read, count)
 
 
 def statuses(count: int) -> Callable[[object], SignatureStatuses]:
     """Return a reader of `getSignatureStatuses` for this many signatures."""
+    return _with_each(SignatureStatuses.read, count)
 
-    def read(result: object) -> SignatureStatuses:
-        found = _all(count, field(result, "value"))
-        return SignatureStatuses(_slot_of(result), tuple(_status(entry) for entry in found))
+
+def simulation(count: int = 0) -> Callable[[object], Simulation]:
+    """Return a reader of `simulateTransaction` with this many resulting accounts; none after a failure."""
+
+    def read(result: object) -> Simulation:
+        tried = Simulation.read(result)
+        if tried.error is None:
+            _assert_count(tried.accounts, count)
+        return tried
 
     return read
 
 
-def history(result: object) -> tuple[HistoryEntry, ...]:
-    """Read `getSignaturesForAddress`, newest first."""
-    return tuple(
-        HistoryEntry(_signature(field(entry, "signature")), number(field(entry, "slot"))) for entry in entries(result)
-    )
+def priority_prices(result: object) -> list[int]:
+    """Read `getRecentPrioritizationFees`: micro-lamports per compute unit, one figure per slot."""
+    return [each.fee for each in _read_prices(result)]
 
 
-def landed_or_none(signature: str) -> Callable[[object], LandedTransaction | None]:
+def priority_estimate(result: object) -> int:
+    """Read Helius's `getPriorityFeeEstimate`: micro-lamports per compute unit, possibly with a fraction."""
+    return math.ceil(_PriorityEstimate.read(result).fee)
+
+
+def landed_or_none(signature: str, kind: type[L]) -> Callable[[object], L | None]:
     """Return a reader of `getTransaction` in base64 that accepts only the requested transaction."""
 
-    def read(result: object) -> LandedTransaction | None:
-        if result is None:
-            return None
-        found = _landed(result)
-        if str(found.transaction.signatures[0]) != signature:
+    def read(result: object) -> L | None:
+        found = None if result is None else kind.read(result)
+        if found is not None and str(found.transaction.signatures[0]) != signature:
             raise MalformedResponseError("expected the requested transaction")
         return found
 
     return read
 
 
-def traced_or_none(signature: str) -> Callable[[object], TracedTransaction | None]:
-    """Return a reader of `getTransaction` in base64 that also reads inner calls."""
-    landed_in = landed_or_none(signature)
+def _with_each(read: Callable[[object], F], count: int) -> Callable[[object], F]:
+    def read_all(result: object) -> F:
+        found = read(result)
+        _assert_count(found.found, count)
+        return found
 
-    def read(result: object) -> TracedTransaction | None:
-        landed = landed_in(result)
-        return None if landed is None else TracedTransaction(landed, tuple(_calls(result, landed)))
-
-    return read
+    return read_all
 
 
-def _calls(result: object, landed: LandedTransaction) -> Iterator[tuple[str, bytes]]:
-    for each in landed.transaction.message.instructions:
-        yield landed.keys[each.program_id_index], bytes(each.data)
-    for group in entries(members(field(result, "meta")).get("innerInstructions") or []):
-        for inner in entries(field(group, "instructions")):
-            place, data = number(field(inner, "programIdIndex")), text(field(inner, "data"))
-            if place >= len(landed.keys) or len(data) > _MAX_DATA_CHARACTERS:
-                raise MalformedResponseError("expected instruction data")
-            try:
-                yield landed.keys[place], base58_bytes(data)
-            except ValueError:
-                raise MalformedResponseError("expected base58") from None
-
-
-def _landed(result: object) -> LandedTransaction:
-    encoded = entries(field(result, "transaction"))
-    try:
-        transaction = VersionedTransaction.from_bytes(base64.b64decode(text(encoded[0]), validate=True))
-    except (BincodeError, SerdeJSONError, binascii.Error, ValueError, IndexError):
-        raise MalformedResponseError("expected a transaction") from None
-    meta = members(field(result, "meta"))
-    loaded = members(meta.get("loadedAddresses") or {})
-    keys = [str(key) for key in transaction.message.account_keys]
-    for side in ("writable", "readonly"):
-        keys += [text(key) for key in entries(loaded.get(side) or [])]
-    named = [
-        place for each in transaction.message.instructions for place in (each.program_id_index, *bytes(each.accounts))
-    ]
-    if any(place >= len(keys) for place in named):
-        raise MalformedResponseError("expected the accounts that the instructions refer to")
-    before = tuple(number(units) for units in entries(field(meta, "preBalances")))
-    after = tuple(number(units) for units in entries(field(meta, "postBalances")))
-    if not len(keys) == len(before) == len(after):
-        raise MalformedResponseError("expected a balance for each account")
-    return LandedTransaction(
-        slot=number(field(result, "slot")),
-        transaction=transaction,
-        failed=field(meta, "err") is not None,
-        fee_units=number(field(meta, "fee")),
-        keys=tuple(keys),
-        before=before,
-        after=after,
-        tokens_before=_token_balances(meta.get("preTokenBalances"), keys),
-        tokens_after=_token_balances(meta.get("postTokenBalances"), keys),
-    )
-
-
-def _token_balances(listed: object, keys: Sequence[str]) -> tuple[TokenBalance, ...]:
-    balances = []
-    for entry in entries(listed or []):
-        index = number(field(entry, "accountIndex"))
-        units = text(field(field(entry, "uiTokenAmount"), "amount"))
-        if index >= len(keys) or not (units.isascii() and units.isdigit() and len(units) <= _MAX_U64_DIGITS):
-            raise MalformedResponseError("expected a token balance")
-        # Old blocks have no owner.
-        owner = text(members(entry).get("owner") or "")
-        balances.append(TokenBalance(keys[index], text(field(entry, "mint")), owner, int(units)))
-    return tuple(balances)
-
-
-def _signature(value: object) -> str:
-    try:
-        return str(Signature.from_string(text(value)))
-    except ValueError:
-        raise MalformedResponseError("expected a signature") from None
-
-
-def _all(count: int, value: object) -> Sequence[object]:
-    if len(found := entries(value)) != count:
+def _assert_count(listed: Sequence[object], count: int) -> None:
+    if len(listed) != count:
         raise MalformedResponseError("expected one entry for each that was requested")
-    return found
-
-
-def _slot_of(result: object) -> int:
-    return number(field(field(result, "context"), "slot"))
-
-
-def _account(entry: object) -> AccountState | None:
-    if entry is None:
-        return None
-    encoded = entries(field(entry, "data"))
-    try:
-        data = base64.b64decode(text(encoded[0]), validate=True)
-        owner = Pubkey.from_string(text(field(entry, "owner")))
-    except (binascii.Error, ValueError, IndexError):
-        raise MalformedResponseError("expected an account") from None
-    return AccountState(number(field(entry, "lamports")), owner, field(entry, "executable") is True, data)
-
-
-def _status(entry: object) -> SignatureStatus | None:
-    if entry is None:
-        return None
-    found = members(entry)
-    level = found.get("confirmationStatus")
-    if level is None:
-        # Before Agave 1.5 only the count existed: null for what is rooted.
-        level = "finalized" if found.get("confirmations") is None else "processed"
-    if level not in LEVELS:
-        raise MalformedResponseError("expected a commitment level")
-    return SignatureStatus(number(field(found, "slot")), str(level), field(found, "err") is not None)

@@ -32,11 +32,9 @@ class SolanaScanState:
 
     @property
     def is_reading_history(self) -> bool:
-        """Return whether a long history is being read."""
         return self.wallet.before is not None or self.tokens.before is not None
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return {
             "since": self.since,
             "lamports": str(self.lamports),
@@ -69,6 +67,6 @@ def _parse_progress(terms: Terms, name: str) -> HistoryProgress:
     parts = [part.partition(":") for part in str(terms[name] or "").split()]
     before = terms[f"{name}_before"]
     return HistoryProgress(
-        tuple(HistoryEntry(signature, int(slot)) for slot, _, signature in parts),
+        tuple(HistoryEntry.model_construct(signature=signature, slot=int(slot)) for slot, _, signature in parts),
         None if before is None else str(before),
     )

@@ -63,8 +63,6 @@ class _UnreadHistory:
 
 
 class SolanaDepositScanner:
-    """Finds deposits on the cluster."""
-
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, read_limits: HistoryReadLimits) -> None:
         """Store the cluster's endpoints, the mint of USDC, and how much a pass may read."""
         self._rpc = rpc
@@ -150,7 +148,7 @@ class SolanaDepositScanner:
         return calls.accounts(keys, commitment, at_least=at_least)
 
     def _units(self, holder: TokenHolder, found: Accounts, *, place: int) -> tuple[int, int]:
-        wallet, usdc = found.states[2 * place : 2 * place + 2]
+        wallet, usdc = found.found[2 * place : 2 * place + 2]
         owner = Pubkey.from_string(holder.address)
         return wallet.lamports if wallet else 0, tokens.units_of(usdc, owner=owner, mint=self._mint)
 

@@ -7,17 +7,16 @@ from solders.rpc.requests import SendRawTransaction
 
 from app.adapters.jsonrpc.broadcast import Broadcaster
 from app.adapters.jsonrpc.calls import accept_any_error
-from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.adapters.solana.client.rpc import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import text
 from app.adapters.solana.send import refusals, transactions
+from app.core.foreign import MalformedResponseError
 
 # A node's preflight and its own retries are of no use: the same bytes are sent again until they land or expire.
 _CONFIG = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 
 
 def broadcaster(rpc: SolanaRpc) -> Broadcaster:
-    """Return what broadcasts to the cluster's nodes."""
     return Broadcaster(
         rpc,
         _send_call,

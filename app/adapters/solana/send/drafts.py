@@ -38,8 +38,6 @@ class TransferParties:
 
 
 class SolanaDrafter:
-    """Creates the drafts of the cluster."""
-
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, level: CommitmentLevel) -> None:
         """Store the cluster's endpoints, the mint of USDC and the level at which movements count as landed."""
         self._rpc = rpc
@@ -102,7 +100,6 @@ class SolanaDrafter:
         )
 
     def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
-        """Simulate a movement, and read the accounts of its parties."""
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
         keys = [sender, recipient, *(tokens.account_of(key, self._mint) for key in (sender, recipient))]
         # What is not known yet is estimated at its maximum: the account creation is included, and has no effect when

@@ -24,7 +24,7 @@ def read_tables(rpc: SolanaRpc, tables: Sequence[Pubkey]) -> list[AddressLookupT
     """Read tables. Raises: Rejected("unsafe_instructions") for any other account, Unreachable."""
     if not tables:
         return []
-    states = rpc.ask(calls.accounts(tables, CommitmentLevel.Confirmed)).states
+    states = rpc.ask(calls.accounts(tables, CommitmentLevel.Confirmed)).found
     return [_table(key, state) for key, state in zip(tables, states, strict=True)]
 
 

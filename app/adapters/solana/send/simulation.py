@@ -23,7 +23,7 @@ from app.adapters.solana.client.wire import (
     Simulation,
     priority_estimate,
     priority_prices,
-    simulation_with,
+    simulation,
 )
 from app.adapters.solana.send import fees, refusals, tokens, transactions
 from app.ports.chain import TransactionDraft, TransferIntent
@@ -47,12 +47,10 @@ class SimulatedTransaction:
 
     @property
     def empty_rent(self) -> int:
-        """The rent-exempt minimum of an account without data."""
         return self.rents[0]
 
     @property
     def token_rent(self) -> int:
-        """The rent-exempt minimum of a token account."""
         return self.rents[tokens.TOKEN_ACCOUNT_BYTES]
 
     def assert_succeeded(self) -> None:
@@ -131,21 +129,21 @@ def _simulate(
     )
     trial = SolanaRpcCall(
         SimulateVersionedTransaction(transactions.unsigned_transaction(message), config),
-        simulation_with(len(keys)),
+        simulation(len(keys)),
     )
     estimates = [estimate] if rpc.estimates_fees else []
     endpoint.run([latest, found, *rents.values(), prices, *estimates, trial])
-    simulation, after = trial.result
+    tried = trial.result
     # A pool may send each call to another node.
-    slots = (latest.result.slot, found.result.slot, simulation.slot)
+    slots = (latest.result.slot, found.result.slot, tried.slot)
     if max(slots) - min(slots) > _MAX_SLOT_SPREAD:
         raise EndpointError("lagging", perhaps_executed=False)
     return SimulatedTransaction(
         latest=latest.result,
         slot=found.result.slot,
-        before=found.result.states,
-        after=after,
-        simulation=simulation,
+        before=found.result.found,
+        after=tried.accounts if tried.error is None else (),
+        simulation=tried,
         price=fees.priority_price(prices.result, estimate.result if estimates and estimate.error is None else None),
         rents={size: call.result for size, call in rents.items()},
     )

@@ -50,7 +50,6 @@ class TransactionPlan:
     creates_account: bool
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return asdict(self)
 
     @classmethod
@@ -131,7 +130,6 @@ def encode(transaction: VersionedTransaction) -> str:
 
 
 def decode(text: str) -> VersionedTransaction:
-    """Parse the output of `encode`."""
     return VersionedTransaction.from_bytes(base64.b64decode(text))
 
 

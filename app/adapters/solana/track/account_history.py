@@ -24,7 +24,6 @@ from app.adapters.solana.client.wire import (
     TracedTransaction,
     history,
     landed_or_none,
-    traced_or_none,
 )
 
 T = TypeVar("T")
@@ -56,7 +55,6 @@ class HistoryProgress:
         return self.recent[0].signature if self.recent else None
 
     def with_read(self, entry: HistoryEntry) -> HistoryProgress:
-        """Return the progress after one more entry."""
         return replace(self, recent=(*self.recent, entry)[-_MAX_RECENT:])
 
 
@@ -138,12 +136,16 @@ def continue_reading(
 
 def transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[LandedTransaction | None]:
     """Return a call for a transaction; `landed_transaction` reads its result."""
-    return transaction_call(signature, commitment, landed_or_none(signature), tolerates=accept_any_error)
+    return transaction_call(
+        signature, commitment, landed_or_none(signature, LandedTransaction), tolerates=accept_any_error
+    )
 
 
 def traced_transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[TracedTransaction | None]:
     """Return a call for a transaction with all of its calls, inner ones included; it may have an error."""
-    return transaction_call(signature, commitment, traced_or_none(signature), tolerates=accept_any_error)
+    return transaction_call(
+        signature, commitment, landed_or_none(signature, TracedTransaction), tolerates=accept_any_error
+    )
 
 
 def transaction_call(

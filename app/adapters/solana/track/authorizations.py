@@ -70,7 +70,6 @@ class OpenTransfer:
         return replace(query, tx_hashes=(found.submission,), expires_at_height=height, terms=terms)
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return asdict(self)
 
     def has_expired(self, finalized: EpochInfo) -> bool:
@@ -136,8 +135,6 @@ class _Walk:
 
 
 class SponsoredTransferPoller:
-    """Finds the transactions of signed transfers on the cluster."""
-
     def __init__(self, rpc: SolanaRpc) -> None:
         self._rpc = rpc
         # What a hash stands for never changes; None of it is evidence that a transaction landed.

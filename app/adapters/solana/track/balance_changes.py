@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from solders.pubkey import Pubkey
+from spl.token.constants import WRAPPED_SOL_MINT
+
 from app.adapters.solana.client.wire import LandedTransaction, TokenBalance
+from app.adapters.solana.send import tokens
+from app.core.chains import USDC, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ def balance_change(holder: TokenHolder, landed: LandedTransaction) -> BalanceCha
     if holder.address in landed.keys:
         place = landed.keys.index(holder.address)
         lamports = landed.after[place] - landed.before[place]
-    held = (_token_units(holder, side) for side in (landed.tokens_before, landed.tokens_after))
+    held = (_token_units(holder, landed, side) for side in (landed.tokens_before, landed.tokens_after))
     before, after = held
     return BalanceChange(lamports, after - before)
 
@@ -69,9 +74,20 @@ def token_payments(landed: LandedTransaction, mint: str) -> Mapping[str, int]:
     return payments
 
 
-def _token_units(holder: TokenHolder, side: Sequence[TokenBalance]) -> int:
+def swap_output(landed: LandedTransaction, owner: str, token: Token, *, usdc_mint: Pubkey) -> int:
+    """Return how much of a token a transaction paid its owner; the fee does not reduce it."""
+    key = Pubkey.from_string(owner)
+    if token == USDC:
+        holder = TokenHolder(owner, str(tokens.account_of(key, usdc_mint)), str(usdc_mint))
+        return max(balance_change(holder, landed).usdc_units, 0)
+    # What the wrapping account held before already belonged to the owner.
+    own = {owner, str(tokens.account_of(key, WRAPPED_SOL_MINT))}
+    changes = zip(landed.keys, landed.before, landed.after, strict=True)
+    return max(sum(after - before for name, before, after in changes if name in own) + landed.fee_units, 0)
+
+
+def _token_units(holder: TokenHolder, landed: LandedTransaction, side: Sequence[TokenBalance]) -> int:
+    own = holder.token_account, holder.mint, holder.address
     return sum(
-        balance.units
-        for balance in side
-        if (balance.account, balance.mint, balance.owner) == (holder.token_account, holder.mint, holder.address)
+        balance.units for balance in side if (landed.keys[balance.account_index], balance.mint, balance.owner) == own
     )

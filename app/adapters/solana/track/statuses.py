@@ -33,15 +33,14 @@ from app.adapters.solana.client.wire import (
     LandedTransaction,
     SignatureStatus,
     SignatureStatuses,
-    entries,
-    field,
     number,
     statuses,
-    text,
 )
-from app.adapters.solana.track import account_history, swap_output
+from app.adapters.solana.track import account_history
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
 from app.adapters.solana.track.authorizations import OpenPayment, OpenTransfer, SponsoredTransferPoller
+from app.adapters.solana.track.balance_changes import swap_output
+from app.core.foreign import U64, ForeignModel, Items, Text, reader
 from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 
 _MAX_SIGNATURES = 256
@@ -66,6 +65,15 @@ _WITH_SIGNATURES, _HEADER = (
 
 
 _log = structlog.get_logger(__name__)
+_read_slots = reader(Items[U64])
+
+
+class _BlockHeader(ForeignModel):
+    parent_slot: U64
+
+
+class _Block(ForeignModel):
+    signatures: Items[Text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +96,6 @@ class _BlockCheck:
 
 
 class SolanaReceiptPoller:
-    """Polls the outcomes of movements on the cluster."""
-
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
         """Store the cluster's endpoints, the mint of USDC and the level at which a movement counts as landed."""
         self._mint = mint
@@ -191,9 +197,7 @@ class SolanaReceiptPoller:
             landed_transaction = account_history.landed_transaction(calls[tx_hash])
             received = None
             if watch.expected_token is not None and landed_transaction is not None:
-                received = swap_output.swap_output(
-                    landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint
-                )
+                received = swap_output(landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint)
             if watch.expected_token is not None and received is None and not status.failed:
                 if finalized - status.slot <= MAX_UNAVAILABLE_SLOTS:
                     continue  # the received amount is not known yet
@@ -269,7 +273,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
     found = {**snapshot.found, **_by_hash(older, searched)}
     suspects = [block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number]
     proofs = {
-        block: SolanaRpcCall(GetBlock(block.number, _WITH_SIGNATURES), or_none(_signatures), tolerates=accept_any_error)
+        block: SolanaRpcCall(GetBlock(block.number, _WITH_SIGNATURES), or_none(_Block.read), tolerates=accept_any_error)
         for block in suspects
         if block.number <= snapshot.finalized.slot
     }
@@ -283,7 +287,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
         },
     )
     is_gone = {
-        block: block.number in skipped or block.hash not in (proof.result or ())
+        block: block.number in skipped or (proof.result is not None and block.hash not in proof.result.signatures)
         for block, proof in proofs.items()
         if block.number in skipped or (proof.error is None and proof.result is not None)
     }
@@ -302,34 +306,23 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     following = {
         slot: SolanaRpcCall(
             GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized),
-            _first_slot,
+            _read_slots,
             tolerates=accept_any_error,
         )
         for slot in slots
     }
     endpoint.run([*following.values()])
     parents = {
-        slot: SolanaRpcCall(GetBlock(call.result, _HEADER), or_none(_parent_slot), tolerates=accept_any_error)
+        slot: SolanaRpcCall(GetBlock(call.result[0], _HEADER), or_none(_BlockHeader.read), tolerates=accept_any_error)
         for slot, call in following.items()
-        if call.error is None and call.result is not None
+        if call.error is None and call.result
     }
     endpoint.run([*parents.values()])
     return frozenset(
-        slot for slot, call in parents.items() if call.error is None and call.result is not None and call.result < slot
+        slot
+        for slot, call in parents.items()
+        if call.error is None and call.result is not None and call.result.parent_slot < slot
     )
-
-
-def _first_slot(result: object) -> int | None:
-    found = entries(result)
-    return number(found[0]) if found else None
-
-
-def _parent_slot(result: object) -> int:
-    return number(field(result, "parentSlot"))
-
-
-def _signatures(result: object) -> frozenset[str]:
-    return frozenset(text(entry) for entry in entries(field(result, "signatures")))
 
 
 def _fee_units(landed: LandedTransaction) -> int:

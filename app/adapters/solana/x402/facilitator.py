@@ -17,16 +17,16 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from spl.token.instructions import create_idempotent_associated_token_account
 
-from app.adapters.jsonrpc.replies import MalformedResponseError
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.rpc import SolanaRpcCall
-from app.adapters.solana.client.wire import LandedTransaction, landed_or_none, members, number, simulation
+from app.adapters.solana.client.wire import LandedTransaction, landed_or_none, simulation
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.balance_changes import TokenHolder
 from app.adapters.solana.x402 import payments
 from app.core.chains import SOL, ChainName
+from app.core.foreign import U64
 from app.core.money import TokenAmount
 from app.ports.chain import Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
@@ -36,6 +36,10 @@ _CONFIRMED = CommitmentLevel.Confirmed
 # The payer's signature is checked before; ours is still missing.
 _SIMULATION = RpcSimulateTransactionConfig(sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED)
 _ACCOUNT_CREATION_UNITS = 40_000
+
+
+class _DatedTransaction(LandedTransaction):
+    block_time: U64
 
 
 class SolanaFacilitator:
@@ -56,11 +60,13 @@ class SolanaFacilitator:
 
     def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
         """Read what a finalized transaction paid to the recipient's own token account. Raises: Unreachable."""
-        call = account_history.transaction_call(tx_hash, CommitmentLevel.Finalized, _block_time(tx_hash))
+        call = account_history.transaction_call(
+            tx_hash, CommitmentLevel.Finalized, landed_or_none(tx_hash, _DatedTransaction)
+        )
         self._rpc.run(call)
-        if call.result is None:
+        landed = call.result
+        if landed is None:
             return None
-        landed, block_time = call.result
         account = str(tokens.account_of(Pubkey.from_string(recipient), self._mint))
         paid = balance_changes.token_payments(landed, str(self._mint))
         change = balance_changes.balance_change(TokenHolder(recipient, account, str(self._mint)), landed)
@@ -70,7 +76,7 @@ class SolanaFacilitator:
             units=max(change.usdc_units, 0),
             payers=frozenset(owner for owner, units in paid.items() if units > 0),
             claims=(self._claim(hashlib.sha256(to_bytes_versioned(landed.transaction.message)).hexdigest()),),
-            block_time=block_time,
+            block_time=landed.block_time,
             is_final=True,
         )
 
@@ -113,7 +119,7 @@ class SolanaFacilitator:
         rent = calls.rent(0)
         found = calls.accounts([Pubkey.from_string(settler), account], _CONFIRMED)
         self._rpc.run(rent, found)
-        settler_state, receiving = found.result.states
+        settler_state, receiving = found.result.found
         settler_lamports = tokens.read_account(receiving)
         has_account = settler_lamports is not None and (settler_lamports.owner, settler_lamports.mint) == (
             Pubkey.from_string(recipient),
@@ -160,11 +166,11 @@ class SolanaFacilitator:
     ) -> TransactionDraft:
         latest = calls.blockhash(_CONFIRMED)
         found = calls.accounts([Pubkey.from_string(settler), *([source] if source else [])], _CONFIRMED)
-        simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation)
+        simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation())
         self._rpc.run(latest, found, simulated)
         if simulated.result.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)})
-        state, *paying = found.result.states
+        state, *paying = found.result.found
         held = tokens.read_account(paying[0]) if paying else None
         lamports = state.lamports if state else 0
         if lamports < fee_units:
@@ -182,18 +188,3 @@ class SolanaFacilitator:
             payer_units=held.amount if held else None,
             is_risky=source is not None and fee_units > payments.USUAL_FEE_LAMPORTS,
         )
-
-
-def _block_time(tx_hash: str) -> Any:
-    landed = landed_or_none(tx_hash)
-
-    def read(result: object) -> tuple[LandedTransaction, int] | None:
-        found = landed(result)
-        if found is None:
-            return None
-        time = members(result).get("blockTime")
-        if time is None:
-            raise MalformedResponseError("expected a block's time")
-        return found, number(time)
-
-    return read

@@ -81,9 +81,9 @@ class SolanaPaymentSigner:
             sig_verify=False, replace_recent_blockhash=True, commitment=self._chain.level
         )
         unsigned = transactions.unsigned_transaction(message)
-        simulated = SolanaRpcCall(SimulateVersionedTransaction(unsigned, config), simulation)
+        simulated = SolanaRpcCall(SimulateVersionedTransaction(unsigned, config), simulation())
         self._rpc.run(latest, receiving, simulated)
-        account = tokens.read_account(receiving.result.states[0])
+        account = tokens.read_account(receiving.result.found[0])
         if account is None or (account.owner, account.mint) != (owner, self._mint):
             raise Rejected("recipient_cannot_receive")
         if (error := simulated.result.error) is not None:

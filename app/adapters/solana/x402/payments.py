@@ -59,8 +59,6 @@ def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
 
 @dataclass(frozen=True, slots=True)
 class PartialTransaction:
-    """A transaction that lacks the signature of its fee payer."""
-
     transaction: VersionedTransaction
     digest: str
     payer: str

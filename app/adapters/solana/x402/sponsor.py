@@ -95,7 +95,11 @@ class SolanaTransferSponsor:
         message = self._message(draft.transfer, plan, fee_units)
         signature = Signature.from_bytes(signer.sign_message(to_bytes_versioned(message)))
         partial = VersionedTransaction.populate(message, [Signature.default(), signature])
-        latest = Blockhash(plan.blockhash_slot, plan.blockhash, plan.last_valid_block_height)
+        latest = Blockhash.model_construct(
+            slot=plan.blockhash_slot,
+            blockhash=plan.blockhash,
+            last_valid_block_height=plan.last_valid_block_height,
+        )
         submission = replace(draft.submission, terms=transactions.transaction_terms(partial, latest))
         opened = OpenTransfer(plan.blockhash_slot, plan.last_valid_block_height)
         paid = SignedPart(str(signature), opened.as_terms())

@@ -7,21 +7,21 @@ a sliding window of a minute.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from solders.instruction import AccountMeta, Instruction
-from solders.pubkey import Pubkey
 
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
+from app.adapters.solana.client.wire import PubkeyText
 from app.capacity.single_flight_cache import SingleFlightCache
+from app.core.foreign import ForeignModel, Items, MalformedResponseError, OptionalItems, U64Digits, parsed
 
 SERVICE = "jupiter"
 KEY_HEADER = "x-api-key"
-_CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 8.0
 _SHARED_SECONDS = 5
 """The minimum output bounds what a price can move in this time, and the simulation shows it."""
@@ -30,23 +30,68 @@ _MAX_ACCOUNTS = 40
 _MAX_LABEL = 40
 _MAX_STEPS = 40
 """Steps in a route, lookup tables and additional instructions: far more than one transaction holds."""
-_U64 = 2**64
+_FEW = Field(max_length=_MAX_STEPS)
 _NO_ROUTE = ("route", "not tradable", "liquidity")
 """Words of error messages about a pair without a route."""
 
 
-@dataclass(frozen=True, slots=True)
-class JupiterRoute:
+def _label(step: Mapping[str, Any]) -> str:
+    label = str(step["swapInfo"].get("label") or "unnamed")
+    # The names of pools are untrusted.
+    return "".join(letter for letter in label if letter.isascii() and (letter.isalnum() or letter in " .-"))[
+        :_MAX_LABEL
+    ]
+
+
+class _RouteAccount(ForeignModel):
+    pubkey: PubkeyText
+    is_signer: bool
+    is_writable: bool
+
+
+class _RouteInstruction(ForeignModel):
+    program_id: PubkeyText
+    accounts: Items[_RouteAccount]
+    data: Annotated[bytes, parsed(partial(base64.b64decode, validate=True))]
+
+    def build(self) -> Instruction:
+        metas = [
+            AccountMeta(each.pubkey, is_signer=each.is_signer, is_writable=each.is_writable) for each in self.accounts
+        ]
+        return Instruction(self.program_id, self.data, metas)
+
+
+class JupiterRoute(ForeignModel):
     """Jupiter's offer: the output, and the instructions to sign for it."""
 
-    output_units: int
-    labels: tuple[str, ...]
-    swap: Instruction
-    auxiliary_instructions: tuple[Instruction, ...]
-    """Its instructions before and after the swap, fees aside."""
-    unexpected_instructions: int
-    """How many further instructions it has, of kinds that we never accept."""
-    tables: tuple[Pubkey, ...]
+    input_mint: str
+    output_mint: str
+    swap_mode: Literal["ExactIn"]
+    output_units: U64Digits = Field(alias="outAmount")
+    labels: Annotated[Items[Annotated[str, parsed(_label)]], _FEW] = Field(alias="routePlan")
+    swap_instruction: _RouteInstruction
+    setup_instructions: Annotated[Items[_RouteInstruction], _FEW]
+    cleanup_instruction: _RouteInstruction | None = None
+    other_instructions: OptionalItems[Any] = ()
+    tip_instruction: Any = None
+    tables: Annotated[Items[PubkeyText], _FEW, parsed(lambda found: sorted(found or ()))] = Field(
+        (), alias="addressesByLookupTableAddress"
+    )
+
+    @property
+    def swap(self) -> Instruction:
+        return self.swap_instruction.build()
+
+    @property
+    def auxiliary_instructions(self) -> list[Instruction]:
+        """Its instructions before and after the swap, fees aside."""
+        cleanup = [self.cleanup_instruction] if self.cleanup_instruction else []
+        return [each.build() for each in (*self.setup_instructions, *cleanup)]
+
+    @property
+    def unexpected_instructions(self) -> int:
+        """The number of further instructions, of kinds that we never accept."""
+        return len(self.other_instructions) + bool(self.tip_instruction)
 
 
 class JupiterApi:
@@ -54,13 +99,7 @@ class JupiterApi:
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/swap/v2/build"
-        self._http = RateLimitedClient(
-            SERVICE,
-            connect_seconds=_CONNECT_SECONDS,
-            total_seconds=_TOTAL_SECONDS,
-            access=access,
-            key_header=KEY_HEADER,
-        )
+        self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=_TOTAL_SECONDS)
         self._quotes = SingleFlightCache()
 
     def build(self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int) -> JupiterRoute:
@@ -94,47 +133,9 @@ def _rejection_reason(status: int, body: object) -> str:
     return "no_liquidity" if is_no_route else "quote_unavailable"
 
 
-def _read(body: Mapping[str, Any], mints: tuple[str, str]) -> JupiterRoute:
-    """Parse a response. Raises: LookupError, TypeError, ValueError for another shape."""
-    output_units = int(body["outAmount"])
-    is_asked = (body["inputMint"], body["outputMint"]) == mints and body["swapMode"] == "ExactIn"
-    if not is_asked or not 0 <= output_units < _U64:
-        raise ValueError("another kind of quote")
-    cleanup = body.get("cleanupInstruction")
-    auxiliary_instructions = [*body["setupInstructions"], *([cleanup] if cleanup else [])]
-    unexpected_instructions = len(body.get("otherInstructions") or []) + bool(body.get("tipInstruction"))
-    tables = body.get("addressesByLookupTableAddress") or {}
-    if max(len(tables), len(auxiliary_instructions), len(body["routePlan"])) > _MAX_STEPS:
-        raise ValueError("too long a route")
-    return JupiterRoute(
-        output_units=output_units,
-        labels=tuple(_label(step) for step in body["routePlan"]),
-        swap=_instruction(body["swapInstruction"]),
-        auxiliary_instructions=tuple(_instruction(entry) for entry in auxiliary_instructions),
-        unexpected_instructions=unexpected_instructions,
-        tables=tuple(Pubkey.from_string(table) for table in sorted(tables)),
-    )
-
-
-def _instruction(entry: Mapping[str, Any]) -> Instruction:
-    metas: Sequence[Mapping[str, Any]] = entry["accounts"]
-    return Instruction(
-        Pubkey.from_string(entry["programId"]),
-        base64.b64decode(entry["data"], validate=True),
-        [
-            AccountMeta(
-                Pubkey.from_string(meta["pubkey"]),
-                is_signer=meta["isSigner"] is True,
-                is_writable=meta["isWritable"] is True,
-            )
-            for meta in metas
-        ],
-    )
-
-
-def _label(step: Mapping[str, Any]) -> str:
-    label = str(step["swapInfo"].get("label") or "unnamed")
-    # The names of pools are untrusted.
-    return "".join(letter for letter in label if letter.isascii() and (letter.isalnum() or letter in " .-"))[
-        :_MAX_LABEL
-    ]
+def _read(body: object, mints: tuple[str, str]) -> JupiterRoute:
+    """Read a response. Raises: MalformedResponseError."""
+    route = JupiterRoute.read(body)
+    if (route.input_mint, route.output_mint) != mints:
+        raise MalformedResponseError("expected a quote of these tokens")
+    return route

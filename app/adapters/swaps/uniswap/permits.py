@@ -27,7 +27,6 @@ class PermitFacts:
     version: str
 
     def as_terms(self) -> Terms:
-        """Return JSON values."""
         return {"permit_nonce": self.nonce, "permit_name": self.name, "permit_version": self.version}
 
     @classmethod
