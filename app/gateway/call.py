@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response
 
 from app.core import clock, money
 from app.core.request_target import RequestTarget, parse_target
-from app.errors import InsufficientCredits, InvalidInput, PaymentRequired, ProviderNotConfigured, Unauthorized
+from app.errors import InvalidInput, PaymentRequired, ProviderNotConfigured
 from app.forwarding import call as forwarding
 from app.forwarding import headers as relayed_headers
 from app.forwarding.call import MAX_BODY_BYTES
@@ -21,7 +21,7 @@ from app.gateway import operator_errors
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
 from app.gateway.dialects.request.parse import read_cost_params
-from app.gateway.metering import FixedPriceMeter, GatewayMeter, HoldMeter, PrepaidMeter
+from app.gateway.metering import FixedCharge, GatewayCharge, HeldCharge
 from app.gateway.pricing import price_updates
 from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, rpc_methods
 from app.gateway.providers.table import Provider, UpstreamLocation
@@ -71,7 +71,7 @@ class PrepaidQuote(NamedTuple):
 class GatewayCall:
     """The call of a provider by a request, which gives the provider this name.
 
-    It is validated and priced when that is first asked for, once: the terms of a refusal, the gate and the meter
+    It is validated and priced when that is first asked for, once: the terms of a refusal, the gate and the charge
     share it.
     """
 
@@ -200,17 +200,13 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
         raise terms.attach(call.advertised_price(), PaymentRequired())
     if not provider.is_configured:
         raise ProviderNotConfigured
-    with gate.attach_terms(lambda: call.prepaid.price):
-        if caller is None:
-            return _forward_prepaid(call, None)
-        try:
-            return forward_on_credits(call, caller)
-        except InsufficientCredits:
-            if not has_payment:
-                raise
-            return _forward_prepaid(call, caller)
-        except Unauthorized:
-            raise guard.key_or_payment_required() from None
+    return guard.choose_payer(
+        caller,
+        lambda: call.prepaid.price,
+        has_payment=has_payment,
+        on_credits=partial(forward_on_credits, call),
+        prepaid=partial(_forward_prepaid, call),
+    )
 
 
 def _locate(provider: Provider, name: str, method: str, line: str, query: str) -> UpstreamLocation:
@@ -235,22 +231,22 @@ def _max_call_nanos() -> int:
 def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
     """Forward a call that an account's credits pay for. Raises: as `forward`, without a payment."""
     quote = call.quote
-    kind = FixedPriceMeter if quote.rule is None else HoldMeter
-    meter = kind(call.provider.slug, caller, quote, quote.params or call.validated.params)
-    return _exchange(call, meter, client_id=caller.account_id)
+    kind = FixedCharge if quote.rule is None else HeldCharge
+    paid = kind(caller, call.provider.slug, quote, quote.params or call.validated.params)
+    return _exchange(call, paid, client_id=caller.account_id)
 
 
 def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
     price, quote, params = call.prepaid
     grant = gate.accept_payment(price, payer=caller)
-    meter = PrepaidMeter(call.provider.slug, quote, params, grant)
+    paid = FixedCharge(grant, call.provider.slug, quote, params)
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
-    return _exchange(call, meter, client_id=grant.payment_id)
+    return _exchange(call, paid, client_id=grant.payment_id)
 
 
-def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Response:
+def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Response:
     request, provider, validated = call.request, call.provider, call.validated
-    body = validated.body if meter.params is None else meter.params.body
+    body = validated.body if paid.params is None else paid.params.body
     own_headers = {
         **provider.credential_headers(),
         **forwarding.idempotency_key(request, client_id, provider.slug),
@@ -276,11 +272,11 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
     )
     options = ForwardingOptions(
         app_state().ports.upstream,
-        lambda _incoming: meter.is_streamed,
+        lambda _incoming: paid.is_streamed,
         account_id=client_id,
-        drain_on_disconnect=isinstance(meter, HoldMeter),
+        drain_on_disconnect=isinstance(paid, HeldCharge),
         secrets=(provider.api_key,) if provider.api_key else (),
         screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
-    return forwarding.forward(request, outgoing, meter, options)
+    return forwarding.forward(request, outgoing, paid, options)
