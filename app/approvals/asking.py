@@ -10,8 +10,7 @@ from flask import Response, jsonify
 
 from app.approvals import service
 from app.approvals.kinds import ApprovableMovement
-from app.approvals.lifecycle import ApprovalStatus
-from app.approvals.models import Approval
+from app.approvals.models import Approval, ApprovalStatus
 from app.approvals.schemas import AwaitingApproval
 from app.approvals.service import PaymentRequest
 from app.core.money import usd_string

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
@@ -11,13 +13,66 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.money import NANOS_PER_USD
-from app.credits import ledger_entries
-from app.credits.ledger_entries import Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditAccount, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import table_of
 from app.db.utc_days import day_of, utc_day
 from app.errors import InvalidInput
+
+_APPEND = PreparedInsert(CreditLedgerEntry)
+_APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
+
+
+class Bucket(StrEnum):
+    """The buckets of an account; `issuance` and `revenue` are outside of it."""
+
+    ISSUANCE = "issuance"
+    AVAILABLE = "available"
+    HELD = "held"
+    REVENUE = "revenue"
+
+
+class EntryKind(StrEnum):
+    GRANT = "grant"
+    HOLD = "hold"
+    SETTLE = "settle"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """An amount in nano-dollars that moves from one bucket to another."""
+
+    reference: str
+    kind: EntryKind
+    debit: Bucket
+    credit: Bucket
+    amount_nanos: int
+
+
+def append_entries(session: Session, account_id: str, entries: list[LedgerEntry], *, at: datetime) -> None:
+    """Append entries of one account; those of 0 are left out."""
+    for entry in entries:
+        if entry.amount_nanos:
+            _APPEND.execute(session, _values(account_id, entry, at))
+
+
+def append_entry_once(session: Session, account_id: str, entry: LedgerEntry, *, at: datetime) -> bool:
+    """Append an entry unless its reference exists; return whether it was appended."""
+    return bool(_APPEND_ONCE.execute(session, _values(account_id, entry, at)))
+
+
+def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]:
+    return {
+        "reference": entry.reference,
+        "kind": entry.kind.value,
+        "account_id": account_id,
+        "debit": entry.debit.value,
+        "credit": entry.credit.value,
+        "amount_nanos": entry.amount_nanos,
+        "created_at": at,
+    }
+
 
 MAX_GRANTED_NANOS = 10**18
 """A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
@@ -86,7 +141,7 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
     if nanos == 0:
         return False
     entry = LedgerEntry(f"grant:{reference}", EntryKind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
-    if not ledger_entries.append_once(session, owner_id, entry, at=clock.now()):
+    if not append_entry_once(session, owner_id, entry, at=clock.now()):
         return False
     if not _GRANT.execute(session, {"owner_id": owner_id, "nanos": nanos}):
         raise InvalidInput.field(

@@ -14,7 +14,7 @@ from app.credits.models import CreditAccount
 from app.db.leases import once_per_period
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.identity import agents
 
 _PERIOD = timedelta(minutes=1)

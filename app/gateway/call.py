@@ -27,7 +27,7 @@ from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, r
 from app.gateway.providers.table import Provider, UpstreamLocation
 from app.gateway.validation.body import parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
-from app.identity import sdk_keys
+from app.identity import guards
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.terms import PayableRequest, PaymentPrice
@@ -35,14 +35,14 @@ from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 from app.web import request_bodies
 from app.web.client_request import ClientRequest
-from app.web.parsing import parse_json
+from app.web.request_bodies import parse_json
 
 # The output of a prepaid call that sets no bound on it.
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _DEFAULT_PREPAID_CALLS = 10
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
-_CREDENTIAL_PARAMETERS = sdk_keys.CREDENTIAL_PARAMETERS | {"$httpmethod", "_method"}
+_CREDENTIAL_PARAMETERS = guards.CREDENTIAL_PARAMETERS | {"$httpmethod", "_method"}
 
 
 class ValidatedRequest(NamedTuple):
@@ -92,9 +92,7 @@ class GatewayCall:
         request, provider = self.request, self.provider
         line, query = request.raw_target, request.environ["QUERY_STRING"]
         is_remembered = (
-            not query
-            and len(line) <= _MAX_REMEMBERED_LINE
-            and not sdk_keys.has_key_segment(request.environ["PATH_INFO"])
+            not query and len(line) <= _MAX_REMEMBERED_LINE and not guards.has_key_segment(request.environ["PATH_INFO"])
         )
         locate = _remembered_location if is_remembered else _locate
         location = locate(provider, self.provider_name, request.method, line, query)
@@ -180,7 +178,7 @@ class GatewayCall:
             description=f"One call of {slug} through this gateway",
             unavailable_reason=unavailable_reason,
         )
-        return replace(price, resource=sdk_keys.redact_keys(price.resource))
+        return replace(price, resource=guards.redact_keys(price.resource))
 
 
 def forward(request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str) -> Response:
@@ -213,7 +211,7 @@ def _locate(provider: Provider, name: str, method: str, line: str, query: str) -
     """Return where a request line goes. Raises: as `validated`."""
     target = parse_target(line, query, "v1", "gateway", name).without_parameters(_CREDENTIAL_PARAMETERS)
     if "ak_" in target.path or "gw_" in target.path:
-        path = sdk_keys.without_key_segment(target.path)
+        path = guards.without_key_segment(target.path)
         target = RequestTarget(quote(path), path, target.query)
     location = provider.locate(method, target)
     check_parameters(provider.parameters, target.query)
@@ -260,7 +258,7 @@ def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Resp
         own_headers=own_headers,
         defaults=provider.default_headers,
         # A short value is a placeholder for a key, which may occur in any header by chance.
-        secrets=[key for key in sdk_keys.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
+        secrets=[key for key in guards.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
     )
     outgoing = UpstreamRequest(
         request.method,

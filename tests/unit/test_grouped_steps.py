@@ -28,7 +28,7 @@ from app.credits.accounts import Balance
 from app.credits.holds import HoldResult, expired_holds
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
 from app.credits.retention import PrunedHolds, carry_forward
-from app.db.kept_connection import KeptConnection
+from app.db.group_commit import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
 from app.errors import InsufficientCredits, Unauthorized
 from app.extensions import db

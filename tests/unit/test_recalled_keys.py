@@ -16,8 +16,8 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import Unauthorized
 from app.identity import agents as identity_agents
 from app.identity import api_keys, service
-from app.identity.key_memory import KeyMemory
 from app.identity.principal import KeyKind, Principal
+from app.identity.service import KeyMemory
 from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state

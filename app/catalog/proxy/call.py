@@ -35,8 +35,8 @@ from app.forwarding import call, disclosure
 from app.forwarding import headers as relayed_headers
 from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
+from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal
-from app.identity.sdk_keys import is_ours, sdk_keys
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.terms import PaymentPrice
 from app.ports.upstream import UpstreamRequest, UpstreamResponse

@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, sele
 from sqlalchemy.orm import Session
 
 from app import base_urls
+from app.authenticated import SealedColumn, seal_of
 from app.authenticated import change as change_row
-from app.authenticated import seal_of
 from app.catalog import subscriptions
 from app.catalog.models import PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
@@ -33,7 +33,6 @@ from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.ports.errors import Rejected, Unreachable
 from app.ports.specifications import Specification
-from app.sealing import SealedColumn
 from app.state import app_state
 from server.pool import ResourceUse
 

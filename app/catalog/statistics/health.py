@@ -10,7 +10,7 @@ from app.catalog.models import Service, ServiceMinute
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 
 WINDOW = timedelta(minutes=10)
 MIN_CALLS = 10

@@ -8,8 +8,8 @@ from werkzeug.wrappers import Response
 
 from app.errors import InsufficientCredits, Unauthorized
 from app.identity import guards
+from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
-from app.identity.sdk_keys import sdk_keys
 from app.payments.x402 import gate
 from app.payments.x402.headers import PaymentHeaders
 from app.payments.x402.terms import PayableRequest, PaymentPrice
