@@ -36,7 +36,7 @@ from app.device import routes as device
 from app.events import routes as events
 from app.extensions import api, db
 from app.forwarding.entry import ForwardingEntry, RequestCheck
-from app.forwarding.raw_target import RestConverter
+from app.forwarding.views import RestConverter
 from app.gateway import routes as gateway
 from app.gateway.pricing import price_table
 from app.gateway.providers import configured

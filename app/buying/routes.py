@@ -28,7 +28,7 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from app.forwarding import disclosure
+from app.forwarding import redaction
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
@@ -68,7 +68,7 @@ _FETCH_RESPONSES = {
 
 def _order(body: dict[str, Any]) -> FetchOrder:
     order = replace(X402.parse(body), key_id=guards.current_principal().key_id)
-    disclosure.reject_key(
+    redaction.reject_key(
         current_request().headers["X-API-Key"],
         target=order.request.target,
         headers=order.request.headers,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, cast, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.money import NANOS_PER_USD
+from app.core.money import NANOS_PER_USD, usd_string
 from app.credits.models import CreditAccount, CreditLedgerEntry
+from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
-from app.db.utc_days import day_of, utc_day
+from app.db.statements import day_of, table_of, utc_day
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
+from app.events import outbox
+from app.events.outbox import EventType
+from app.identity import agents
 
 _APPEND = PreparedInsert(CreditLedgerEntry)
 _APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
@@ -221,3 +225,45 @@ def lock_available(session: Session, owner_id: str) -> int:
 
 def _balance(row: _AccountRow) -> Balance:
     return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
+
+
+_PERIOD = timedelta(minutes=1)
+_LEASE = timedelta(seconds=30)
+_BATCH_SIZE = 500
+_LOW_NANOS = 10**9
+
+
+def announce_low(below_nanos: int = _LOW_NANOS) -> None:
+    """Record an event for each agent with less credits than this, once after each grant; about once a minute."""
+    with once_per_period(_PERIOD, "low_balances", duration=_LEASE) as is_due:
+        if is_due:
+            _announce(below_nanos)
+
+
+def _announce(below_nanos: int) -> None:
+    granted = cast(CreditAccount.granted_nanos, String)
+    low = (
+        select(CreditAccount.id, CreditAccount.granted_nanos, CreditAccount.spent_nanos)
+        .where(
+            CreditAccount.granted_nanos > 0,
+            CreditAccount.granted_nanos - CreditAccount.spent_nanos < below_nanos,
+            agents.exists_with(CreditAccount.id),
+            ~exists().where(outbox.was_recorded(EventType.CREDITS_LOW, CreditAccount.id, granted)),
+        )
+        .limit(_BATCH_SIZE)
+    )
+    with read_only_unit() as session:
+        rows = session.execute(low).all()
+    for row in rows:
+        with unit_of_work() as session:
+            outbox.record(
+                session,
+                EventType.CREDITS_LOW,
+                agent_id=row.id,
+                object_id=row.id,
+                data={
+                    "credits_usd": usd_string(row.granted_nanos - row.spent_nanos),
+                    "below_usd": usd_string(below_nanos),
+                },
+                once=str(row.granted_nanos),
+            )

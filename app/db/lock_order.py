@@ -12,6 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, auto
 from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 
 class LockRank(IntEnum):
@@ -124,3 +128,16 @@ def check(statement: str, locked: set[LockRank], inserted: set[LockRank]) -> str
 def _ranks(found: Iterable[re.Match[str]]) -> tuple[LockRank, ...]:
     tables = (each[each.lastindex or 0] for each in found)
     return tuple(RANKS[table] for table in tables if table in RANKS)
+
+
+def lock_rows(session: Session, key: InstrumentedAttribute[Any], *conditions: ColumnElement[bool]) -> list[Any]:
+    """Lock the rows that meet the conditions until the unit ends; return their keys in order.
+
+    The rows must be read after this, not before.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        rows = select(key).where(*conditions).order_by(key).with_for_update(key_share=True)
+        return list(session.scalars(rows))
+    # SQLite has one lock for the database, which any write takes.
+    touch = update(key.class_).where(*conditions).values({key: key}).returning(key)
+    return sorted(session.scalars(touch, execution_options={"synchronize_session": False}))

@@ -6,11 +6,13 @@ beforehand. A client that gets a failure instead of the upstream's response pays
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
@@ -21,8 +23,7 @@ from app.credits.holds import HoldResult
 from app.errors import InsufficientCredits
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
-from app.gateway.dialects.response import rate_limits
-from app.gateway.dialects.response.response_reader import ResponseReader
+from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.pricing.quotes import ESTIMATED, CallQuote
 from app.identity.principal import Principal
 from app.payments.paid_call import PaidCall
@@ -31,6 +32,48 @@ from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state
 from app.usage import service as usage
 from app.usage.grouped import Charge, Hold, Settlement
+
+MAX_BYTES = 1024 * 1024
+_LIMITED = frozenset({"429", "-32429", "RATE_LIMITED", "RESOURCE_EXHAUSTED"})
+_CODES = ("code", "error_code", "status", "statusCode", "status_code")
+# Servers of JSON-RPC also use general codes (-32000, -32005, -32016), or none, with one of these messages.
+_MESSAGE = re.compile(
+    r"compute units per second|rate.?limit|too many requests|request limit|per second|capacity limit"
+    r"|\A(?:request )?limit exceeded\W*\Z",
+    re.IGNORECASE,
+)
+# A client chooses why its own contract reverts.
+_EXECUTION = re.compile(r"revert|execut|simulat|instruction|transaction|require", re.IGNORECASE)
+_EXECUTION_CODES = frozenset({3, -32015})
+_HINTS = (b"error", b":429", b": 429", b'"429"')
+
+
+def limited_calls(body: bytes) -> tuple[int, int]:
+    """Return how many answers a JSON response has, and how many of them report a rate limit."""
+    if not any(hint in body for hint in _HINTS):
+        return 1, 0
+    parsed = parse_object(body)
+    answers = parsed if isinstance(parsed, list) and parsed else [parsed]
+    return len(answers), sum(_is_limited(each) for each in answers)
+
+
+def _is_limited(answer: Any) -> bool:
+    if not isinstance(answer, dict) or answer.get("result") is not None:
+        return False
+    error = answer.get("error")
+    if any(_has_code(each) for each in (answer, error, answer.get("status"))):
+        return True
+    message = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(message, str) or (isinstance(error, dict) and error.get("code") in _EXECUTION_CODES):
+        return False
+    return bool(_MESSAGE.search(message)) and not _EXECUTION.search(message)
+
+
+def _has_code(holder: Any) -> bool:
+    if not isinstance(holder, dict):
+        return False
+    return any(str(holder[name]) in _LIMITED for name in _CODES if isinstance(holder.get(name), int | str))
+
 
 _log = structlog.get_logger(__name__)
 # Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
@@ -116,7 +159,7 @@ class FixedCharge(GatewayCharge):
 
     def feed(self, piece: bytes) -> bytes:
         self._size += len(piece)
-        if self._size <= rate_limits.MAX_BYTES:
+        if self._size <= MAX_BYTES:
             self._kept.append(piece)
         return piece
 
@@ -134,9 +177,9 @@ class FixedCharge(GatewayCharge):
             self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
 
     def _limited_calls(self) -> tuple[int, int]:
-        if self._size > rate_limits.MAX_BYTES:
+        if self._size > MAX_BYTES:
             return 1, 0
-        return rate_limits.limited_calls(b"".join(self._kept))
+        return limited_calls(b"".join(self._kept))
 
     def _reduce(self, nanos: int) -> None:
         metered = self._quote.worst_case._replace(cost_nanos=nanos)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import RowSeal, change, seal_of, withdraw
 from app.core import clock
 from app.core.money import usd_string
-from app.db import row_locks
+from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
 from app.db.statements import insert_into, table_of
 from app.errors import InvalidInput, NotFound
@@ -122,12 +122,12 @@ def lock_account_of_hold(session: Session, reference: str) -> Account | None:
 
 def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
     """Lock the accounts of several wallets in the order of their ids; missing ones are skipped."""
-    row_locks.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+    lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
 
 
 def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:
     """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
-    return row_locks.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
+    return lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
 
 
 def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:

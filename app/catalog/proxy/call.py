@@ -31,10 +31,10 @@ from app.errors import (
     PerTxLimitExceeded,
     UpstreamError,
 )
-from app.forwarding import call, disclosure
+from app.forwarding import call, redaction
 from app.forwarding import headers as relayed_headers
-from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
+from app.forwarding.views import target_under_prefix
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
@@ -169,7 +169,7 @@ def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Re
     request = proxied.request
     outgoing = _signed_request(proxied, client_id)
     for key in filter(is_ours, sdk_keys(request)):
-        disclosure.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
+        redaction.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),

@@ -22,8 +22,7 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
-from app.forwarding.views import PAYMENT_CHAIN, add_views
+from app.forwarding.views import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal

@@ -23,7 +23,7 @@ from app.catalog.services import search_index
 from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db import row_locks
+from app.db import lock_order
 from app.db.prepared import PreparedRead
 from app.db.statements import count, page_of
 from app.db.striped_lock import striped_lock
@@ -210,7 +210,7 @@ def retire(service_id: str, *, agent_id: str) -> None:
 
 def retire_all(session: Session, agent_id: str) -> list[str]:
     now = clock.now()
-    ids: list[str] = row_locks.lock_rows(session, Service.id, *_owned_by(agent_id))
+    ids: list[str] = lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))
     SERVICES.move(session, Service.id.in_(ids), _UNRETIRED, ServiceStatus.RETIRED, updated_at=now)
     for service_id in ids:
         _remove_from_catalog(session, service_id, at=now)

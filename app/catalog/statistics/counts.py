@@ -20,10 +20,12 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
 from app.core import clock
-from app.db import row_locks
+from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
 from app.db.statements import table_of
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.events import outbox
+from app.events.outbox import EventType
 
 _FIRST_MICROSECONDS = 1_000
 _LAST_MICROSECONDS = 4_000_000_000
@@ -177,7 +179,7 @@ def refresh_totals(now: datetime) -> None:
     """Refresh the totals of recently called services. For the sweep; opens its own unit."""
     recently_called = select(ServiceMinute.service_id).where(ServiceMinute.minute >= now - _RECENT)
     with unit_of_work() as session:
-        lagging = row_locks.lock_rows(
+        lagging = lock_order.lock_rows(
             session,
             Service.id,
             Service.id.in_(recently_called),
@@ -251,3 +253,40 @@ def _minute(at: datetime) -> datetime:
 
 def _hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
+
+
+WINDOW = timedelta(minutes=10)
+MIN_CALLS = 10
+MIN_FAILURES_PERCENT = 50
+
+
+def announce_unhealthy(now: datetime) -> None:
+    """Record an event for each service when half of at least ten calls in ten minutes failed, once an hour."""
+    # The counters have paid calls and failed ones apart.
+    failures = func.sum(ServiceMinute.failures)
+    calls = func.sum(ServiceMinute.calls) + failures
+    query = (
+        select(Service.id, Service.agent_id, Service.name, calls.label("calls"), failures.label("failures"))
+        .join(ServiceMinute, ServiceMinute.service_id == Service.id)
+        .where(ServiceMinute.minute >= now - WINDOW)
+        .group_by(Service.id, Service.agent_id, Service.name)
+        .having(calls >= MIN_CALLS, failures * 100 >= calls * MIN_FAILURES_PERCENT)
+    )
+    with read_only_unit() as session:
+        rows = session.execute(query).all()
+    for row in rows:
+        with unit_of_work() as session:
+            outbox.record(
+                session,
+                EventType.SERVICE_UNHEALTHY,
+                agent_id=row.agent_id,
+                object_id=row.id,
+                data={
+                    "service_id": row.id,
+                    "name": row.name,
+                    "calls": int(row.calls),
+                    "failures": int(row.failures),
+                    "since": clock.isoformat(now - WINDOW),
+                },
+                once=f"unhealthy:{now:%Y-%m-%dT%H}",
+            )
