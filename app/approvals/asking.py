@@ -17,7 +17,7 @@ from app.core.money import usd_string
 from app.errors import ApprovalRequired, InvalidInput, ServiceError
 from app.idempotency.service import Claim
 from app.spending.policy import ApprovedPayment, SpendingRequest
-from app.web.canonical import canonical_json, validated_fields
+from app.web.schemas import canonical_json, validated_fields
 
 ResultT = TypeVar("ResultT")
 
