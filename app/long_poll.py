@@ -15,6 +15,9 @@ from server.pool import ResourceUse
 
 FoundT = TypeVar("FoundT")
 _POLLS_PER_SECOND = 2
+PREFERENCE_APPLIED = "Preference-Applied"
+NO_WAIT = Decimal(0)
+_MAX_WAIT_SECONDS = 25
 
 
 def wait(
@@ -34,11 +37,6 @@ def wait(
             time.sleep(1 / _POLLS_PER_SECOND)
             found = read(found)
     return found
-
-
-PREFERENCE_APPLIED = "Preference-Applied"
-NO_WAIT = Decimal(0)
-_MAX_WAIT_SECONDS = 25
 
 
 def wait_seconds() -> Decimal | None:

@@ -1,6 +1,8 @@
 """Claim codes in the database: issue, replace, revoke, find, redeem.
 
-An agent has one open code at a time. A claim locks the agent first, then the code; so does a replacement.
+There are 24^4 * 10^4 = 3.3 * 10^9 codes: few enough to be guessed without rate limits, and to be found from a plain
+digest, hence the pepper. An agent has one open code at a time. A claim locks the agent first, then the code; so does a
+replacement.
 """
 
 from __future__ import annotations
@@ -33,6 +35,13 @@ _DIGITS = "0123456789"
 _CODE = re.compile(rf"([{CODE_LETTERS}]{{4}})([0-9]{{4}})", re.ASCII)
 _MAX_INPUT_LENGTH = 64
 _MINUS = "\u2212"
+REPLAY_WINDOW = timedelta(hours=24)
+MAX_REPLAYS = 20
+"""Replays of a claim's response; as many more are reserved for the holder of its receipt."""
+RECEIPT_PREFIX = "cr"
+_ANSWERS = SealedColumn("claim_codes", "answer_sealed")
+_INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
+_MAX_GENERATION_ATTEMPTS = 20
 
 
 def generate_code() -> str:
@@ -64,15 +73,6 @@ def keyed_hashes(code: str, peppers: Sequence[tuple[str, bytes]]) -> list[str]:
 def _is_separator(char: str) -> bool:
     # Spaces, punctuation with all dashes, invisible characters of pasted text, and the minus sign.
     return unicodedata.category(char)[0] in "ZP" or unicodedata.category(char) in ("Cc", "Cf") or char == _MINUS
-
-
-REPLAY_WINDOW = timedelta(hours=24)
-MAX_REPLAYS = 20
-"""Replays of a claim's response; as many more are reserved for the holder of its receipt."""
-RECEIPT_PREFIX = "cr"
-_ANSWERS = SealedColumn("claim_codes", "answer_sealed")
-_INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
-_MAX_GENERATION_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The table of approvals."""
+"""The table of approvals, and its state machine."""
 
 from __future__ import annotations
 

@@ -57,6 +57,10 @@ MAX_HOSTS = 50
 MAX_UNCHARGED = 10
 _UNCHARGED = f"{MAX_UNCHARGED} per day"
 _LEASE = timedelta(minutes=5)
+_log = structlog.get_logger(__name__)
+# A seller needs its own time, and a facilitator one or two blocks.
+_UNPAID_SECONDS = 30
+_PAID_SECONDS = 60
 
 
 @dataclass(slots=True)
@@ -125,13 +129,6 @@ def _count_host(wallet: WalletView, host: str) -> None:
     with suppress(RateLimited):
         limiter.count("1 per day", "fetched-host", seen)
         limiter.count(*hosts)
-
-
-_log = structlog.get_logger(__name__)
-
-# A seller needs its own time, and a facilitator one or two blocks.
-_UNPAID_SECONDS = 30
-_PAID_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)

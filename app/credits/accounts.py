@@ -1,4 +1,7 @@
-"""Credit accounts: opening, grants and balances. The only writer of `credit_accounts`."""
+"""Credit accounts and their ledger: opening, grants, balances, and entries that are only appended.
+
+The only writer of `credit_accounts` and `credit_postings`. Each entry has a unique reference.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,38 @@ from app.identity import agents
 
 _APPEND = PreparedInsert(CreditLedgerEntry)
 _APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
+MAX_GRANTED_NANOS = 10**18
+"""A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
+_AccountRow: TypeAlias = Row[*tuple[Any, ...]]
+_TABLE = table_of(CreditAccount)
+_AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
+_COLUMNS = (_TABLE.c.id, _AVAILABLE, _HELD, _TABLE.c.granted_nanos, _SPENT)
+_BY_OWNER = _TABLE.c.id == bindparam("owner_id")
+_NANOS = bindparam("nanos", type_=BigInteger)
+_READ = PreparedRead(select(*_COLUMNS).where(_BY_OWNER))
+_OPEN = PreparedInsert(CreditAccount)
+_GRANT = PreparedStatement(
+    update(_TABLE)
+    .where(_BY_OWNER, _TABLE.c.granted_nanos <= MAX_GRANTED_NANOS - _NANOS)
+    .values({_AVAILABLE: _AVAILABLE + _NANOS, _TABLE.c.granted_nanos: _TABLE.c.granted_nanos + _NANOS})
+)
+_ADJUST = PreparedStatement(
+    update(_TABLE)
+    .where(_BY_OWNER)
+    .values(
+        {
+            _AVAILABLE: _AVAILABLE + bindparam("available", type_=BigInteger),
+            _HELD: _HELD + bindparam("held", type_=BigInteger),
+            _SPENT: _SPENT + bindparam("spent", type_=BigInteger),
+        }
+    )
+    .returning(*_COLUMNS)
+)
+_LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD}).returning(_AVAILABLE))
+_PERIOD = timedelta(minutes=1)
+_LEASE = timedelta(seconds=30)
+_BATCH_SIZE = 500
+_LOW_NANOS = 10**9
 
 
 class Bucket(StrEnum):
@@ -78,22 +113,6 @@ def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]
     }
 
 
-MAX_GRANTED_NANOS = 10**18
-"""A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
-
-_AccountRow: TypeAlias = Row[*tuple[Any, ...]]
-_TABLE = table_of(CreditAccount)
-_AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
-_COLUMNS = (_TABLE.c.id, _AVAILABLE, _HELD, _TABLE.c.granted_nanos, _SPENT)
-_BY_OWNER = _TABLE.c.id == bindparam("owner_id")
-_NANOS = bindparam("nanos", type_=BigInteger)
-_READ = PreparedRead(select(*_COLUMNS).where(_BY_OWNER))
-_OPEN = PreparedInsert(CreditAccount)
-_GRANT = PreparedStatement(
-    update(_TABLE)
-    .where(_BY_OWNER, _TABLE.c.granted_nanos <= MAX_GRANTED_NANOS - _NANOS)
-    .values({_AVAILABLE: _AVAILABLE + _NANOS, _TABLE.c.granted_nanos: _TABLE.c.granted_nanos + _NANOS})
-)
 _DEBIT = {
     into: PreparedStatement(
         update(_TABLE)
@@ -103,19 +122,6 @@ _DEBIT = {
     )
     for into, gain in ((Bucket.HELD, _HELD), (Bucket.REVENUE, _SPENT))
 }
-_ADJUST = PreparedStatement(
-    update(_TABLE)
-    .where(_BY_OWNER)
-    .values(
-        {
-            _AVAILABLE: _AVAILABLE + bindparam("available", type_=BigInteger),
-            _HELD: _HELD + bindparam("held", type_=BigInteger),
-            _SPENT: _SPENT + bindparam("spent", type_=BigInteger),
-        }
-    )
-    .returning(*_COLUMNS)
-)
-_LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD}).returning(_AVAILABLE))
 
 
 class Balance(NamedTuple):
@@ -225,12 +231,6 @@ def lock_available(session: Session, owner_id: str) -> int:
 
 def _balance(row: _AccountRow) -> Balance:
     return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
-
-
-_PERIOD = timedelta(minutes=1)
-_LEASE = timedelta(seconds=30)
-_BATCH_SIZE = 500
-_LOW_NANOS = 10**9
 
 
 def announce_low(below_nanos: int = _LOW_NANOS) -> None:

@@ -17,6 +17,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+_INSERTS = re.compile(r"\bINSERT INTO (\w+)")
+_UPSERTS = re.compile(r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL)
+_WRITES = re.compile(r"\bUPDATE (\w+) SET\b|\bDELETE FROM (\w+)")
+# Not with SKIP LOCKED: such a statement waits for no other unit.
+_LOCKS = re.compile(r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL)
+
 
 class LockRank(IntEnum):
     """The ranks of row locks, first to last; a unit skips those that it does not need.
@@ -84,11 +90,6 @@ RANKS: Mapping[str, LockRank] = MappingProxyType(
     }
 )
 """Rows of other tables are locked under one of these, or in units of their own."""
-_INSERTS = re.compile(r"\bINSERT INTO (\w+)")
-_UPSERTS = re.compile(r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL)
-_WRITES = re.compile(r"\bUPDATE (\w+) SET\b|\bDELETE FROM (\w+)")
-# Not with SKIP LOCKED: such a statement waits for no other unit.
-_LOCKS = re.compile(r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

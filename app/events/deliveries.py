@@ -4,6 +4,9 @@ A target belongs to one thread at a time, by a lease, and is chosen by its queue
 deliveries of one object to one target, only the first that is not finished is sent, so that they arrive in order; a
 mailbox or browser gets them in one message. An attempt may arrive twice if the process dies before the result is
 recorded; the id is the same.
+
+A mailbox or browser gets few messages: the first notice is sent immediately; after three within ten minutes, what
+happens waits for the next one.
 """
 
 from __future__ import annotations
@@ -31,6 +34,22 @@ from app.events.targets import TARGETS, Audience, TargetKind, TargetStatus
 
 MAX_MESSAGES = 3
 WINDOW = timedelta(minutes=10)
+_log = structlog.get_logger(__name__)
+_SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+DELAYS = (
+    5 * _SECOND, 30 * _SECOND, 2 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, _HOUR, 2 * _HOUR, 4 * _HOUR, 8 * _HOUR,
+    16 * _HOUR, 24 * _HOUR, 24 * _HOUR,
+)  # fmt: skip
+"""How long after each failed attempt the next one follows; then the delivery has failed."""
+_JITTER_PERCENT = 20
+DISABLED_AFTER = timedelta(days=3)
+_MAX_PAUSE = timedelta(minutes=5)
+_WINDOW_SIZE = 200
+_BATCH_SIZE = 50
+_BATCH_SECONDS = 2
+_TURN_SECONDS = 10
+_KEPT_ATTEMPTS = 20
+_random = random.SystemRandom()
 
 
 def _is_digested(target: EventTarget) -> bool:
@@ -53,24 +72,6 @@ def note_message(target: EventTarget, at: datetime) -> None:
     """Note the time of a message on the target that it was sent to."""
     if _is_digested(target):
         target.sent = [*(target.sent or ()), clock.isoformat(at)][-MAX_MESSAGES:]
-
-
-_log = structlog.get_logger(__name__)
-_SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
-DELAYS = (
-    5 * _SECOND, 30 * _SECOND, 2 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, _HOUR, 2 * _HOUR, 4 * _HOUR, 8 * _HOUR,
-    16 * _HOUR, 24 * _HOUR, 24 * _HOUR,
-)  # fmt: skip
-"""How long after each failed attempt the next one follows; then the delivery has failed."""
-_JITTER_PERCENT = 20
-DISABLED_AFTER = timedelta(days=3)
-_MAX_PAUSE = timedelta(minutes=5)
-_WINDOW_SIZE = 200
-_BATCH_SIZE = 50
-_BATCH_SECONDS = 2
-_TURN_SECONDS = 10
-_KEPT_ATTEMPTS = 20
-_random = random.SystemRandom()
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:

@@ -1,4 +1,10 @@
-"""Fan-out: a delivery for each event and each target that asked for its type, in the unit that numbers the events."""
+"""Fan-out: a delivery for each event and each target that asked for its type, in the unit that numbers the events.
+
+A unit may commit later than one that began after it. A reader by `number` would skip its events. So a committed event
+gets a position afterwards, in units that run one after another, and a reader goes by positions: what becomes visible
+later has a higher one. Events of one object keep their order, because the unit that recorded the later one waited for
+the other to commit.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,9 @@ from app.db.unit_of_work import unit_of_work
 from app.events.models import Event, EventDelivery, EventSequence, EventTarget
 from app.events.outbox import EventType, matches
 from app.events.targets import Audience, TargetStatus
+
+_BATCH_SIZE = 500
+_EVENTS = table_of(Event)
 
 
 class DeliveryStatus(StrEnum):
@@ -94,10 +103,6 @@ def _wants(target: Any, event: Any) -> bool:
     if event.type == EventType.CONTROLS_CHANGED and target.audience == Audience.OWNER and not event.loosens:
         return False
     return matches(target.types, event.type)
-
-
-_BATCH_SIZE = 500
-_EVENTS = table_of(Event)
 
 
 def has_new() -> ColumnElement[bool]:

@@ -17,6 +17,10 @@ from app.db.prepared import PreparedInsert, PreparedStatement
 from app.db.statements import table_of
 from app.events.models import Event
 
+ALL = "*"
+_INSERT = PreparedInsert(Event)
+_INSERT_ONCE = PreparedInsert(Event, unique=(Event.object_id, Event.dedupe))
+
 
 class EventType(StrEnum):
     TRANSACTION_PENDING = "transaction.pending"
@@ -58,7 +62,6 @@ class EventType(StrEnum):
     WEBHOOK_TEST = "webhook.test"
 
 
-ALL = "*"
 PATTERNS = frozenset({ALL, *EventType, *(f"{each.partition('.')[0]}.*" for each in EventType)})
 """What may be asked for."""
 
@@ -70,10 +73,6 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 
 def expand(patterns: Sequence[str]) -> list[str]:
     return [each.value for each in EventType if matches(patterns, each)]
-
-
-_INSERT = PreparedInsert(Event)
-_INSERT_ONCE = PreparedInsert(Event, unique=(Event.object_id, Event.dedupe))
 
 
 def record(

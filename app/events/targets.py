@@ -36,6 +36,14 @@ _OF_OWNERS = {
     AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
     AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
 }
+FORMER_SECRET_LIFETIME = timedelta(hours=24)
+MAX_TARGETS = 10
+MAX_OPERATOR_TARGETS = 50
+_SECRET_BYTES = 32
+_P256_POINT_BYTES, _AUTH_BYTES = 65, 16
+_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
+_SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
+_FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
 
 
 def record_audit(session: Session, actor: Actor | None, action: AuditAction, row: EventTarget, **before: Any) -> None:
@@ -65,16 +73,6 @@ def described(row: EventTarget) -> dict[str, Any]:
         "status": row.status,
     }
     return {**values, "types": list(row.types), "created_by": row.created_by}
-
-
-FORMER_SECRET_LIFETIME = timedelta(hours=24)
-MAX_TARGETS = 10
-MAX_OPERATOR_TARGETS = 50
-_SECRET_BYTES = 32
-_P256_POINT_BYTES, _AUTH_BYTES = 65, 16
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
-_SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
-_FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
 
 
 class TargetKind(StrEnum):

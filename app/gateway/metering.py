@@ -46,6 +46,17 @@ _MESSAGE = re.compile(
 _EXECUTION = re.compile(r"revert|execut|simulat|instruction|transaction|require", re.IGNORECASE)
 _EXECUTION_CODES = frozenset({3, -32015})
 _HINTS = (b"error", b":429", b": 429", b'"429"')
+_log = structlog.get_logger(__name__)
+# Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
+_OPERATOR_ERRORS = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.PAYMENT_REQUIRED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+_UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 
 
 def limited_calls(body: bytes) -> tuple[int, int]:
@@ -73,19 +84,6 @@ def _has_code(holder: Any) -> bool:
     if not isinstance(holder, dict):
         return False
     return any(str(holder[name]) in _LIMITED for name in _CODES if isinstance(holder.get(name), int | str))
-
-
-_log = structlog.get_logger(__name__)
-# Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
-_OPERATOR_ERRORS = frozenset(
-    {
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.PAYMENT_REQUIRED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.TOO_MANY_REQUESTS,
-    }
-)
-_UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 
 
 class GatewayCharge(PaidCall):

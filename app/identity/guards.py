@@ -1,6 +1,10 @@
 """The guards of blueprints, and the principal of the current request.
 
 Every failure is the same 401: missing, malformed, unknown, expired and revoked keys are indistinguishable.
+
+In the places where this service documents its keys, any text is a key. Elsewhere, where SDKs of providers put theirs,
+only one that looks like a key of ours is: an SDK may send a placeholder, and a client that pays with x402 may have a
+key of somebody else.
 """
 
 from __future__ import annotations
@@ -37,6 +41,42 @@ CREDENTIAL_PARAMETERS = frozenset({
 _KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
 _BEARER_LENGTH = len("bearer ")
 _KEY_IN_TEXT = re.compile(r"\b(ak|gw)_[A-Za-z0-9_-]{16,}")
+API_KEY_SCHEME = "ApiKey"
+BEARER_SCHEME = "Bearer"
+MASTER_KEY_SCHEME = "MasterKey"
+PAYMENT_SCHEME = "Payment"
+FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
+SECURITY_SCHEMES = {
+    API_KEY_SCHEME: {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet.",
+    },
+    BEARER_SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The same key, where clients of other services send theirs (gateway routes only; there also in "
+        "`x-goog-api-key`, `api-key`, `X-Subscription-Token` or `?key=`, as the provider's own SDKs do).",
+    },
+    PAYMENT_SCHEME: {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Payment",
+        "description": (
+            "Instead of a key, on gateway and x402 routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
+            "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
+            "either is answered 402 with the terms."
+        ),
+    },
+    MASTER_KEY_SCHEME: {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Master-Key",
+        "description": "A master key (`mk_…`): platform administration.",
+    },
+}
+"""The security schemes of the OpenAPI document, by name."""
 
 
 def presented_keys(request: ClientRequest) -> list[str]:
@@ -115,44 +155,6 @@ def _authorization_keys(value: str) -> Iterator[str]:
         yield from base64.b64decode(rest, validate=True).decode().split(":", 1)
     except ValueError:
         return
-
-
-API_KEY_SCHEME = "ApiKey"
-BEARER_SCHEME = "Bearer"
-MASTER_KEY_SCHEME = "MasterKey"
-PAYMENT_SCHEME = "Payment"
-FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
-SECURITY_SCHEMES = {
-    API_KEY_SCHEME: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-API-Key",
-        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet.",
-    },
-    BEARER_SCHEME: {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "The same key, where clients of other services send theirs (gateway routes only; there also in "
-        "`x-goog-api-key`, `api-key`, `X-Subscription-Token` or `?key=`, as the provider's own SDKs do).",
-    },
-    PAYMENT_SCHEME: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Payment",
-        "description": (
-            "Instead of a key, on gateway and x402 routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
-            "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
-            "either is answered 402 with the terms."
-        ),
-    },
-    MASTER_KEY_SCHEME: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Master-Key",
-        "description": "A master key (`mk_…`): platform administration.",
-    },
-}
-"""The security schemes of the OpenAPI document, by name."""
 
 
 def current_principal() -> Principal:

@@ -25,6 +25,26 @@ from app.identity.principal import KeyKind, MasterKeyPrincipal, Principal
 from app.state import app_state
 
 _MICROSECOND = timedelta(microseconds=1)
+# Our keys have 43 characters after the prefix; anything else is refused without a query.
+_API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
+MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
+# Built once, because every request executes it: building it took a tenth of a small read.
+_KEYS, _KEY_SEAL, _AGENT_SEAL = table_of(ApiKey), seal_of(ApiKey), seal_of(Agent)
+_IS_VALID = and_(
+    _KEYS.c.revoked_at.is_(None),
+    or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")),
+)
+_VALID_KEY = PreparedRead(select(*_KEY_SEAL.columns).where(_KEYS.c.digest == bindparam("digest"), _IS_VALID))
+_KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
+    _KEYS.c.id == bindparam("key_id"), _KEYS.c.account_id == bindparam("owner_id"), _IS_VALID
+)
+_INSERT_AGENT, _INSERT_KEY = PreparedInsert(Agent), PreparedInsert(ApiKey)
+_MASTER_KEYS, _MASTER_KEY_SEAL = table_of(MasterKey), seal_of(MasterKey)
+_VALID_MASTER_KEY = PreparedRead(
+    select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(
+        _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
+    )
+)
 
 
 class KeyMemory:
@@ -53,28 +73,6 @@ class KeyMemory:
         with self._lock:
             for digest in [each for each, (_, found) in self._found.items() if found.key_id == key_id]:
                 del self._found[digest]
-
-
-# Our keys have 43 characters after the prefix; anything else is refused without a query.
-_API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
-MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
-# Built once, because every request executes it: building it took a tenth of a small read.
-_KEYS, _KEY_SEAL, _AGENT_SEAL = table_of(ApiKey), seal_of(ApiKey), seal_of(Agent)
-_IS_VALID = and_(
-    _KEYS.c.revoked_at.is_(None),
-    or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")),
-)
-_VALID_KEY = PreparedRead(select(*_KEY_SEAL.columns).where(_KEYS.c.digest == bindparam("digest"), _IS_VALID))
-_KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
-    _KEYS.c.id == bindparam("key_id"), _KEYS.c.account_id == bindparam("owner_id"), _IS_VALID
-)
-_INSERT_AGENT, _INSERT_KEY = PreparedInsert(Agent), PreparedInsert(ApiKey)
-_MASTER_KEYS, _MASTER_KEY_SEAL = table_of(MasterKey), seal_of(MasterKey)
-_VALID_MASTER_KEY = PreparedRead(
-    select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(
-        _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,20 @@ SEAL = RowSeal(SpendingAccount, agent_id="account_agent_id", mac="account_mac")
 COLUMNS = SEAL.columns
 _TABLE = table_of(SpendingAccount)
 _INSERT = PreparedInsert(SpendingAccount)
+_COUNT = PreparedStatement(
+    update(_TABLE)
+    .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
+    .values(
+        counted_on=bindparam("today"),
+        day_nanos=bindparam("day"),
+        week_nanos=bindparam("week"),
+        month_nanos=bindparam("month"),
+        mac=bindparam("new_mac"),
+    )
+)
+PERCENTAGES = (50, 80, 95, 100)
+_RELEASED = "released"
+_PAYEE_SEAL = seal_of(ApprovedPayee)
 
 
 class _Locking(PreparedStatement):
@@ -55,17 +69,6 @@ class _Locking(PreparedStatement):
 _LOCK = _Locking(bindparam("of_wallet"))
 _LOCK_OF_HOLD = _Locking(
     select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery()
-)
-_COUNT = PreparedStatement(
-    update(_TABLE)
-    .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
-    .values(
-        counted_on=bindparam("today"),
-        day_nanos=bindparam("day"),
-        week_nanos=bindparam("week"),
-        month_nanos=bindparam("month"),
-        mac=bindparam("new_mac"),
-    )
 )
 
 
@@ -201,9 +204,6 @@ def _write(session: Session, account: Account, spent: WindowTotals) -> None:
     _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted, "new_mac": SEAL.mac_of(row)})
 
 
-PERCENTAGES = (50, 80, 95, 100)
-
-
 def announce_thresholds(session: Session, account: Account, rules: Controls | None, amount_nanos: int) -> None:
     """Record an event for the highest threshold of each limit that an amount reaches, once per window and limit.
 
@@ -233,10 +233,6 @@ def announce_thresholds(session: Session, account: Account, rules: Controls | No
                 data=data,
                 once=f"budget:{window}:{period.start}:{limit}:{crossed[-1]}",
             )
-
-
-_RELEASED = "released"
-_PAYEE_SEAL = seal_of(ApprovedPayee)
 
 
 def known_payees(

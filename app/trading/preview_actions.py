@@ -45,10 +45,20 @@ from app.wallets.core.wallets import WalletView
 
 _NUMBER = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,60})?", re.ASCII)
 _MAX_NUMBER = Decimal(10**12)
+# The exchange's documentation, "Tick and lot size": a price has at most five significant figures and at most six
+# decimals less the market's size decimals; whole prices are always allowed.
 _SIGNIFICANT_FIGURES = 5
 _PRICE_DECIMALS = 6
 _WIDE_CONTEXT = Context(prec=200, traps=[InvalidOperation])
 _EXACT_CONTEXT = Context(prec=200, traps=[InvalidOperation, Inexact])
+_MS_PER_SECOND = 1000
+_HIGHEST_LEVERAGE = 50
+"""The highest leverage of any market, used if a market's own limit is unknown."""
+_LEAST_ORDER_USDC = 10
+"""The exchange's `MinTradeNtl`."""
+_WITHDRAWAL_FEE = TokenAmount(10**USDC.decimals, USDC)
+BUYS = ("buy", "long")
+SELLS = ("sell", "short")
 
 
 class GridError(ValueError):
@@ -96,14 +106,6 @@ def notional_nanos(price: Decimal, size: Decimal, *, nanos_per_usdc: int) -> int
     """Return the dollar value of an order in nano-dollars, rounded up."""
     value = _EXACT_CONTEXT.multiply(_EXACT_CONTEXT.multiply(price, size), Decimal(nanos_per_usdc))
     return int(value.to_integral_value(rounding=ROUND_CEILING, context=_WIDE_CONTEXT))
-
-
-_MS_PER_SECOND = 1000
-_HIGHEST_LEVERAGE = 50
-"""The highest leverage of any market, used if a market's own limit is unknown."""
-_LEAST_ORDER_USDC = 10
-"""The exchange's `MinTradeNtl`."""
-_WITHDRAWAL_FEE = TokenAmount(10**USDC.decimals, USDC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +312,6 @@ def _market_metadata(market_list: MarketList) -> dict[str, Json]:
     return {"metadata": {"source": market_list.source.value, "as_of": market_list.as_of}}
 
 
-BUYS = ("buy", "long")
-SELLS = ("sell", "short")
 _PREPARE: Mapping[str, _Prepare] = {
     "order": _order,
     "cancel": _cancel,

@@ -20,6 +20,8 @@ from server.client_socket import ClientSocket, client_socket_of
 
 _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+# A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?", re.ASCII)
 
 
 class RequestHeaders(EnvironHeaders):
@@ -94,12 +96,12 @@ def current_request() -> ClientRequest:
     return cast("ClientRequest", flask.request._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
 
 
-# A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?", re.ASCII)
-
-
 def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
-    """Return the check that refuses requests for other hosts in the sandbox; outside it, it does nothing."""
+    """Return the check that refuses requests for other hosts in the sandbox; outside it, it does nothing.
+
+    A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Browsers then treat the sandbox as the
+    same origin and let the page read every response; only the Host header distinguishes such a request.
+    """
     own_host = urlsplit(settings.public_url).hostname
 
     def check(request: ClientRequest) -> None:

@@ -1,4 +1,7 @@
-"""Request bodies: read once, decompressed, within the memory that the process has for bodies."""
+"""Request bodies: read once, decompressed, within the memory that the process has for bodies, and parsed strictly.
+
+webargs handles malformed JSON without `handle_error`, and `float` would lose digits of amounts; both are replaced here.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,9 @@ _READ_BYTES = _MEBIBYTE
 _UNSERIALIZED_BYTES = 16_384
 _RAW_KEY, _DECODED_KEY = "purser.body", "purser.decoded_body"
 _decoding_lock = threading.Lock()
+MAX_KEYLESS_VALUES = 20_000
+"""Names and values of a body that is sent without a key, or to one of our own routes."""
+_PARSED_KEY = "purser.parsed_body"
 
 
 def raw_body(request: ClientRequest) -> bytes:
@@ -250,11 +256,6 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "zstd": _zstd_decompressor,
     "br": _BrotliDecompressor,
 }
-
-
-MAX_KEYLESS_VALUES = 20_000
-"""Names and values of a body that is sent without a key, or to one of our own routes."""
-_PARSED_KEY = "purser.parsed_body"
 
 
 def parse_json(

@@ -21,6 +21,8 @@ from app.errors import InvalidInput
 from app.web.fields import QueryCount
 
 EXAMPLE_ID = "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+# A JSON integer that is read exactly has no more digits.
+_MAX_ZEROS = 1000
 
 
 class Schema(ma.Schema):
@@ -178,10 +180,6 @@ def page_schema(name: str, items: str, shape: type[Schema], description: str) ->
     }
     generated: type[Schema] = type(name, (Schema,), {"__doc__": description, **page})
     return generated
-
-
-# A JSON integer that is read exactly has no more digits.
-_MAX_ZEROS = 1000
 
 
 def canonical_body(schema: ma.Schema, body: Any) -> bytes:

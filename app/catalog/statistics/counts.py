@@ -29,6 +29,39 @@ from app.events.outbox import EventType
 
 _FIRST_MICROSECONDS = 1_000
 _LAST_MICROSECONDS = 4_000_000_000
+STRIPES = 8
+_DAY = timedelta(hours=24)
+# The current minute and hour are kept in addition to the full day before.
+_RETENTION = _DAY + timedelta(hours=2)
+_MAX_TOP_CALLERS = 10
+_RECENT = timedelta(minutes=5)
+_RATE = Decimal("0.0001")
+_ADD_TO_CALLER = PreparedInsert(
+    ServiceCaller,
+    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
+    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
+)
+_ADD_TO_TOTAL = PreparedInsert(
+    ServiceTotal,
+    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
+    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
+)
+_ADD_TO_MINUTE = PreparedInsert(
+    ServiceMinute,
+    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
+    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
+)
+_ADD_TO_LATENCY = PreparedInsert(
+    ServiceLatency,
+    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
+    adds=[ServiceLatency.calls],
+)
+_UNLOCKED = (
+    select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
+)
+WINDOW = timedelta(minutes=10)
+MIN_CALLS = 10
+MIN_FAILURES_PERCENT = 50
 
 
 def _bounds() -> tuple[int, ...]:
@@ -65,15 +98,6 @@ def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
         if left <= 0:
             return max(1, (_MIDPOINTS[bucket] + 500) // 1000)
     return None
-
-
-STRIPES = 8
-_DAY = timedelta(hours=24)
-# The current minute and hour are kept in addition to the full day before.
-_RETENTION = _DAY + timedelta(hours=2)
-_MAX_TOP_CALLERS = 10
-_RECENT = timedelta(minutes=5)
-_RATE = Decimal("0.0001")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,29 +238,6 @@ def _sum(column: InstrumentedAttribute[int]) -> ColumnElement[int]:
     return summed.correlate(Service).scalar_subquery()
 
 
-_ADD_TO_CALLER = PreparedInsert(
-    ServiceCaller,
-    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
-    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
-)
-_ADD_TO_TOTAL = PreparedInsert(
-    ServiceTotal,
-    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
-    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
-)
-_ADD_TO_MINUTE = PreparedInsert(
-    ServiceMinute,
-    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
-    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
-)
-_ADD_TO_LATENCY = PreparedInsert(
-    ServiceLatency,
-    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
-    adds=[ServiceLatency.calls],
-)
-_UNLOCKED = (
-    select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
-)
 _REFRESH_RANK = PreparedStatement(
     update(table_of(Service)).where(Service.id.in_(_UNLOCKED.scalar_subquery())).values(_exact_totals())
 )
@@ -253,11 +254,6 @@ def _minute(at: datetime) -> datetime:
 
 def _hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
-
-
-WINDOW = timedelta(minutes=10)
-MIN_CALLS = 10
-MIN_FAILURES_PERCENT = 50
 
 
 def announce_unhealthy(now: datetime) -> None:

@@ -17,6 +17,10 @@ from app.ports.upstream import Headers, UpstreamRequest, UpstreamResponse
 from app.state import app_state
 
 _SLOW_MILLISECONDS = 3000
+TIMEOUT_SECONDS = 15
+_MAX_ANSWER_BYTES = 1024
+_MAX_RETRY_AFTER = timedelta(hours=24)
+_DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,6 @@ def payload(event: Any) -> dict[str, Any]:
         "object_id": event.object_id,
         "data": event.data,
     }
-
-
-TIMEOUT_SECONDS = 15
-_MAX_ANSWER_BYTES = 1024
-_MAX_RETRY_AFTER = timedelta(hours=24)
-_DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def post(url: str, headers: Headers, body: bytes) -> Attempt:

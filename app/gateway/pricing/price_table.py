@@ -42,6 +42,39 @@ _COMPACT_DATE = re.compile(r"-(20\d\d)([01]\d)([0-3]\d)(?=$|-|:)", re.ASCII)
 # Variants of one model; other words, such as pro, name another.
 _SAME_MODEL = rf"{_DATE}|v\d+(?:\.\d+)*|e?\d+b|preview|exp|experimental|beta|thinking|it|instruct"
 _STEM = re.compile(rf"(.+?)(?:[-@:](?:{_SAME_MODEL}))*(?::.*)?", re.DOTALL | re.ASCII)
+VERSION = f"genai-prices/{genai_prices.__version__}"
+# The suffix of OpenRouter's free models.
+FREE_SUFFIX = ":free"
+OPENROUTER = "openrouter"
+_MAX_MODEL_LENGTH = 200
+# Models with such a word in their name are only compared with each other.
+_MEDIA_MODEL_KINDS = ("image", "tts", "transcribe", "whisper")
+# Above all tiers in the table.
+_UNLIMITED_PROMPT = 10**9
+# Conversion of dollars per million, and per thousand, to nano-dollars each.
+_NANOS_EACH_PER_USD_PER_MILLION = 10**3
+_NANOS_EACH_PER_USD_PER_THOUSAND = 10**6
+_PRICE_KEYS = {
+    "input": ("input_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "output": ("output_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_read": ("cache_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write": ("cache_write_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write_5m": ("cache_write_5m_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write_1h": ("cache_write_1h_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_in": ("input_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_cached": ("cache_audio_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_out": ("output_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "video_in": ("input_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "video_out": ("output_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
+    "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),
+    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
+    "audio_hour": ("audio_hours", 10**9),
+}
 
 
 def without_routing(table: str, name: str) -> str:
@@ -83,21 +116,6 @@ def is_version_of(clause: object, name: str) -> bool:
     return False
 
 
-VERSION = f"genai-prices/{genai_prices.__version__}"
-
-# The suffix of OpenRouter's free models.
-FREE_SUFFIX = ":free"
-OPENROUTER = "openrouter"
-_MAX_MODEL_LENGTH = 200
-# Models with such a word in their name are only compared with each other.
-_MEDIA_MODEL_KINDS = ("image", "tts", "transcribe", "whisper")
-# Above all tiers in the table.
-_UNLIMITED_PROMPT = 10**9
-# Conversion of dollars per million, and per thousand, to nano-dollars each.
-_NANOS_EACH_PER_USD_PER_MILLION = 10**3
-_NANOS_EACH_PER_USD_PER_THOUSAND = 10**6
-
-
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The price of one unit of each kind, in fractions of nano-dollars; None if the table has none."""
@@ -120,29 +138,6 @@ class Rates:
     search: Decimal | None = None
     character: Decimal | None = None
     audio_hour: Decimal | None = None
-
-
-_PRICE_KEYS = {
-    "input": ("input_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "output": ("output_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_read": ("cache_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write": ("cache_write_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write_5m": ("cache_write_5m_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write_1h": ("cache_write_1h_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_in": ("input_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_cached": ("cache_audio_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_out": ("output_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "video_in": ("input_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "video_out": ("output_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
-    "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),
-    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
-    "audio_hour": ("audio_hours", 10**9),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,35 @@ _UNANNOUNCED_KINDS = {MovementKind.SETTLEMENT, MovementKind.LEG}
 """What is no movement of an agent: queries, submissions by the service's own key, and single legs of a movement."""
 _WALLETS = table_of(Wallet)
 _OUTBOX = OutboxOf(select(_WALLETS.c.agent_id).where(_WALLETS.c.id == bindparam("of_wallet")).scalar_subquery())
+# A database that was restored from a backup may lack some used nonces.
+_MAX_NONCE_GAP = 100
+PERPDEX_CHAIN = "perpdex"
+"""The `chain` of rows that are on no chain: queries to the trading exchange."""
+_INSERT_ATTEMPT = PreparedInsert(SignedAttempt)
+_COUNT_IN_WALLET = PreparedStatement(
+    update(table_of(Wallet))
+    .where(Wallet.id == bindparam("of_wallet"))
+    .values({Wallet.transaction_count: Wallet.transaction_count + 1})
+)
+_OF_ADDRESS = (Nonce.chain == bindparam("of_chain")) & (Nonce.address == bindparam("of_address"))
+_FLOOR = bindparam("floor", type_=BigInteger)
+# The UPDATE acquires the row lock on PostgreSQL and the write lock on SQLite.
+_ALLOCATE_NONCE = PreparedStatement(
+    update(table_of(Nonce))
+    .where(_OF_ADDRESS, Nonce.next_nonce >= _FLOOR - _MAX_NONCE_GAP)
+    .values({Nonce.next_nonce: case((Nonce.next_nonce < _FLOOR, _FLOOR), else_=Nonce.next_nonce) + 1})
+    .returning(Nonce.next_nonce)
+)
+_SET_NONCE = PreparedStatement(
+    update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
+)
+_USED_NONCES = PreparedRead(
+    select(Transaction.nonce).where(
+        Transaction.chain == bindparam("of_chain"),
+        Transaction.from_address == bindparam("of_address"),
+        Transaction.nonce >= _FLOOR,
+    )
+)
 
 
 def announce(session: Session, row: Any, status: str, reason: str | None) -> None:
@@ -81,10 +110,6 @@ def _amount(units: int, currency: str) -> str:
     return str(TokenAmount(units, TOKENS_BY_SYMBOL[currency]))
 
 
-# A database that was restored from a backup may lack some used nonces.
-_MAX_NONCE_GAP = 100
-
-
 class MovementStatus(StrEnum):
     """The states of a transaction, as on the wire."""
 
@@ -101,10 +126,6 @@ class TransactionType(StrEnum):
     TRADING_QUERY = "trading_query"
     TRADING_ORDER = "trading_order"
     PAYMENT = "payment"
-
-
-PERPDEX_CHAIN = "perpdex"
-"""The `chain` of rows that are on no chain: queries to the trading exchange."""
 
 
 class StatusReason(StrEnum):
@@ -131,31 +152,6 @@ def _values(status: MovementStatus, reason: str | None) -> dict[str, str | None]
     return {"error": reason if status is MovementStatus.FAILED else None, "quarantined_at": None}
 
 
-_INSERT_ATTEMPT = PreparedInsert(SignedAttempt)
-_COUNT_IN_WALLET = PreparedStatement(
-    update(table_of(Wallet))
-    .where(Wallet.id == bindparam("of_wallet"))
-    .values({Wallet.transaction_count: Wallet.transaction_count + 1})
-)
-_OF_ADDRESS = (Nonce.chain == bindparam("of_chain")) & (Nonce.address == bindparam("of_address"))
-_FLOOR = bindparam("floor", type_=BigInteger)
-# The UPDATE acquires the row lock on PostgreSQL and the write lock on SQLite.
-_ALLOCATE_NONCE = PreparedStatement(
-    update(table_of(Nonce))
-    .where(_OF_ADDRESS, Nonce.next_nonce >= _FLOOR - _MAX_NONCE_GAP)
-    .values({Nonce.next_nonce: case((Nonce.next_nonce < _FLOOR, _FLOOR), else_=Nonce.next_nonce) + 1})
-    .returning(Nonce.next_nonce)
-)
-_SET_NONCE = PreparedStatement(
-    update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
-)
-_USED_NONCES = PreparedRead(
-    select(Transaction.nonce).where(
-        Transaction.chain == bindparam("of_chain"),
-        Transaction.from_address == bindparam("of_address"),
-        Transaction.nonce >= _FLOOR,
-    )
-)
 TRANSACTIONS = StateMachine(
     Transaction.status,
     Transitions(

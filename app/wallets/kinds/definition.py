@@ -29,6 +29,15 @@ from app.web.schemas import Schema
 OrderT = TypeVar("OrderT")
 OrderT_contra = TypeVar("OrderT_contra", contravariant=True)
 _NO_WAIT = Decimal(0)
+MAX_NETWORK_FEE = Usd(
+    load_default=None,
+    allow_none=True,
+    metadata={
+        "example": 1,
+        "description": "Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees "
+        "follow the market: allow twice what a dry run returned.",
+    },
+)
 
 
 class Send(Protocol[OrderT_contra]):
@@ -102,17 +111,6 @@ class WalletMovement(MovementDefinition[OrderT]):
 
 def amount_field(**metadata: str) -> AmountField:
     return AmountField(required=True, metadata={"type": "string", "example": "12.5", **metadata})
-
-
-MAX_NETWORK_FEE = Usd(
-    load_default=None,
-    allow_none=True,
-    metadata={
-        "example": 1,
-        "description": "Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees "
-        "follow the market: allow twice what a dry run returned.",
-    },
-)
 
 
 def dry_run_field(what: str) -> StrictBoolean:

@@ -36,6 +36,7 @@ _ATTEMPTS = PreparedRead(
         SignedAttempt.transaction_id == bindparam("of_transaction")
     )
 )
+_SINCE = bindparam("since", type_=BigInteger)
 
 
 def query_for(
@@ -246,9 +247,6 @@ def _native_out(transaction: _TransactionRow, outcome: TransactionOutcome, targe
         received = transaction.output_units if outcome.received_units is None else outcome.received_units
         out -= received or 0
     return out
-
-
-_SINCE = bindparam("since", type_=BigInteger)
 
 
 def _unmined_where(condition: ColumnElement[bool]) -> PreparedRead:

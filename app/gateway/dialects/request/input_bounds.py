@@ -38,6 +38,24 @@ _NESTED_PARTS = ("content", "parts", "output")
 # Blocks of a conversation, and images and files in it: no provider accepts as many.
 _MAX_PARTS = 50_000
 _MAX_MEDIA = 4_000
+MEDIA_SURFACES = frozenset({Surface.IMAGES, Surface.SPEECH, Surface.TRANSCRIPTION, Surface.TRANSLATION})
+TRANSCRIPT_SURFACES = frozenset({Surface.TRANSCRIPTION, Surface.TRANSLATION})
+# OpenAI's "Realtime costs" guide: a token for 100 ms of a recording. Its price page has four tokens of transcript a
+# second; the page on gpt-4o-transcribe has 2 000 tokens of output at most.
+_AUDIO_TOKENS_PER_SECOND, _TEXT_TOKENS_PER_SECOND, _MIN_TEXT_TOKENS = 10, 6, 2_000
+# The lowest bit rate of codecs for speech, 6 kbit/s (RFC 6716, section 2.1.1), if the duration is not measured.
+_MIN_BYTES_PER_SECOND = 750
+# Groq bills at least ten seconds.
+_MIN_SECONDS = {Dialect.GROQ: 10}
+# gpt-4o-mini-tts: 0.015 USD a minute at 12 USD per million tokens, so 21 tokens a second. A second has at least
+# twelve characters; a digit or a sign may be read as a word; characters beyond ASCII have two bytes or more.
+_SPEECH_TOKENS_PER_20_BYTES, _SPEECH_TOKENS_PER_SYMBOL, _MIN_SPEECH_TOKENS = 33, 10, 20
+# Spoken as words; punctuation is not.
+_SPOKEN_SYMBOLS = b"0123456789#$%&*+/<=>@^~"
+# Not "svg": another model writes it, without a limit, and its tokens are reported apart (`svg_usage`).
+_IMAGE_FORMATS = (None, "png", "webp", "jpeg", "gif")
+# Instructions may ask for slow speech; the lowest `speed` is a quarter.
+_INSTRUCTIONS_SLOWDOWN, _SPEED_SLOWDOWN = 2, 4
 
 
 class InputBound(NamedTuple):
@@ -201,28 +219,6 @@ def _string(block: Mapping[str, Any], name: str) -> str | None:
     # The value may be anything, even unhashable.
     value = block.get(name)
     return value if isinstance(value, str) else None
-
-
-MEDIA_SURFACES = frozenset({Surface.IMAGES, Surface.SPEECH, Surface.TRANSCRIPTION, Surface.TRANSLATION})
-TRANSCRIPT_SURFACES = frozenset({Surface.TRANSCRIPTION, Surface.TRANSLATION})
-
-# OpenAI's "Realtime costs" guide: a token for 100 ms of a recording. Its price page has four tokens of transcript a
-# second; the page on gpt-4o-transcribe has 2 000 tokens of output at most.
-_AUDIO_TOKENS_PER_SECOND, _TEXT_TOKENS_PER_SECOND, _MIN_TEXT_TOKENS = 10, 6, 2_000
-# The lowest bit rate of codecs for speech, 6 kbit/s (RFC 6716, section 2.1.1), if the duration is not measured.
-_MIN_BYTES_PER_SECOND = 750
-# Groq bills at least ten seconds.
-_MIN_SECONDS = {Dialect.GROQ: 10}
-
-# gpt-4o-mini-tts: 0.015 USD a minute at 12 USD per million tokens, so 21 tokens a second. A second has at least
-# twelve characters; a digit or a sign may be read as a word; characters beyond ASCII have two bytes or more.
-_SPEECH_TOKENS_PER_20_BYTES, _SPEECH_TOKENS_PER_SYMBOL, _MIN_SPEECH_TOKENS = 33, 10, 20
-# Spoken as words; punctuation is not.
-_SPOKEN_SYMBOLS = b"0123456789#$%&*+/<=>@^~"
-# Not "svg": another model writes it, without a limit, and its tokens are reported apart (`svg_usage`).
-_IMAGE_FORMATS = (None, "png", "webp", "jpeg", "gif")
-# Instructions may ask for slow speech; the lowest `speed` is a quarter.
-_INSTRUCTIONS_SLOWDOWN, _SPEED_SLOWDOWN = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
