@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -24,8 +25,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 
 from app.core import clock
-from app.core.state_machine import StateT
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, StateT
 from app.db.statements import table_of
 from app.db.unit_of_work import unit_of_work
 from app.errors import InternalError
@@ -313,3 +313,19 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plai
 @event.listens_for(Authenticated, "before_insert", propagate=True)
 def _stamp(_mapper: Any, _connection: Any, row: Any) -> None:
     row.mac = seal_of(type(row)).mac_of(vars(row))
+
+
+@dataclass(frozen=True, slots=True)
+class SealedColumn:
+    """A column of sealed secrets; `name` is `sealed` or ends in `_sealed`, so that key rotation finds it."""
+
+    table: str
+    name: str
+
+    def seal(self, secret: bytes | str, row_id: str) -> str:
+        plain = secret.encode() if isinstance(secret, str) else secret
+        return app_state().ports.vault.seal(plain, SecretLocation(self.table, self.name, row_id))
+
+    def open(self, sealed: str, row_id: str) -> bytes:
+        """Open the secret of a row. Raises: Rejected."""
+        return app_state().ports.vault.open(sealed, SecretLocation(self.table, self.name, row_id))

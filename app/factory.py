@@ -36,13 +36,13 @@ from app.device import routes as device
 from app.events import routes as events
 from app.extensions import api, db
 from app.forwarding.entry import ForwardingEntry, RequestCheck
-from app.forwarding.raw_target import RestConverter
+from app.forwarding.views import RestConverter
 from app.gateway import routes as gateway
 from app.gateway.pricing import price_table
 from app.gateway.providers import configured
 from app.gateway.providers.table import ProviderTable
 from app.identity.guards import SECURITY_SCHEMES
-from app.identity.key_memory import KeyMemory
+from app.identity.service import KeyMemory
 from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
 from app.movements import KINDS
@@ -75,7 +75,7 @@ from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
-from app.web import allowed_hosts, cors, error_responses, fields, lifecycle, openapi
+from app.web import client_request, cors, error_responses, fields, lifecycle, openapi
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
 from app.web.server_hooks import ServerHooks
@@ -267,7 +267,7 @@ def _register_blueprints(app: Flask) -> None:
 
 def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
     """Install what applies to every request; return its checks."""
-    checks = (allowed_hosts.host_check(settings), reject_loops)
+    checks = (client_request.host_check(settings), reject_loops)
 
     @app.before_request
     def _begin() -> None:

@@ -19,7 +19,7 @@ from app.factory import create_app
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.wallets.core import lifecycle
-from app.wallets.transactions import unmined
+from app.wallets.transactions import settlement
 from benchmarks import stack, thresholds
 from benchmarks.stack import Infrastructure
 from benchmarks.thresholds import Threshold
@@ -136,6 +136,6 @@ def _hold_and_release(site: _Site) -> None:
 def _run_pre_sign_checks(site: _Site) -> None:
     with contextlib.suppress(_Rollback), unit_of_work() as session:
         _hold(session, site, new_id())
-        unmined.outflows(session, site.address, ChainName.BASE, since_sequence=site.past)
+        settlement.outflows(session, site.address, ChainName.BASE, since_sequence=site.past)
         lifecycle.allocate_nonce(session, ChainName.BASE, site.address, floor=site.past)
         raise _Rollback

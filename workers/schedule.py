@@ -23,7 +23,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
-from app.events import deliveries, sequence
+from app.events import deliveries, fan_out
 from app.jobs import JobName
 from app.movements import KINDS
 from app.payments import jobs as payments
@@ -94,7 +94,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
         )
     conditions[JobName.ADVANCE_MOVEMENTS, ()] = or_(*(kind.steps.has_due(now) for kind in KINDS.values() if kind.steps))
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
-    conditions[JobName.DELIVER, ()] = or_(sequence.has_new(), deliveries.has_due(now))
+    conditions[JobName.DELIVER, ()] = or_(fan_out.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
     return conditions
 

@@ -14,11 +14,11 @@ from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
 from app.catalog.statistics import audit as catalog_audit
+from app.catalog.statistics import counts as service_health
 from app.catalog.statistics import counts as statistics
-from app.catalog.statistics import health as service_health
 from app.core import clock
+from app.credits import accounts
 from app.credits import audit as credits_audit
-from app.credits import low_balances
 from app.db import heartbeats
 from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
@@ -116,7 +116,7 @@ def sweep() -> None:
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
-            "announce_low_credits": low_balances.announce_low,
+            "announce_low_credits": accounts.announce_low,
             "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,

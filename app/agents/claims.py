@@ -1,27 +1,40 @@
 """Claim codes in the database: issue, replace, revoke, find, redeem.
 
-An agent has one open code at a time. A claim locks the agent first, then the code; so does a replacement.
+There are 24^4 * 10^4 = 3.3 * 10^9 codes: few enough to be guessed without rate limits, and to be found from a plain
+digest, hence the pepper. An agent has one open code at a time. A claim locks the agent first, then the code; so does a
+replacement.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import re
+import secrets
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from app.agents import claim_codes
 from app.agents.models import ClaimCode
-from app.authenticated import change, seal_of
+from app.authenticated import SealedColumn, change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert
 from app.errors import AlreadyClaimed, NotFound
 from app.identity import service as identity
-from app.sealing import SealedColumn
 from app.state import app_state
 
+# Without I and O, which look like 1 and 0.
+CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
+CODE_LIFETIME = timedelta(seconds=315_360_000)
+
+_DIGITS = "0123456789"
+_CODE = re.compile(rf"([{CODE_LETTERS}]{{4}})([0-9]{{4}})", re.ASCII)
+_MAX_INPUT_LENGTH = 64
+_MINUS = "\u2212"
 REPLAY_WINDOW = timedelta(hours=24)
 MAX_REPLAYS = 20
 """Replays of a claim's response; as many more are reserved for the holder of its receipt."""
@@ -29,6 +42,37 @@ RECEIPT_PREFIX = "cr"
 _ANSWERS = SealedColumn("claim_codes", "answer_sealed")
 _INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
 _MAX_GENERATION_ATTEMPTS = 20
+
+
+def generate_code() -> str:
+    """Return a new random code such as `KHTM-4821`."""
+    letters = "".join(secrets.choice(CODE_LETTERS) for _ in range(4))
+    digits = "".join(secrets.choice(_DIGITS) for _ in range(4))
+    return f"{letters}-{digits}"
+
+
+def normalise_code(text: str) -> str | None:
+    """Return a typed code in its canonical form, whatever its case, spaces and dashes; None when it is malformed."""
+    if len(text) > _MAX_INPUT_LENGTH:
+        return None
+    folded = unicodedata.normalize("NFKC", text).upper()
+    found = _CODE.fullmatch("".join(letter for letter in folded if not _is_separator(letter)))
+    return f"{found[1]}-{found[2]}" if found else None
+
+
+def keyed_hash(code: str, pepper: bytes) -> str:
+    """Return the HMAC-SHA256 of a normalised code in hexadecimal; the database stores nothing else of it."""
+    return hmac.new(pepper, code.encode(), hashlib.sha256).hexdigest()
+
+
+def keyed_hashes(code: str, peppers: Sequence[tuple[str, bytes]]) -> list[str]:
+    """Return the hashes that a code may be stored as: one per pepper, newest first."""
+    return [keyed_hash(code, pepper) for _, pepper in peppers]
+
+
+def _is_separator(char: str) -> bool:
+    # Spaces, punctuation with all dashes, invisible characters of pasted text, and the minus sign.
+    return unicodedata.category(char)[0] in "ZP" or unicodedata.category(char) in ("Cc", "Cf") or char == _MINUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +118,17 @@ def issue(session: Session, agent_id: str) -> str:
     pepper_id, pepper = peppers[0]
     created_at = clock.now()
     for _ in range(_MAX_GENERATION_ATTEMPTS):
-        code = claim_codes.generate()
+        code = generate_code()
         # The unique column covers hashes under the first pepper only; those under older ones are looked up.
-        older = claim_codes.keyed_hashes(code, peppers[1:])
+        older = keyed_hashes(code, peppers[1:])
         if older and session.scalar(select(ClaimCode.id).where(ClaimCode.code_hmac.in_(older))):
             continue
         row = {
             "id": identifiers.new_id(),
             "agent_id": agent_id,
-            "code_hmac": claim_codes.keyed_hash(code, pepper),
+            "code_hmac": keyed_hash(code, pepper),
             "pepper_id": pepper_id,
-            "expires_at": created_at + claim_codes.CODE_LIFETIME,
+            "expires_at": created_at + CODE_LIFETIME,
             "created_at": created_at,
         }
         # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
@@ -118,10 +162,10 @@ def invalidate_all(session: Session, agent_id: str) -> None:
 
 def find(session: Session, text: str) -> ActiveClaimCode | None:
     """Return a typed code with its agent; None when it is malformed, unknown, expired or revoked."""
-    code = claim_codes.normalise(text)
+    code = normalise_code(text)
     if code is None:
         return None
-    hashes = claim_codes.keyed_hashes(code, app_state().settings.code_pepper_list())
+    hashes = keyed_hashes(code, app_state().settings.code_pepper_list())
     query = select(ClaimCode).where(
         ClaimCode.code_hmac.in_(hashes), ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.agents import claim_codes, service
+from app.agents import claims, service
 from app.agents.schemas import (
     ClaimCodeResponse,
     KeyRequest,
@@ -84,5 +84,5 @@ def _claim_code(code: str) -> dict[str, Any]:
     return {
         "claim_code": code,
         "verification_uri": f"{app_state().settings.public_url}/device?code={code}",
-        "expires_in": int(claim_codes.CODE_LIFETIME.total_seconds()),
+        "expires_in": int(claims.CODE_LIFETIME.total_seconds()),
     }

@@ -10,15 +10,14 @@ from flask import Response, jsonify
 
 from app.approvals import service
 from app.approvals.kinds import ApprovableMovement
-from app.approvals.lifecycle import ApprovalStatus
-from app.approvals.models import Approval
+from app.approvals.models import Approval, ApprovalStatus
 from app.approvals.schemas import AwaitingApproval
 from app.approvals.service import PaymentRequest
 from app.core.money import usd_string
 from app.errors import ApprovalRequired, InvalidInput, ServiceError
 from app.idempotency.service import Claim
 from app.spending.policy import ApprovedPayment, SpendingRequest
-from app.web.canonical import canonical_json, validated_fields
+from app.web.schemas import canonical_json, validated_fields
 
 ResultT = TypeVar("ResultT")
 

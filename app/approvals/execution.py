@@ -17,8 +17,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, upda
 from sqlalchemy.orm import Session
 
 from app.approvals.kinds import ApprovableMovement, ApprovedRequest
-from app.approvals.lifecycle import APPROVALS, ApprovalStatus
-from app.approvals.models import Approval
+from app.approvals.models import APPROVALS, Approval, ApprovalStatus
 from app.approvals.service import SEALED_REQUESTS
 from app.authenticated import seal_of
 from app.core import clock, strict_json

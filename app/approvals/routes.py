@@ -9,7 +9,6 @@ from app.approvals import schemas, service
 from app.approvals.models import Approval
 from app.core.pagination import Page
 from app.identity import guards
-from app.web import prefer
 from app.web.blueprint import Blueprint
 
 blp = Blueprint(
@@ -36,7 +35,7 @@ def get_approval(approval_id: str) -> Approval:
     approval = service.get(approval_id, agent_id=guards.require_agent())
     return long_poll.wait(
         approval, lambda found: service.get(found.id), lambda found: not found.is_open,
-        seconds=prefer.wait_seconds() or prefer.NO_WAIT, account_id=guards.current_principal().account_id,
+        seconds=long_poll.wait_seconds() or long_poll.NO_WAIT, account_id=guards.current_principal().account_id,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 from marshmallow import fields
 
-from app.approvals.lifecycle import ApprovalStatus
+from app.approvals.models import ApprovalStatus
 from app.core import movement_kinds
 from app.spending.approval_rules import ApprovalReason
 from app.web.fields import Instant, Text, Usd

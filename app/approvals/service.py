@@ -18,9 +18,8 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.approvals.lifecycle import APPROVALS, OPEN_STATUSES, ApprovalStatus
-from app.approvals.models import Approval
-from app.authenticated import seal_of
+from app.approvals.models import APPROVALS, OPEN_STATUSES, Approval, ApprovalStatus
+from app.authenticated import SealedColumn, seal_of
 from app.core import clock, identifiers
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page, PageRequest
@@ -28,12 +27,11 @@ from app.db.statements import count, page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import ApprovalRequired, LimitReached, NotFound
 from app.events import notices
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.idempotency.service import Claim
 from app.jobs import JobName
 from app.observability import logs
-from app.sealing import SealedColumn
-from app.spending import accounts, approval_rules, payees
+from app.spending import accounts, approval_rules
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -195,7 +193,7 @@ def decide(
     if week_nanos:
         known = SpendingRequest(None, approval.recipient, domain=approval.domain)
         permitted = approval_rules.payees_of(known)[:1]
-        payees.approve(session, approval.wallet_id, permitted, week_nanos=week_nanos)
+        accounts.approve_payees(session, approval.wallet_id, permitted, week_nanos=week_nanos)
     after_commit(lambda: app_state().ports.queue.enqueue(JobName.EXECUTE_APPROVALS))
     return True
 

@@ -8,8 +8,10 @@ import socket
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.identity import guards, limits
 from app.identity.principal import MasterKeyPrincipal, Principal
 from app.observability import logs
+from app.web.client_request import current_request
 
 
 class ActorKind(StrEnum):
@@ -64,3 +66,11 @@ def anonymous_actor(network: str) -> Actor:
 def system_actor(job: str) -> Actor:
     """Return the service itself, running a job."""
     return Actor(ActorKind.WORKER, None, job)
+
+
+def current_actor() -> Actor:
+    """Return the holder of the request's master key or API key. Raises: Unauthorized without one."""
+    address = limits.client_address(current_request().remote_addr)
+    if guards.has_master_key():
+        return master_key_actor(guards.current_master_key(), client_address=address)
+    return agent_actor(guards.current_principal(), client_address=address)

@@ -24,6 +24,7 @@ from app.audit_log import witness
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.models import AuditEntry, AuditHead
 from app.audit_log.witness import AuditHeadView
+from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
@@ -32,7 +33,6 @@ from app.db.unit_of_work import after_commit
 from app.errors import NotFound, Unauthorized
 from app.identity import master_keys, owner_keys
 from app.observability import logs
-from app.sealing import SealedColumn
 
 _log = structlog.get_logger(__name__)
 TRAIL_NAME = "platform"

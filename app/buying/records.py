@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.authenticated import SealedColumn
 from app.buying.models import PinnedPayee, ServicePurchase
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
@@ -25,7 +26,6 @@ from app.db import batching
 from app.db.statements import in_list, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
-from app.sealing import SealedColumn
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.wallets.core.lifecycle import MovementStatus

@@ -7,10 +7,11 @@ from typing import Any
 
 from flask import Response, jsonify, request
 
+from app import long_poll
 from app.approvals import asking
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
-from app.audit_log.acting import current_actor
+from app.audit_log.actors import current_actor
 from app.buying import records, schemas, service
 from app.buying.kind import X402
 from app.buying.service import FetchOrder
@@ -27,17 +28,16 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from app.forwarding import disclosure
+from app.forwarding import redaction
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.routes import is_not_dry_run
-from app.web import prefer
 from app.web.blueprint import Blueprint
 from app.web.client_request import current_request
-from app.web.parsing import parsed_body
+from app.web.request_bodies import parsed_body
 from app.web.schemas import PageQuery
 
 blp = Blueprint(
@@ -68,7 +68,7 @@ _FETCH_RESPONSES = {
 
 def _order(body: dict[str, Any]) -> FetchOrder:
     order = replace(X402.parse(body), key_id=guards.current_principal().key_id)
-    disclosure.reject_key(
+    redaction.reject_key(
         current_request().headers["X-API-Key"],
         target=order.request.target,
         headers=order.request.headers,
@@ -97,7 +97,7 @@ def _resume(subject_id: str) -> Any:
         return asking.awaiting_response(approval)
     order = _order(X402.body.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
-    return schemas.fetched(service.resume(wallet, order, str(transaction_id), wait_seconds=prefer.wait_seconds()))
+    return schemas.fetched(service.resume(wallet, order, str(transaction_id), wait_seconds=long_poll.wait_seconds()))
 
 
 @blp.post("/<string:wallet_id>/x402/fetch")

@@ -16,9 +16,8 @@ from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated, AuthenticatedStateMachine
-from app.core.state_machine import Transitions
 from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.extensions import Model
 
 PROVIDER_PREFIX = "service:"

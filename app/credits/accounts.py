@@ -1,27 +1,35 @@
-"""Credit accounts: opening, grants and balances. The only writer of `credit_accounts`."""
+"""Credit accounts and their ledger: opening, grants, balances, and entries that are only appended.
+
+The only writer of `credit_accounts` and `credit_postings`. Each entry has a unique reference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, cast, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.money import NANOS_PER_USD
-from app.credits import ledger_entries
-from app.credits.ledger_entries import Bucket, EntryKind, LedgerEntry
+from app.core.money import NANOS_PER_USD, usd_string
 from app.credits.models import CreditAccount, CreditLedgerEntry
+from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
-from app.db.utc_days import day_of, utc_day
+from app.db.statements import day_of, table_of, utc_day
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
+from app.events import outbox
+from app.events.outbox import EventType
+from app.identity import agents
 
+_APPEND = PreparedInsert(CreditLedgerEntry)
+_APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
 MAX_GRANTED_NANOS = 10**18
 """A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
-
 _AccountRow: TypeAlias = Row[*tuple[Any, ...]]
 _TABLE = table_of(CreditAccount)
 _AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
@@ -35,15 +43,6 @@ _GRANT = PreparedStatement(
     .where(_BY_OWNER, _TABLE.c.granted_nanos <= MAX_GRANTED_NANOS - _NANOS)
     .values({_AVAILABLE: _AVAILABLE + _NANOS, _TABLE.c.granted_nanos: _TABLE.c.granted_nanos + _NANOS})
 )
-_DEBIT = {
-    into: PreparedStatement(
-        update(_TABLE)
-        .where(_BY_OWNER, _AVAILABLE >= _NANOS)
-        .values({_AVAILABLE: _AVAILABLE - _NANOS, gain: gain + _NANOS})
-        .returning(*_COLUMNS)
-    )
-    for into, gain in ((Bucket.HELD, _HELD), (Bucket.REVENUE, _SPENT))
-}
 _ADJUST = PreparedStatement(
     update(_TABLE)
     .where(_BY_OWNER)
@@ -57,6 +56,72 @@ _ADJUST = PreparedStatement(
     .returning(*_COLUMNS)
 )
 _LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD}).returning(_AVAILABLE))
+_PERIOD = timedelta(minutes=1)
+_LEASE = timedelta(seconds=30)
+_BATCH_SIZE = 500
+_LOW_NANOS = 10**9
+
+
+class Bucket(StrEnum):
+    """The buckets of an account; `issuance` and `revenue` are outside of it."""
+
+    ISSUANCE = "issuance"
+    AVAILABLE = "available"
+    HELD = "held"
+    REVENUE = "revenue"
+
+
+class EntryKind(StrEnum):
+    GRANT = "grant"
+    HOLD = "hold"
+    SETTLE = "settle"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """An amount in nano-dollars that moves from one bucket to another."""
+
+    reference: str
+    kind: EntryKind
+    debit: Bucket
+    credit: Bucket
+    amount_nanos: int
+
+
+def append_entries(session: Session, account_id: str, entries: list[LedgerEntry], *, at: datetime) -> None:
+    """Append entries of one account; those of 0 are left out."""
+    for entry in entries:
+        if entry.amount_nanos:
+            _APPEND.execute(session, _values(account_id, entry, at))
+
+
+def append_entry_once(session: Session, account_id: str, entry: LedgerEntry, *, at: datetime) -> bool:
+    """Append an entry unless its reference exists; return whether it was appended."""
+    return bool(_APPEND_ONCE.execute(session, _values(account_id, entry, at)))
+
+
+def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]:
+    return {
+        "reference": entry.reference,
+        "kind": entry.kind.value,
+        "account_id": account_id,
+        "debit": entry.debit.value,
+        "credit": entry.credit.value,
+        "amount_nanos": entry.amount_nanos,
+        "created_at": at,
+    }
+
+
+_DEBIT = {
+    into: PreparedStatement(
+        update(_TABLE)
+        .where(_BY_OWNER, _AVAILABLE >= _NANOS)
+        .values({_AVAILABLE: _AVAILABLE - _NANOS, gain: gain + _NANOS})
+        .returning(*_COLUMNS)
+    )
+    for into, gain in ((Bucket.HELD, _HELD), (Bucket.REVENUE, _SPENT))
+}
 
 
 class Balance(NamedTuple):
@@ -86,7 +151,7 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
     if nanos == 0:
         return False
     entry = LedgerEntry(f"grant:{reference}", EntryKind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
-    if not ledger_entries.append_once(session, owner_id, entry, at=clock.now()):
+    if not append_entry_once(session, owner_id, entry, at=clock.now()):
         return False
     if not _GRANT.execute(session, {"owner_id": owner_id, "nanos": nanos}):
         raise InvalidInput.field(
@@ -166,3 +231,39 @@ def lock_available(session: Session, owner_id: str) -> int:
 
 def _balance(row: _AccountRow) -> Balance:
     return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
+
+
+def announce_low(below_nanos: int = _LOW_NANOS) -> None:
+    """Record an event for each agent with less credits than this, once after each grant; about once a minute."""
+    with once_per_period(_PERIOD, "low_balances", duration=_LEASE) as is_due:
+        if is_due:
+            _announce(below_nanos)
+
+
+def _announce(below_nanos: int) -> None:
+    granted = cast(CreditAccount.granted_nanos, String)
+    low = (
+        select(CreditAccount.id, CreditAccount.granted_nanos, CreditAccount.spent_nanos)
+        .where(
+            CreditAccount.granted_nanos > 0,
+            CreditAccount.granted_nanos - CreditAccount.spent_nanos < below_nanos,
+            agents.exists_with(CreditAccount.id),
+            ~exists().where(outbox.was_recorded(EventType.CREDITS_LOW, CreditAccount.id, granted)),
+        )
+        .limit(_BATCH_SIZE)
+    )
+    with read_only_unit() as session:
+        rows = session.execute(low).all()
+    for row in rows:
+        with unit_of_work() as session:
+            outbox.record(
+                session,
+                EventType.CREDITS_LOW,
+                agent_id=row.id,
+                object_id=row.id,
+                data={
+                    "credits_usd": usd_string(row.granted_nanos - row.spent_nanos),
+                    "below_usd": usd_string(below_nanos),
+                },
+                once=str(row.granted_nanos),
+            )

@@ -6,8 +6,8 @@ from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.credits import accounts
+from app.credits.accounts import Bucket
 from app.credits.holds import CreditHoldState
-from app.credits.ledger_entries import Bucket
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
 
 

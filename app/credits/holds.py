@@ -15,13 +15,11 @@ from sqlalchemy import BigInteger, Row, bindparam, case, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
-from app.core.state_machine import Transitions
-from app.credits import accounts, ledger_entries
-from app.credits.accounts import Balance
-from app.credits.ledger_entries import Bucket, EntryKind, LedgerEntry
+from app.credits import accounts
+from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.errors import InsufficientCredits
 
 
@@ -127,7 +125,7 @@ def hold(
         return _hold_view(_read(session, hold_id))
     held, _ = _reserve(session, held, nanos if minimum_nanos is None else minimum_nanos, into=Bucket.HELD)
     entry = LedgerEntry(f"hold:{hold_id}", EntryKind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held.amount_nanos)
-    ledger_entries.append(session, owner_id, [entry], at=now)
+    accounts.append_entries(session, owner_id, [entry], at=now)
     return held
 
 
@@ -144,7 +142,7 @@ def charge(
         return _result_of(session, _read(session, charge_id))
     _, balance = _reserve(session, charged, nanos, into=Bucket.REVENUE)
     entry = LedgerEntry(f"charge:{charge_id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
-    ledger_entries.append(session, owner_id, [entry], at=now)
+    accounts.append_entries(session, owner_id, [entry], at=now)
     return HoldResult(
         charge_id,
         owner_id,
@@ -277,7 +275,7 @@ def _close(
     ]
     if was_held:
         entries.append(LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos))
-    ledger_entries.append(session, row.account_id, entries, at=clock.now())
+    accounts.append_entries(session, row.account_id, entries, at=clock.now())
     return HoldResult(
         row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance.credits_nanos
     )

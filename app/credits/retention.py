@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
 from app.credits import holds
-from app.credits.ledger_entries import Bucket
+from app.credits.accounts import Bucket
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
 from app.db.statements import add_amounts, in_list, table_of
 

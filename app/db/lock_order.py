@@ -12,6 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, auto
 from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+_INSERTS = re.compile(r"\bINSERT INTO (\w+)")
+_UPSERTS = re.compile(r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL)
+_WRITES = re.compile(r"\bUPDATE (\w+) SET\b|\bDELETE FROM (\w+)")
+# Not with SKIP LOCKED: such a statement waits for no other unit.
+_LOCKS = re.compile(r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL)
 
 
 class LockRank(IntEnum):
@@ -80,11 +90,6 @@ RANKS: Mapping[str, LockRank] = MappingProxyType(
     }
 )
 """Rows of other tables are locked under one of these, or in units of their own."""
-_INSERTS = re.compile(r"\bINSERT INTO (\w+)")
-_UPSERTS = re.compile(r"\bINSERT INTO (\w+)(?=(?:(?!\bINSERT INTO\b).)*\bON CONFLICT\b.*\bDO UPDATE\b)", re.DOTALL)
-_WRITES = re.compile(r"\bUPDATE (\w+) SET\b|\bDELETE FROM (\w+)")
-# Not with SKIP LOCKED: such a statement waits for no other unit.
-_LOCKS = re.compile(r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?!.*\bSKIP LOCKED))", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +129,16 @@ def check(statement: str, locked: set[LockRank], inserted: set[LockRank]) -> str
 def _ranks(found: Iterable[re.Match[str]]) -> tuple[LockRank, ...]:
     tables = (each[each.lastindex or 0] for each in found)
     return tuple(RANKS[table] for table in tables if table in RANKS)
+
+
+def lock_rows(session: Session, key: InstrumentedAttribute[Any], *conditions: ColumnElement[bool]) -> list[Any]:
+    """Lock the rows that meet the conditions until the unit ends; return their keys in order.
+
+    The rows must be read after this, not before.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        rows = select(key).where(*conditions).order_by(key).with_for_update(key_share=True)
+        return list(session.scalars(rows))
+    # SQLite has one lock for the database, which any write takes.
+    touch = update(key.class_).where(*conditions).values({key: key}).returning(key)
+    return sorted(session.scalars(touch, execution_options={"synchronize_session": False}))

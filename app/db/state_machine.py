@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ClauseElement, ColumnElement, bindparam, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -13,11 +15,26 @@ from sqlalchemy.orm.util import identity_key
 from structlog.stdlib import BoundLogger
 
 from app.core import clock
-from app.core.state_machine import StateT, Transitions
 from app.db.prepared import PreparedInsert, PreparedStatement
 from app.db.statements import table_of
 from app.db.unit_of_work import after_commit
 from app.extensions import Base
+
+StateT = TypeVar("StateT", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions(Generic[StateT]):
+    """The states in which a row may begin, and which states may follow which."""
+
+    initial: AbstractSet[StateT]
+    permitted: Mapping[StateT, AbstractSet[StateT]]
+
+    def check(self, source: StateT | None, target: StateT) -> None:
+        """Check a transition, or with source None a first state. Raises: ValueError if there is none: a bug."""
+        if target not in (self.initial if source is None else self.permitted.get(source, ())):
+            raise ValueError(f"there is no transition from {source or 'a new row'} to {target}")
+
 
 _NO_PARAMETERS: Mapping[str, Any] = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -124,3 +125,16 @@ def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[A
     if session.get_bind().dialect.name != "postgresql":
         return of.in_(values)
     return of == func.any(bindparam(None, list(values), type_=ARRAY(of.type)))
+
+
+def utc_day(instant: InstrumentedAttribute[Any], *, dialect: str) -> ColumnElement[Any]:
+    """Return the UTC day of an instant's column; read what comes out with `day_of`."""
+    if dialect == "sqlite":
+        return func.date(instant)
+    # date() uses the session's time zone, which an operator may have set.
+    return func.date(func.timezone("UTC", instant))
+
+
+def day_of(value: Any) -> date:
+    """Read a day as a database returns it: SQLite has no dates."""
+    return value if isinstance(value, date) else date.fromisoformat(str(value))

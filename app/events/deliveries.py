@@ -4,6 +4,9 @@ A target belongs to one thread at a time, by a lease, and is chosen by its queue
 deliveries of one object to one target, only the first that is not finished is sent, so that they arrive in order; a
 mailbox or browser gets them in one message. An attempt may arrive twice if the process dies before the result is
 recorded; the id is the same.
+
+A mailbox or browser gets few messages: the first notice is sent immediately; after three within ten minutes, what
+happens waits for the next one.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from sqlalchemy.orm import Session
 from app.core import clock, identifiers
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import channels, digests, outbox, queues
+from app.events import channels, outbox, queues
 from app.events.channels.attempts import Attempt
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
+from app.events.outbox import EventType
 from app.events.queues import QueueRank, QueueTurn
-from app.events.targets import TARGETS, Audience, TargetStatus
-from app.events.types import EventType
+from app.events.targets import TARGETS, Audience, TargetKind, TargetStatus
 
+MAX_MESSAGES = 3
+WINDOW = timedelta(minutes=10)
 _log = structlog.get_logger(__name__)
 _SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 DELAYS = (
@@ -45,6 +50,28 @@ _BATCH_SECONDS = 2
 _TURN_SECONDS = 10
 _KEPT_ATTEMPTS = 20
 _random = random.SystemRandom()
+
+
+def _is_digested(target: EventTarget) -> bool:
+    """Return whether a target is one that a person reads."""
+    return target.kind != TargetKind.WEBHOOK.value
+
+
+def next_message_at(session: Session, target: EventTarget) -> datetime:
+    """Return when the next message may be sent: to a mailbox, whatever agents or spellings it was entered for."""
+    of_target = EventTarget.id == target.id
+    if target.kind == TargetKind.EMAIL.value:
+        of_target = EventTarget.queue == target.queue
+    sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(of_target)) for at in times or ())
+    if len(sent) < MAX_MESSAGES:
+        return target.created_at
+    return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
+
+
+def note_message(target: EventTarget, at: datetime) -> None:
+    """Note the time of a message on the target that it was sent to."""
+    if _is_digested(target):
+        target.sent = [*(target.sent or ()), clock.isoformat(at)][-MAX_MESSAGES:]
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:
@@ -136,7 +163,7 @@ def _waits_for(target_id: str) -> tuple[ColumnElement[bool], ...]:
 def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
     """Send what is due to a target, for about two seconds, and record it; return whether to continue."""
     started = time.monotonic()
-    is_digested = digests.is_digested(target)
+    is_digested = _is_digested(target)
     if is_digested and _pause_until_message(target):
         return False
     ready, blocked = _find_due(target.id, is_digested=is_digested)
@@ -177,7 +204,7 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
 def _pause_until_message(target: EventTarget) -> bool:
     """Pause a mailbox or browser that has had its messages; return whether it has."""
     with unit_of_work() as session:
-        until = digests.next_message_at(session, target)
+        until = next_message_at(session, target)
         if until > clock.now():
             session.execute(update(EventTarget).where(EventTarget.id == target.id).values(paused_until=until))
             return True
@@ -252,7 +279,7 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
     now, last = clock.now(), attempts[-1]
     if any(attempt.is_delivered for attempt in attempts):
         target.failing_since, target.unanswered = None, 0
-        digests.note_message(target, now)
+        note_message(target, now)
     if last.is_delivered:
         return True
     target.failing_since = target.failing_since or now

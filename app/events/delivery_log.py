@@ -16,11 +16,11 @@ from app.core.pagination import Page, PageRequest
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
-from app.events import fan_out, outbox, target_audit, targets
+from app.events import fan_out, outbox, targets
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery
+from app.events.outbox import EventType
 from app.events.targets import Subscriber, TargetKind
-from app.events.types import EventType
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
             else:
                 DELIVERIES.move(session, delivery_id, ended, DeliveryStatus.PENDING, **again)
             found = [delivery_id]
-        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_REPLAYED, target)
+        targets.record_audit(session, subscriber.actor, AuditAction.WEBHOOK_REPLAYED, target)
     return found
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, func, select
 from app import long_poll
 from app.db import batching
 from app.db.unit_of_work import read_only_unit
-from app.events import sequence
+from app.events import fan_out
 from app.events.models import Event, EventDelivery, EventSequence
 from app.events.targets import Subscriber
 
@@ -38,9 +38,9 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
     Events that were committed before the call are seen by it, because it numbers them if no worker has done so.
     """
     with read_only_unit() as session:
-        has_new = session.scalar(select(sequence.has_new()))
+        has_new = session.scalar(select(fan_out.has_new()))
     if has_new:
-        sequence.number_all()
+        fan_out.number_all()
     conditions: list[ColumnElement[bool]] = [Event.position > (after or 0)]
     if subscriber.agent_id is not None:
         conditions.append(Event.agent_id == subscriber.agent_id)

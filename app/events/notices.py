@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from app.db.statements import in_list
 from app.events.models import Event, EventDelivery, EventTarget
+from app.events.outbox import EventType
 from app.events.targets import Audience
-from app.events.types import EventType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 from flask import Response, jsonify, request
 
-from app.audit_log.acting import current_actor
+from app import long_poll
+from app.audit_log.actors import current_actor
 from app.core.pagination import Page
 from app.errors import InvalidInput, LimitReached
 from app.events import delivery_log, feed, schemas, targets
@@ -15,7 +16,6 @@ from app.events.targets import Audience, Subscriber, TargetView
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, limits
-from app.web import prefer
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
@@ -60,18 +60,18 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @named
     def list_events(query: dict[str, Any]) -> Response:
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out."""
-        seconds = prefer.wait_seconds()
+        seconds = long_poll.wait_seconds()
         page = feed.wait(
             _subscriber(),
             after=query["after"],
             types=query["types"] or (),
             limit=min(query["limit"], feed.MAX_EVENTS),
-            seconds=seconds or prefer.NO_WAIT,
+            seconds=seconds or long_poll.NO_WAIT,
             account_id=_owner(),
         )
         response = jsonify(schemas.AccountEvents().dump(page))
         if seconds:
-            response.headers[prefer.PREFERENCE_APPLIED] = f"wait={seconds}"
+            response.headers[long_poll.PREFERENCE_APPLIED] = f"wait={seconds}"
         return response
 
     @blp.get("/webhooks")

@@ -9,8 +9,8 @@ from marshmallow import fields, validate
 
 from app.events.fan_out import DeliveryStatus
 from app.events.feed import MAX_EVENTS
+from app.events.outbox import PATTERNS, EventType, expand
 from app.events.targets import TargetStatus
-from app.events.types import PATTERNS, EventType, expand
 from app.web.fields import Instant, Moment, ParsedField, QueryCount, StrictBoolean, Text
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
 

@@ -15,23 +15,27 @@ from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from app import base_urls
+from app.audit_log import trail
 from app.audit_log.actors import Actor
-from app.audit_log.trail import AuditAction
+from app.audit_log.trail import AuditAction, AuditEvent
+from app.authenticated import SealedColumn
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.core.state_machine import Transitions
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import count, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
-from app.events import queues, target_audit
+from app.events import queues
 from app.events.models import EventDelivery, EventTarget
-from app.events.types import PATTERNS
+from app.events.outbox import PATTERNS
 from app.idempotency.service import Claim
 from app.identity import service as identity
-from app.sealing import SealedColumn
 from app.state import app_state
 
+_OF_OWNERS = {
+    AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
+    AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
+}
 FORMER_SECRET_LIFETIME = timedelta(hours=24)
 MAX_TARGETS = 10
 MAX_OPERATOR_TARGETS = 50
@@ -40,6 +44,35 @@ _P256_POINT_BYTES, _AUTH_BYTES = 65, 16
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
 _SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
 _FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
+
+
+def record_audit(session: Session, actor: Actor | None, action: AuditAction, row: EventTarget, **before: Any) -> None:
+    """Record an act of an actor, last in its unit; one on a target of an owner has the agent as its subject."""
+    if actor is None:
+        return
+    is_owners = row.audience == "owner"
+    act = AuditEvent(
+        _OF_OWNERS.get(action, action) if is_owners else action,
+        row.agent_id if is_owners else row.id,
+        after=None if action is AuditAction.WEBHOOK_DELETED else described(row),
+        **before,
+    )
+    trail.record(session, actor, act)
+
+
+def described(row: EventTarget) -> dict[str, Any]:
+    """Return what the audit log keeps of a target: of its address what tells it from others, and no path or secret."""
+    scheme, _, rest = row.url.partition(":")
+    local, at, domain = rest.partition("@")
+    shown = f"{local[:1]}…{at}{domain}" if scheme == "mailto" else row.url[: row.url.find("/", len(scheme) + 3)]
+    values = {
+        "id": row.id,
+        "agent_id": row.agent_id,
+        "kind": row.kind,
+        "address": shown,
+        "status": row.status,
+    }
+    return {**values, "types": list(row.types), "created_by": row.created_by}
 
 
 class TargetKind(StrEnum):
@@ -193,7 +226,7 @@ def add(
         session.add(row)
         session.flush()
         claim.bind(session, target_id)
-        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
+        record_audit(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
         return _view(row, secret=secret)
 
 
@@ -243,7 +276,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
     now = clock.now()
     with unit_of_work() as session:
         row = find(session, subscriber, target_id)
-        before = target_audit.described(row)
+        before = described(row)
         if values:
             session.execute(update(EventTarget).where(EventTarget.id == row.id).values(**values))
         if changes.get("enabled") is True:
@@ -251,7 +284,7 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
         elif changes.get("enabled") is False:
             TARGETS.move(session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request")
         session.refresh(row)
-        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_CHANGED, row, before=before)
+        record_audit(session, subscriber.actor, AuditAction.WEBHOOK_CHANGED, row, before=before)
         return _view(row)
 
 
@@ -259,10 +292,10 @@ def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = 
     """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
         row = find(session, subscriber, target_id, kind=kind)
-        view, before = _view(row), target_audit.described(row)
+        view, before = _view(row), described(row)
         session.expunge(row)
         _delete(session, [row.id])
-        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_DELETED, row, before=before)
+        record_audit(session, subscriber.actor, AuditAction.WEBHOOK_DELETED, row, before=before)
     return view
 
 
@@ -293,7 +326,7 @@ def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
         row.former_until = clock.now() + FORMER_SECRET_LIFETIME
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
-        target_audit.record(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)
+        record_audit(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)
         return _view(row, secret=secret)
 
 

@@ -1,4 +1,4 @@
-"""The common part of every forwarded call: its body, its permit, its exchange with the upstream, its meter."""
+"""The common part of every forwarded call: its body, its permit, its exchange with the upstream, its price."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from werkzeug.wrappers import Response
 from app.capacity.limiter import Permit
 from app.errors import ServiceError
 from app.forwarding import relay
-from app.forwarding.relay import ForwardingOptions, Meter
+from app.forwarding.relay import ForwardingOptions
+from app.payments.paid_call import PaidCall
 from app.ports.errors import PortError
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
@@ -42,15 +43,15 @@ def idempotency_key(request: ClientRequest, *scope: str) -> dict[str, str]:
     return {_KEY: f"purser-{scoped[:48]}"}
 
 
-def forward(request: ClientRequest, outgoing: UpstreamRequest, meter: Meter, options: ForwardingOptions) -> Response:
+def forward(request: ClientRequest, outgoing: UpstreamRequest, paid: PaidCall, options: ForwardingOptions) -> Response:
     """Make the call for a request and relay its response. Raises: Overloaded, UpstreamError, UpstreamTimeout."""
     permit = app_state().forwarding_limiter.acquire(options.account_id, options.quotas)
     try:
         if (connection := request.connection) is not None:
             permit.transfer_to(connection)
-        paid_request = meter.begin(outgoing)
+        paid_request = paid.begin(outgoing)
         request_bodies.release_decoded(request)
-        return _exchange(request, paid_request, meter, options, permit)
+        return _exchange(request, paid_request, paid, options, permit)
     except BaseException:
         permit.release()
         raise
@@ -59,7 +60,7 @@ def forward(request: ClientRequest, outgoing: UpstreamRequest, meter: Meter, opt
 def _exchange(
     request: ClientRequest,
     outgoing: UpstreamRequest,
-    meter: Meter,
+    paid: PaidCall,
     options: ForwardingOptions,
     permit: Permit,
 ) -> Response:
@@ -68,17 +69,17 @@ def _exchange(
         if incoming.status >= HTTPStatus.BAD_REQUEST and options.screen_error is not None:
             incoming = options.screen_error(incoming)
     except PortError as error:
-        meter.on_no_response(is_upstream_failure=True)
+        paid.on_no_response(is_upstream_failure=True)
         raise relay.upstream_error_of(error) from None
     except BaseException:
-        meter.on_no_response(is_upstream_failure=False)
+        paid.on_no_response(is_upstream_failure=False)
         raise
     try:
-        meter.on_response_head(incoming)
-        return relay.relay(request, incoming, meter, permit, options)
+        paid.on_response_head(incoming)
+        return relay.relay(request, incoming, paid, permit, options)
     except ServiceError:
         raise  # the relay has ended the call
     except BaseException:
         incoming.close()
-        meter.on_no_response(is_upstream_failure=False)
+        paid.on_no_response(is_upstream_failure=False)
         raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from werkzeug.wrappers import Response
 
-from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
+from app.forwarding.views import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
 from app.state import Application
 from app.web import cors, error_responses, lifecycle
 from app.web.blueprint import set_cache_headers

@@ -1,11 +1,14 @@
-"""Redaction of the service's secrets in a response while it is relayed."""
+"""Secrets in forwarded calls: redacted in a response while it is relayed, refused in a request to another service."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from urllib.parse import unquote
 
 from app.core.content_decoding import IdentityDecoder, UndecodableResponse, decoder_for
+from app.errors import InvalidInput
 from app.ports.errors import OutcomeUnknown
+from app.ports.upstream import Headers
 
 _REPLACEMENT = "…".encode()
 WITHHELD = "withheld"
@@ -73,3 +76,23 @@ class Redactor:
             if start >= 0:
                 longest = max(longest, text[start:], key=len)
         return longest
+
+
+def reject_key(key: str, *, target: str, headers: Headers, body: bytes) -> None:
+    """Refuse a request with the client's key in its address, headers or body.
+
+    A precaution, not a protection: a key in Base64, escaped twice or compressed is not found.
+
+    Raises: InvalidInput.
+    """
+    leaks = {
+        "address": key in unquote(target),
+        "headers": any(key in value for _, value in headers),
+        "body": key.encode() in body,
+    }
+    for place, is_leaked in leaks.items():
+        if is_leaked:
+            raise InvalidInput(
+                f"The {place} of this request would disclose your API key to another service. Leave it out.",
+                details={"fields": {place: ["must not contain your key"]}},
+            )

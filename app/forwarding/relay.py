@@ -1,4 +1,4 @@
-"""Relays an upstream's response to the client, buffered or streamed, and reports its outcome to the meter.
+"""Relays an upstream's response to the client, buffered or streamed, and reports its outcome to the paid.
 
 The meter gets the outcome exactly once and before the client gets the end: a buffered response is returned after
 it, and so is the last byte of a stream.
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from flask import Response
 from werkzeug.datastructures import Headers
@@ -22,8 +22,9 @@ from app.capacity.limiter import Permit, Quota
 from app.errors import UpstreamError, UpstreamTimeout
 from app.forwarding import headers as relayed_headers
 from app.forwarding.redaction import WITHHELD, Redactor
+from app.payments.paid_call import PaidCall
 from app.ports.errors import OutcomeUnknown, PortError
-from app.ports.upstream import RelayOutcome, Upstream, UpstreamRequest, UpstreamResponse
+from app.ports.upstream import RelayOutcome, Upstream, UpstreamResponse
 from app.state import app_state
 from app.web.client_request import ClientRequest
 
@@ -51,43 +52,6 @@ _KEEP_ALIVE = b": keep-alive\n"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")
 _MAX_END_BYTES = 4
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
-
-
-class Meter(Protocol):
-    """Charges for a forwarded call: `begin`; then `on_no_response`, or `on_response_head` and what follows it here.
-
-    The methods after `begin` do not raise, and one thread at a time calls them.
-    """
-
-    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold the price of the call; return the request that it pays for."""
-        ...
-
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
-        """Release the hold, because the client gets no response."""
-        ...
-
-    def on_response_head(self, incoming: UpstreamResponse) -> None: ...
-
-    def stream(self) -> None:
-        """Note that the response is streamed, not buffered."""
-        ...
-
-    def feed(self, piece: bytes) -> bytes:
-        """Take a piece of the response; return what the client gets of it."""
-        ...
-
-    def finish(self) -> bytes:
-        """Return what remains for the client, after the last piece."""
-        ...
-
-    def end(self, outcome: RelayOutcome) -> None:
-        """Settle the call."""
-        ...
-
-    def headers(self) -> Collection[tuple[str, str]]:
-        """Return the headers that the service adds: of a buffered response after its end, of a stream at its start."""
-        ...
 
 
 class ForwardingOptions(NamedTuple):
@@ -133,11 +97,11 @@ def upstream_error_of(error: PortError) -> UpstreamError | UpstreamTimeout:
 def relay(
     request: ClientRequest,
     incoming: UpstreamResponse,
-    meter: Meter,
+    paid: PaidCall,
     permit: Permit,
     options: ForwardingOptions,
 ) -> Response:
-    """Return the response to a request, once an upstream's head has arrived; the meter gets the outcome.
+    """Return the response to a request, once an upstream's head has arrived; the paid call gets the outcome.
 
     Raises: UpstreamError, UpstreamTimeout when a buffered response is truncated, or a streamed one before any of it.
     """
@@ -149,7 +113,7 @@ def relay(
     redactor = Redactor(options.secrets, named.get("content-encoding"))
     stream = _StreamedBody(
         incoming,
-        meter,
+        paid,
         permit,
         redactor,
         deadline,
@@ -167,12 +131,12 @@ def relay(
         body = [b"".join(stream.buffered)]
         headers += _content_length(request.method, incoming, body[0])
     else:
-        meter.stream()
+        paid.stream()
         permit.set_write_deadline(time.monotonic_ns() + max_seconds * 10**9)
         # Proxies in front of this service must not buffer it either.
         headers.append(("X-Accel-Buffering", "no"))
     # None of these is relayed.
-    headers += [("X-Gateway-Request-Id", request.id), relayed_headers.CONTENT_POLICY, *meter.headers()]
+    headers += [("X-Gateway-Request-Id", request.id), relayed_headers.CONTENT_POLICY, *paid.headers()]
     return RelayedResponse(body, status=incoming.status, headers=Headers(headers), direct_passthrough=True)
 
 
@@ -211,7 +175,7 @@ class _StreamedBody:
     def __init__(
         self,
         incoming: UpstreamResponse,
-        meter: Meter,
+        paid: PaidCall,
         permit: Permit,
         redactor: Redactor,
         deadline: Deadline,
@@ -220,7 +184,7 @@ class _StreamedBody:
         keep_alive_seconds: Decimal,
     ) -> None:
         self._incoming = incoming
-        self._meter = meter
+        self._paid = paid
         self._redactor = redactor
         self._permit = permit
         self._deadline = deadline
@@ -235,7 +199,7 @@ class _StreamedBody:
         size = 0
         try:
             while piece := self._incoming_piece(self._deadline):
-                self.buffered.append(self._redactor.feed(self._meter.feed(piece)))
+                self.buffered.append(self._redactor.feed(self._paid.feed(piece)))
                 size += len(piece)
                 if size > _MAX_BUFFERED_BYTES:
                     return False
@@ -243,7 +207,7 @@ class _StreamedBody:
         except BaseException as error:
             self._fail(error)
             raise
-        self._meter.end(RelayOutcome.COMPLETE)
+        self._paid.end(RelayOutcome.COMPLETE)
         return True
 
     def start(self) -> bool:
@@ -262,13 +226,13 @@ class _StreamedBody:
         except BaseException as error:
             self._fail(error)
             raise
-        self._meter.end(RelayOutcome.COMPLETE)
+        self._paid.end(RelayOutcome.COMPLETE)
         return True
 
     def _fail(self, error: BaseException) -> None:
         """End a call before its response was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream failed."""
         self._incoming.close()
-        self._meter.end(_outcome_of(error))
+        self._paid.end(_outcome_of(error))
         if isinstance(error, OutcomeUnknown):
             raise upstream_error_of(error) from None
 
@@ -299,11 +263,11 @@ class _StreamedBody:
         size = 0
         try:
             while piece := self._incoming_piece(deadline):
-                self._meter.feed(piece)
+                self._paid.feed(piece)
                 size += len(piece)
                 if size > _MAX_BUFFERED_BYTES:
                     return RelayOutcome.CLIENT_DISCONNECTED
-            self._meter.finish()
+            self._paid.finish()
         except OutcomeUnknown:
             return RelayOutcome.CLIENT_DISCONNECTED
         finally:
@@ -328,9 +292,9 @@ class _StreamedBody:
         """Return what the client gets of a piece, or after silence."""
         if piece is None:
             # It renews the lease of the hold.
-            self._meter.feed(b"")
+            self._paid.feed(b"")
             return _KEEP_ALIVE if self._is_between_events() else b""
-        relayed = self._redactor.feed(self._meter.feed(piece))
+        relayed = self._redactor.feed(self._paid.feed(piece))
         if self._keep_alive_seconds and relayed and not (_is_comment(relayed) and self._is_between_events()):
             is_short = len(relayed) < _MAX_END_BYTES
             self._last_relayed = self._last_relayed[-_MAX_END_BYTES:] + relayed if is_short else relayed
@@ -351,7 +315,7 @@ class _StreamedBody:
         return _in_time(self._incoming.read(), deadline)
 
     def _rest(self) -> bytes:
-        return self._redactor.feed(self._meter.finish()) + self._redactor.finish()
+        return self._redactor.feed(self._paid.finish()) + self._redactor.finish()
 
     def _end(self, outcome: RelayOutcome) -> None:
         if self._ended:
@@ -359,7 +323,7 @@ class _StreamedBody:
         self._ended = True
         try:
             self._incoming.close()
-            self._meter.end(outcome)
+            self._paid.end(outcome)
         finally:
             self._permit.release_after_response()
 

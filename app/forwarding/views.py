@@ -5,18 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import flask
+from werkzeug.routing import BaseConverter
 from werkzeug.wrappers import Response
 
+from app.core.request_target import RequestTarget, parse_target
 from app.errors import ServiceError
-from app.forwarding.raw_target import DOCUMENTED_METHODS
 from app.web.blueprint import Blueprint
+from app.web.client_request import ClientRequest
 from app.web.openapi import response_headers
 from app.web.schemas import Schema
 
+DOCUMENTED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# Forwarded like those, but not expressible or not useful in an OpenAPI document. Routes need a list; methods in neither
+# get a 405: CONNECT, which asks for a tunnel, and unregistered ones.
+UNDOCUMENTED_METHODS = (
+    "OPTIONS", "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK",
+    "PURGE", "LINK", "UNLINK",
+)  # fmt: skip
 _HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
 PAYMENT_CHAIN = {
     "X-Payment-Chain": "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana."
 }
+
+
+class RestConverter(BaseConverter):
+    """The rest of a path, which may be empty: `<rest:path>`."""
+
+    regex = ".*"
+    part_isolating = False
+
+
+def target_under_prefix(request: ClientRequest, *prefix: str) -> RequestTarget:
+    """Return what a request asks for below a prefix of segments. Raises: what `parse_target` does."""
+    return parse_target(request.raw_target, request.environ["QUERY_STRING"], *prefix)
 
 
 def add_views(

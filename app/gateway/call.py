@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response
 
 from app.core import clock, money
 from app.core.request_target import RequestTarget, parse_target
-from app.errors import InsufficientCredits, InvalidInput, PaymentRequired, ProviderNotConfigured, Unauthorized
+from app.errors import InvalidInput, PaymentRequired, ProviderNotConfigured
 from app.forwarding import call as forwarding
 from app.forwarding import headers as relayed_headers
 from app.forwarding.call import MAX_BODY_BYTES
@@ -21,13 +21,13 @@ from app.gateway import operator_errors
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
 from app.gateway.dialects.request.parse import read_cost_params
-from app.gateway.metering import FixedPriceMeter, GatewayMeter, HoldMeter, PrepaidMeter
+from app.gateway.metering import FixedCharge, GatewayCharge, HeldCharge
 from app.gateway.pricing import price_updates
 from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, rpc_methods
 from app.gateway.providers.table import Provider, UpstreamLocation
 from app.gateway.validation.body import parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
-from app.identity import sdk_keys
+from app.identity import guards
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.terms import PayableRequest, PaymentPrice
@@ -35,14 +35,14 @@ from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 from app.web import request_bodies
 from app.web.client_request import ClientRequest
-from app.web.parsing import parse_json
+from app.web.request_bodies import parse_json
 
 # The output of a prepaid call that sets no bound on it.
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _DEFAULT_PREPAID_CALLS = 10
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
-_CREDENTIAL_PARAMETERS = sdk_keys.CREDENTIAL_PARAMETERS | {"$httpmethod", "_method"}
+_CREDENTIAL_PARAMETERS = guards.CREDENTIAL_PARAMETERS | {"$httpmethod", "_method"}
 
 
 class ValidatedRequest(NamedTuple):
@@ -71,7 +71,7 @@ class PrepaidQuote(NamedTuple):
 class GatewayCall:
     """The call of a provider by a request, which gives the provider this name.
 
-    It is validated and priced when that is first asked for, once: the terms of a refusal, the gate and the meter
+    It is validated and priced when that is first asked for, once: the terms of a refusal, the gate and the charge
     share it.
     """
 
@@ -92,9 +92,7 @@ class GatewayCall:
         request, provider = self.request, self.provider
         line, query = request.raw_target, request.environ["QUERY_STRING"]
         is_remembered = (
-            not query
-            and len(line) <= _MAX_REMEMBERED_LINE
-            and not sdk_keys.has_key_segment(request.environ["PATH_INFO"])
+            not query and len(line) <= _MAX_REMEMBERED_LINE and not guards.has_key_segment(request.environ["PATH_INFO"])
         )
         locate = _remembered_location if is_remembered else _locate
         location = locate(provider, self.provider_name, request.method, line, query)
@@ -180,7 +178,7 @@ class GatewayCall:
             description=f"One call of {slug} through this gateway",
             unavailable_reason=unavailable_reason,
         )
-        return replace(price, resource=sdk_keys.redact_keys(price.resource))
+        return replace(price, resource=guards.redact_keys(price.resource))
 
 
 def forward(request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str) -> Response:
@@ -200,24 +198,20 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
         raise terms.attach(call.advertised_price(), PaymentRequired())
     if not provider.is_configured:
         raise ProviderNotConfigured
-    with gate.attach_terms(lambda: call.prepaid.price):
-        if caller is None:
-            return _forward_prepaid(call, None)
-        try:
-            return forward_on_credits(call, caller)
-        except InsufficientCredits:
-            if not has_payment:
-                raise
-            return _forward_prepaid(call, caller)
-        except Unauthorized:
-            raise guard.key_or_payment_required() from None
+    return guard.choose_payer(
+        caller,
+        lambda: call.prepaid.price,
+        has_payment=has_payment,
+        on_credits=partial(forward_on_credits, call),
+        prepaid=partial(_forward_prepaid, call),
+    )
 
 
 def _locate(provider: Provider, name: str, method: str, line: str, query: str) -> UpstreamLocation:
     """Return where a request line goes. Raises: as `validated`."""
     target = parse_target(line, query, "v1", "gateway", name).without_parameters(_CREDENTIAL_PARAMETERS)
     if "ak_" in target.path or "gw_" in target.path:
-        path = sdk_keys.without_key_segment(target.path)
+        path = guards.without_key_segment(target.path)
         target = RequestTarget(quote(path), path, target.query)
     location = provider.locate(method, target)
     check_parameters(provider.parameters, target.query)
@@ -235,22 +229,22 @@ def _max_call_nanos() -> int:
 def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
     """Forward a call that an account's credits pay for. Raises: as `forward`, without a payment."""
     quote = call.quote
-    kind = FixedPriceMeter if quote.rule is None else HoldMeter
-    meter = kind(call.provider.slug, caller, quote, quote.params or call.validated.params)
-    return _exchange(call, meter, client_id=caller.account_id)
+    kind = FixedCharge if quote.rule is None else HeldCharge
+    paid = kind(caller, call.provider.slug, quote, quote.params or call.validated.params)
+    return _exchange(call, paid, client_id=caller.account_id)
 
 
 def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
     price, quote, params = call.prepaid
     grant = gate.accept_payment(price, payer=caller)
-    meter = PrepaidMeter(call.provider.slug, quote, params, grant)
+    paid = FixedCharge(grant, call.provider.slug, quote, params)
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
-    return _exchange(call, meter, client_id=grant.payment_id)
+    return _exchange(call, paid, client_id=grant.payment_id)
 
 
-def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Response:
+def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Response:
     request, provider, validated = call.request, call.provider, call.validated
-    body = validated.body if meter.params is None else meter.params.body
+    body = validated.body if paid.params is None else paid.params.body
     own_headers = {
         **provider.credential_headers(),
         **forwarding.idempotency_key(request, client_id, provider.slug),
@@ -264,7 +258,7 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
         own_headers=own_headers,
         defaults=provider.default_headers,
         # A short value is a placeholder for a key, which may occur in any header by chance.
-        secrets=[key for key in sdk_keys.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
+        secrets=[key for key in guards.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
     )
     outgoing = UpstreamRequest(
         request.method,
@@ -276,11 +270,11 @@ def _exchange(call: GatewayCall, meter: GatewayMeter, *, client_id: str) -> Resp
     )
     options = ForwardingOptions(
         app_state().ports.upstream,
-        lambda _incoming: meter.is_streamed,
+        lambda _incoming: paid.is_streamed,
         account_id=client_id,
-        drain_on_disconnect=isinstance(meter, HoldMeter),
+        drain_on_disconnect=isinstance(paid, HeldCharge),
         secrets=(provider.api_key,) if provider.api_key else (),
         screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
-    return forwarding.forward(request, outgoing, meter, options)
+    return forwarding.forward(request, outgoing, paid, options)

@@ -6,11 +6,13 @@ beforehand. A client that gets a failure instead of the upstream's response pays
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
@@ -21,18 +23,29 @@ from app.credits.holds import HoldResult
 from app.errors import InsufficientCredits
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
-from app.gateway.dialects.response import rate_limits
-from app.gateway.dialects.response.response_reader import ResponseReader
+from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.pricing.quotes import ESTIMATED, CallQuote
 from app.identity.principal import Principal
+from app.payments.paid_call import PaidCall
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state
 from app.usage import service as usage
 from app.usage.grouped import Charge, Hold, Settlement
-from app.usage.metering import MeteredCall
-from app.usage.service import UsageCall
 
+MAX_BYTES = 1024 * 1024
+_LIMITED = frozenset({"429", "-32429", "RATE_LIMITED", "RESOURCE_EXHAUSTED"})
+_CODES = ("code", "error_code", "status", "statusCode", "status_code")
+# Servers of JSON-RPC also use general codes (-32000, -32005, -32016), or none, with one of these messages.
+_MESSAGE = re.compile(
+    r"compute units per second|rate.?limit|too many requests|request limit|per second|capacity limit"
+    r"|\A(?:request )?limit exceeded\W*\Z",
+    re.IGNORECASE,
+)
+# A client chooses why its own contract reverts.
+_EXECUTION = re.compile(r"revert|execut|simulat|instruction|transaction|require", re.IGNORECASE)
+_EXECUTION_CODES = frozenset({3, -32015})
+_HINTS = (b"error", b":429", b": 429", b'"429"')
 _log = structlog.get_logger(__name__)
 # Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
 _OPERATOR_ERRORS = frozenset(
@@ -46,12 +59,40 @@ _OPERATOR_ERRORS = frozenset(
 _UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 
 
-class GatewayMeter(MeteredCall):
-    """The meter of one call: `begin`; then `on_no_response`, or `on_response_head`, `feed`, `finish` and `end`."""
+def limited_calls(body: bytes) -> tuple[int, int]:
+    """Return how many answers a JSON response has, and how many of them report a rate limit."""
+    if not any(hint in body for hint in _HINTS):
+        return 1, 0
+    parsed = parse_object(body)
+    answers = parsed if isinstance(parsed, list) and parsed else [parsed]
+    return len(answers), sum(_is_limited(each) for each in answers)
 
-    def __init__(self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None) -> None:
-        call = UsageCall(caller.key_id if caller else "", provider, quote.model)
-        super().__init__(caller.account_id if caller else "", call)
+
+def _is_limited(answer: Any) -> bool:
+    if not isinstance(answer, dict) or answer.get("result") is not None:
+        return False
+    error = answer.get("error")
+    if any(_has_code(each) for each in (answer, error, answer.get("status"))):
+        return True
+    message = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(message, str) or (isinstance(error, dict) and error.get("code") in _EXECUTION_CODES):
+        return False
+    return bool(_MESSAGE.search(message)) and not _EXECUTION.search(message)
+
+
+def _has_code(holder: Any) -> bool:
+    if not isinstance(holder, dict):
+        return False
+    return any(str(holder[name]) in _LIMITED for name in _CODES if isinstance(holder.get(name), int | str))
+
+
+class GatewayCharge(PaidCall):
+    """The price of one call of a provider."""
+
+    def __init__(
+        self, payer: Principal | PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None
+    ) -> None:
+        super().__init__(payer, provider, quote.model)
         self.params = params
         self._quote = quote
 
@@ -85,30 +126,38 @@ class GatewayMeter(MeteredCall):
         )
 
 
-class FixedPriceMeter(GatewayMeter):
-    """The meter of a call with a known price: charged before it, refunded when it fails.
+class FixedCharge(GatewayCharge):
+    """A known price: charged before the call, refunded when it fails. A payment can then be used again.
 
     A small response is kept until its end, to be searched for a rate limit.
     """
 
-    def __init__(self, provider: str, caller: Principal | None, quote: CallQuote, params: CostParams | None) -> None:
-        super().__init__(provider, caller, quote, params)
+    def __init__(
+        self, payer: Principal | PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None
+    ) -> None:
+        super().__init__(payer, provider, quote, params)
         self._kept: list[bytes] = []
         self._size = 0
         self._reduced_id = new_id()
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Charge the price. Raises: InsufficientCredits."""
+        """Charge the price, or start an attempt with the payment. Raises: InsufficientCredits, PaymentAlreadyUsed."""
+        if self._payment is not None:
+            self._payment.start_attempt()
+            return outgoing
         receipt = self._run(Charge(self.id, self._account_id, self._call, self._quote.worst_case))
         self._record_bill(receipt)
         return outgoing
 
     def cancel(self) -> None:
-        self._settle(lambda session: usage.refund(session, self.id))
+        if self._payment is not None:
+            self._retry(self._payment.release)
+        else:
+            self._settle(lambda session: usage.refund(session, self.id))
 
     def feed(self, piece: bytes) -> bytes:
         self._size += len(piece)
-        if self._size <= rate_limits.MAX_BYTES:
+        if self._size <= MAX_BYTES:
             self._kept.append(piece)
         return piece
 
@@ -117,14 +166,18 @@ class FixedPriceMeter(GatewayMeter):
         answers, limited = self._limited_calls()
         if self._has_failed(ending) or answers == limited:
             self.cancel()
+        elif self._payment is not None:
+            # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
+            delivered_nothing = ending in _UPSTREAM_FAILURES and not self._size
+            self._retry(self._payment.release if delivered_nothing else self._payment.mark_served)
         elif limited:
             # Which calls they answer is not looked up: the cheapest are refunded.
             self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
 
     def _limited_calls(self) -> tuple[int, int]:
-        if self._size > rate_limits.MAX_BYTES:
+        if self._size > MAX_BYTES:
             return 1, 0
-        return rate_limits.limited_calls(b"".join(self._kept))
+        return limited_calls(b"".join(self._kept))
 
     def _reduce(self, nanos: int) -> None:
         metered = self._quote.worst_case._replace(cost_nanos=nanos)
@@ -136,46 +189,18 @@ class FixedPriceMeter(GatewayMeter):
         self._settle(reduced)
 
 
-class PrepaidMeter(FixedPriceMeter):
-    """The meter of a call with its own payment, which can be used again when the call fails."""
-
-    def __init__(self, provider: str, quote: CallQuote, params: CostParams | None, grant: PaymentGrant) -> None:
-        super().__init__(provider, None, quote, params)
-        self._grant = grant
-
-    def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Start an attempt with the payment. Raises: PaymentAlreadyUsed."""
-        self._grant.start_attempt()
-        return outgoing
-
-    def cancel(self) -> None:
-        """Release the payment for another attempt."""
-        self._retry(self._grant.release)
-
-    def end(self, ending: RelayOutcome) -> None:
-        """Consume the payment, or release it if nothing was delivered or the response is a failure."""
-        # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
-        delivered_nothing = ending in _UPSTREAM_FAILURES and not self._size
-        answers, limited = self._limited_calls()
-        failed = delivered_nothing or self._has_failed(ending) or answers == limited
-        self._retry(self._grant.release if failed else self._grant.mark_served)
-
-    def headers(self) -> Collection[tuple[str, str]]:
-        return [*super().headers(), *self._grant.headers.items()]
-
-
-class HoldMeter(GatewayMeter):
-    """The meter of a call with its cost in the response: the worst case is held, then settled to the actual cost.
+class HeldCharge(GatewayCharge):
+    """A cost that the response states: the worst case is held, then settled to the actual cost.
 
     The output is bounded to what the hold pays for, so that no more is delivered than can be charged.
     """
 
     params: CostParams
 
-    def __init__(self, provider: str, caller: Principal, quote: CallQuote, params: CostParams | None) -> None:
+    def __init__(self, caller: Principal, provider: str, quote: CallQuote, params: CostParams | None) -> None:
         if quote.rule is None or params is None:
             raise LookupError("a call without a rule for its response has a fixed price")
-        super().__init__(provider, caller, quote, params)
+        super().__init__(caller, provider, quote, params)
         self._rule = quote.rule
         self._reader: ResponseReader | None = None
         self._max_nanos = self._held_nanos = money.nanos_from_usd(app_state().settings.gateway_max_call_usd)

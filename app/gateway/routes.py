@@ -22,8 +22,7 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.raw_target import UNDOCUMENTED_METHODS
-from app.forwarding.views import PAYMENT_CHAIN, add_views
+from app.forwarding.views import PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.gateway import call, schemas
 from app.gateway.providers import listing
 from app.gateway.providers.table import Provider, ProviderTable

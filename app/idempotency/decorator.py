@@ -20,10 +20,9 @@ from app.idempotency import service
 from app.idempotency.service import HEADER, Claim, KeyScope, StoredResponse
 from app.web import error_responses
 from app.web.blueprint import document_errors, document_header, documentation_section
-from app.web.canonical import canonical_body, canonical_json
 from app.web.client_request import current_request
-from app.web.parsing import parsed_body
-from app.web.request_bodies import decoded_body
+from app.web.request_bodies import decoded_body, parsed_body
+from app.web.schemas import canonical_body, canonical_json
 
 _log = structlog.get_logger(__name__)
 View = TypeVar("View", bound=Callable[..., Any])

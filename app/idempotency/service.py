@@ -22,13 +22,13 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app import authenticated
+from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import keyed_digests, new_id
 from app.db import batching
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict
 from app.idempotency.models import IdempotencyKey
-from app.sealing import SealedColumn
 from app.state import app_state
 
 _log = structlog.get_logger(__name__)

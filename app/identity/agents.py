@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import change, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
-from app.db import row_locks
+from app.db import lock_order
 from app.db.statements import page_of
 from app.identity.models import Agent, ApiKey, OwnerKey
 from app.identity.service import AgentSnapshot, agent_not_found, agent_snapshot, lock_agent
@@ -40,7 +40,7 @@ def exists_with(agent_id: Any) -> ColumnElement[bool]:
 
 def lock_agents(session: Session, agent_ids: Collection[str]) -> set[str]:
     """Lock several agents in the order of their ids; return those that exist."""
-    return set(row_locks.lock_rows(session, Agent.id, Agent.id.in_(agent_ids), Agent.deleted_at.is_(None)))
+    return set(lock_order.lock_rows(session, Agent.id, Agent.id.in_(agent_ids), Agent.deleted_at.is_(None)))
 
 
 def update_agent(session: Session, agent_id: str, *, name: str | None, email: str | None) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import change
 from app.core import clock
-from app.db import row_locks
+from app.db import lock_order
 from app.errors import NotFound, Unauthorized
 from app.identity import service
 from app.identity.api_keys import mask_key
@@ -88,7 +88,7 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
 
     Raises: NotFound; Unauthorized if `revoked_by` was concurrently revoked; LastMasterKey.
     """
-    active = row_locks.lock_rows(session, MasterKey.id, MasterKey.active.is_(True))
+    active = lock_order.lock_rows(session, MasterKey.id, MasterKey.active.is_(True))
     if revoked_by is not None and revoked_by not in active:
         raise Unauthorized("This master key was revoked.")
     if key_id in active:

@@ -6,24 +6,25 @@ Keys are minted before the unit, so that no lock is held while sealing.
 from __future__ import annotations
 
 import re
+import threading
+import time
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import and_, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import change, seal_of
+from app.authenticated import SealedColumn, change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
-from app.identity.key_memory import KeyMemory
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
 from app.identity.principal import KeyKind, MasterKeyPrincipal, Principal
-from app.sealing import SealedColumn
 from app.state import app_state
 
+_MICROSECOND = timedelta(microseconds=1)
 # Our keys have 43 characters after the prefix; anything else is refused without a query.
 _API_KEY = re.compile(r"(?:ak|gw)_[A-Za-z0-9_-]{43}", re.ASCII)
 MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
@@ -44,6 +45,34 @@ _VALID_MASTER_KEY = PreparedRead(
         _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
     )
 )
+
+
+class KeyMemory:
+    """The principals of this process by the digest of their key. Thread-safe."""
+
+    def __init__(self, *, lifetime: timedelta = timedelta(seconds=5), max_keys: int = 10_000) -> None:
+        self._lifetime_ns = lifetime // _MICROSECOND * 1000
+        self._max_keys = max_keys
+        self._found: dict[str, tuple[int, Principal]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, digest: str) -> Principal | None:
+        """Return the principal of a key that was found in the last seconds."""
+        until_ns, principal = self._found.get(digest, (0, None))
+        return principal if time.monotonic_ns() < until_ns else None
+
+    def add(self, digest: str, principal: Principal) -> None:
+        """Remember a key that is valid now; if there are too many, forget the one that was found first."""
+        with self._lock:
+            self._found.pop(digest, None)
+            if len(self._found) >= self._max_keys:
+                del self._found[next(iter(self._found))]
+            self._found[digest] = time.monotonic_ns() + self._lifetime_ns, principal
+
+    def forget(self, key_id: str) -> None:
+        with self._lock:
+            for digest in [each for each, (_, found) in self._found.items() if found.key_id == key_id]:
+                del self._found[digest]
 
 
 @dataclass(frozen=True, slots=True)

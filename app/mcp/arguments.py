@@ -8,7 +8,7 @@ from typing import Any
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
 from app.web.client_request import ClientRequest
-from app.web.parsing import MAX_KEYLESS_VALUES, parse_json
+from app.web.request_bodies import MAX_KEYLESS_VALUES, parse_json
 
 # n8n adds it to the arguments of every call.
 _IGNORED = frozenset({"toolCallId"})

@@ -14,8 +14,7 @@ from app.mcp.messages import PARSE_ERROR, McpError
 from app.state import app_state
 from app.web.blueprint import set_cache_headers
 from app.web.client_request import ClientRequest, current_request
-from app.web.parsing import MAX_KEYLESS_VALUES, parse_json
-from app.web.request_bodies import decoded_body
+from app.web.request_bodies import MAX_KEYLESS_VALUES, decoded_body, parse_json
 
 mcp = Blueprint("mcp", __name__)
 mcp.after_request(set_cache_headers)

@@ -34,9 +34,9 @@ from app.payments.x402 import terms
 from app.payments.x402.headers import SIGNED_HEADER
 from app.state import app_state
 from app.web import error_responses, request_bodies
-from app.web.canonical import canonical_json, validated_fields
 from app.web.client_request import ClientRequest
-from app.web.parsing import flatten_errors
+from app.web.request_bodies import flatten_errors
+from app.web.schemas import canonical_json, validated_fields
 
 _MAX_RESPONSE_BYTES = 2**20
 _MAX_STORED_BYTES = 64 * 1024

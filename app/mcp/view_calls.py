@@ -15,7 +15,7 @@ from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput, NotFound
 from app.web import error_responses
 from app.web.client_request import ClientRequest, current_request
-from app.web.parsing import parsed_body_environ
+from app.web.request_bodies import parsed_body_environ
 
 _KEPT = (
     "HTTP_HOST",

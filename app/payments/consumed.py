@@ -16,12 +16,11 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD, TokenAmount
-from app.core.state_machine import Transitions
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import table_of
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.observability import logs
 from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
 from app.state import app_state

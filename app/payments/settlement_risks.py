@@ -20,7 +20,7 @@ from app.db.leases import once_per_period
 from app.db.statements import insert_into
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.payments import settlement_capacity
 from app.payments.consumed import PaymentRow, PaymentStatus
 from app.payments.models import Payment, SettlementRisk

@@ -9,7 +9,7 @@ from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.models import Approval
 from app.audit_log import trail
-from app.audit_log.acting import current_actor as _actor
+from app.audit_log.actors import current_actor as _actor
 from app.core import identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit

@@ -14,10 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.money import usd_string
-from app.core.state_machine import Transitions
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.shopping.models import Purchase, PurchaseEvent
 
 

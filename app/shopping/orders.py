@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from app.authenticated import SealedColumn
 from app.core.identifiers import keyed_digests
 from app.db.unit_of_work import read_only_unit
 from app.errors import DomainNotAllowed, InvalidInput
 from app.identity.principal import Principal
 from app.ports.shopper import PurchaseRequest, ShippingAddress
-from app.sealing import SealedColumn
 from app.shopping.models import Purchase
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds

@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Response, g, jsonify, request
 
+from app import long_poll
 from app.approvals import asking
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.errors import (
@@ -34,7 +35,6 @@ from app.shopping.kind import PURCHASE
 from app.shopping.orders import PurchaseOrder
 from app.shopping.service import PurchaseView
 from app.state import app_state
-from app.web import prefer
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import decoded_body
@@ -166,7 +166,7 @@ def _owner() -> str:
     schema=schemas.PurchaseShape,
     description="It has ended within the time of `Prefer: wait`.",
     headers={
-        prefer.PREFERENCE_APPLIED: {
+        long_poll.PREFERENCE_APPLIED: {
             "description": "`wait=N`: the maximum wait that was applied.",
             "schema": {"type": "string"},
         }
@@ -196,7 +196,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     if isinstance(accepted, Response):
         return accepted
     purchase, settled = accepted
-    preferred = prefer.wait_seconds()
+    preferred = long_poll.wait_seconds()
     seconds = service.NO_WAIT if preferred is None else preferred
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
     response = _response(purchase)
@@ -205,7 +205,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
         response.headers["Location"] = f"/v1/gateway/shopping/purchases/{purchase.id}{_status_url_query(purchase.id)}"
         response.headers["Retry-After"] = str(_POLL_SECONDS)
     elif seconds:
-        response.headers[prefer.PREFERENCE_APPLIED] = f"wait={seconds}"
+        response.headers[long_poll.PREFERENCE_APPLIED] = f"wait={seconds}"
     return response
 
 

@@ -1,29 +1,34 @@
 """Spending accounts: one row per wallet with its lock, its sums, and whether it is frozen.
 
 A row lock on PostgreSQL, a no-op update on SQLite; a unit takes it before it touches the wallet's controls or holds.
-The only writer of `spending_accounts`.
+The only writer of `spending_accounts`, and of `approved_payees`: those that an owner approved are no longer new,
+and perhaps have an amount per week that needs no further approval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, select, update
+from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, delete, func, select, update
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Session
 
-from app.authenticated import RowSeal, change, withdraw
+from app.authenticated import RowSeal, change, seal_of, withdraw
 from app.core import clock
-from app.db import row_locks
+from app.core.money import usd_string
+from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import table_of
+from app.db.statements import insert_into, table_of
 from app.errors import InvalidInput, NotFound
+from app.events import outbox
+from app.events.outbox import EventType
 from app.spending import policy
-from app.spending.models import SpendingAccount, SpendingHold
-from app.spending.policy import WindowTotals
+from app.spending.approval_rules import PayeePermission
+from app.spending.models import ApprovedPayee, SpendingAccount, SpendingHold
+from app.spending.policy import Controls, WindowTotals
 
 MAX_COUNTED_NANOS = 9 * 10**18
 """Nine billion dollars, just below the maximum of a BIGINT: the limit of a wallet's sum of a month."""
@@ -32,6 +37,20 @@ SEAL = RowSeal(SpendingAccount, agent_id="account_agent_id", mac="account_mac")
 COLUMNS = SEAL.columns
 _TABLE = table_of(SpendingAccount)
 _INSERT = PreparedInsert(SpendingAccount)
+_COUNT = PreparedStatement(
+    update(_TABLE)
+    .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
+    .values(
+        counted_on=bindparam("today"),
+        day_nanos=bindparam("day"),
+        week_nanos=bindparam("week"),
+        month_nanos=bindparam("month"),
+        mac=bindparam("new_mac"),
+    )
+)
+PERCENTAGES = (50, 80, 95, 100)
+_RELEASED = "released"
+_PAYEE_SEAL = seal_of(ApprovedPayee)
 
 
 class _Locking(PreparedStatement):
@@ -50,17 +69,6 @@ class _Locking(PreparedStatement):
 _LOCK = _Locking(bindparam("of_wallet"))
 _LOCK_OF_HOLD = _Locking(
     select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery()
-)
-_COUNT = PreparedStatement(
-    update(_TABLE)
-    .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
-    .values(
-        counted_on=bindparam("today"),
-        day_nanos=bindparam("day"),
-        week_nanos=bindparam("week"),
-        month_nanos=bindparam("month"),
-        mac=bindparam("new_mac"),
-    )
 )
 
 
@@ -117,12 +125,12 @@ def lock_account_of_hold(session: Session, reference: str) -> Account | None:
 
 def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
     """Lock the accounts of several wallets in the order of their ids; missing ones are skipped."""
-    row_locks.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+    lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
 
 
 def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:
     """Lock the accounts of all wallets of some agents, in the order of the wallets' ids; return those ids."""
-    return row_locks.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
+    return lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.agent_id.in_(agent_ids))
 
 
 def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> None:
@@ -194,3 +202,95 @@ def _write(session: Session, account: Account, spent: WindowTotals) -> None:
         "controls_version": account.controls_version,
     }  # fmt: skip
     _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted, "new_mac": SEAL.mac_of(row)})
+
+
+def announce_thresholds(session: Session, account: Account, rules: Controls | None, amount_nanos: int) -> None:
+    """Record an event for the highest threshold of each limit that an amount reaches, once per window and limit.
+
+    The account must be locked, and the amount not counted yet. One that reaches none costs no statement.
+    """
+    if rules is None or not rules.limited:
+        return
+    periods = policy.windows(account.today)
+    for window, period, limit, spent in (
+        ("day", periods.day, rules.daily_limit_nanos, account.spent.day),
+        ("week", periods.week, rules.weekly_limit_nanos, account.spent.week),
+        ("month", periods.month, rules.monthly_limit_nanos, account.spent.month),
+    ):
+        after = spent + amount_nanos
+        crossed = [each for each in PERCENTAGES if limit and spent * 100 < limit * each <= after * 100]
+        if crossed:
+            data = {
+                "wallet_id": account.wallet_id, "window": window, "percent": crossed[-1],
+                "limit_usd": usd_string(limit), "spent_usd": usd_string(after),
+                "resets_at": clock.isoformat(period.resets_at),
+            }  # fmt: skip
+            outbox.record(
+                session,
+                EventType.BUDGET_THRESHOLD_REACHED,
+                agent_id=account.agent_id,
+                object_id=account.wallet_id,
+                data=data,
+                once=f"budget:{window}:{period.start}:{limit}:{crossed[-1]}",
+            )
+
+
+def known_payees(
+    session: Session, wallet_id: str, payees: Collection[str], today: date
+) -> Mapping[str, PayeePermission]:
+    """Return those payees that were approved, and what counts against their permissions this week."""
+    if not payees:
+        return {}
+    rows = session.execute(
+        select(*_PAYEE_SEAL.columns).where(ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee.in_(payees))
+    ).all()
+    return {
+        row.payee: PayeePermission(
+            row.week_nanos, _counted_of_payee(session, wallet_id, row.payee, today) if row.week_nanos else 0
+        )
+        for row in rows
+        if _PAYEE_SEAL.accepts(session, row)
+    }
+
+
+def approve_payees(session: Session, wallet_id: str, payees: Collection[str], *, week_nanos: int = 0) -> None:
+    """Record payees as approved; an amount per week replaces the former one, 0 keeps it."""
+    for payee in sorted(payees):
+        values = {"wallet_id": wallet_id, "payee": payee, "week_nanos": week_nanos, "created_at": clock.now()}
+        insert = insert_into(session, ApprovedPayee).values(ApprovedPayee.stamp(values))
+        session.execute(insert.on_conflict_do_nothing())
+        if week_nanos:
+            is_meant = ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee
+            change(session, ApprovedPayee, *is_meant, week_nanos=week_nanos)
+
+
+def withdraw_payee(session: Session, wallet_id: str, payee: str) -> bool:
+    """Delete the approval of a payee, which is new again; return whether there was one."""
+    deleted = session.execute(
+        delete(ApprovedPayee)
+        .where(ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee)
+        .execution_options(synchronize_session=False)
+    )
+    return bool(deleted.rowcount)  # type: ignore[attr-defined]
+
+
+def list_payees(session: Session, wallet_ids: Collection[str]) -> Sequence[ApprovedPayee]:
+    """Return the approved payees of wallets, newest first."""
+    return session.scalars(
+        select(ApprovedPayee)
+        .where(ApprovedPayee.wallet_id.in_(wallet_ids))
+        .order_by(ApprovedPayee.created_at.desc(), ApprovedPayee.payee)
+        .limit(200)
+    ).all()
+
+
+def _counted_of_payee(session: Session, wallet_id: str, payee: str, today: date) -> int:
+    total = session.scalar(
+        select(func.coalesce(func.sum(SpendingHold.amount_nanos), 0)).where(
+            SpendingHold.wallet_id == wallet_id,
+            SpendingHold.made_on >= policy.windows(today).week.start,
+            SpendingHold.permitted_payee == payee,
+            SpendingHold.state != _RELEASED,
+        )
+    )
+    return int(total or 0)

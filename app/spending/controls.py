@@ -23,7 +23,7 @@ from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
 from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.spending import accounts, policy
 from app.spending.models import (
     ApprovedPayee,

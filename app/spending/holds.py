@@ -17,10 +17,9 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
 from app.core import clock
-from app.core.state_machine import Transitions
 from app.db import batching
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import in_list
 from app.errors import (
     AddressNotAllowed,
@@ -36,7 +35,7 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
-from app.spending import accounts, approval_rules, controls, payees, policy, sessions, thresholds
+from app.spending import accounts, approval_rules, controls, policy, sessions
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason, PayeePermission
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
@@ -139,8 +138,8 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
             permitted_payee=permitted_payee,
         )
         if request.approved is not None:
-            payees.approve(session, wallet_id, approval_rules.payees_of(request))
-        thresholds.announce(session, account, rules, request.value_nanos or 0)
+            accounts.approve_payees(session, wallet_id, approval_rules.payees_of(request))
+        accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
 
 
 def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
@@ -150,7 +149,7 @@ def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest
     _assert_permitted(account, rules, request)
     _assert_within_session(session, wallet_id, request)
     _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
-    thresholds.announce(session, account, rules, request.value_nanos or 0)
+    accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
 
 
 def charge_session(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
@@ -344,7 +343,7 @@ def _assert_approved(
     """
     if rules is None or not rules.asks:
         return None
-    known = payees.known(session, account.wallet_id, approval_rules.payees_of(request), account.today)
+    known = accounts.known_payees(session, account.wallet_id, approval_rules.payees_of(request), account.today)
     reason = approval_rules.approval_reason(rules, request, known)
     if reason is None:
         asks_without = approval_rules.approval_reason(rules, request, {each: PayeePermission() for each in known})

@@ -7,9 +7,10 @@ payload is built from stored data.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, Inexact, InvalidOperation
 
 from app.core import addresses, clock
 from app.core.addresses import ZERO_EVM_ADDRESS
@@ -36,19 +37,75 @@ from app.ports.perpdex import (
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
-from app.trading import exchange_client, markets, rounding
+from app.trading import exchange_client, markets
 from app.trading.markets import MarketList
 from app.trading.read_actions import Parameters, exchange_address
-from app.trading.rounding import GridError
 from app.wallets.core import network_fees, parsing
 from app.wallets.core.wallets import WalletView
 
+_NUMBER = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,60})?", re.ASCII)
+_MAX_NUMBER = Decimal(10**12)
+# The exchange's documentation, "Tick and lot size": a price has at most five significant figures and at most six
+# decimals less the market's size decimals; whole prices are always allowed.
+_SIGNIFICANT_FIGURES = 5
+_PRICE_DECIMALS = 6
+_WIDE_CONTEXT = Context(prec=200, traps=[InvalidOperation])
+_EXACT_CONTEXT = Context(prec=200, traps=[InvalidOperation, Inexact])
 _MS_PER_SECOND = 1000
 _HIGHEST_LEVERAGE = 50
 """The highest leverage of any market, used if a market's own limit is unknown."""
 _LEAST_ORDER_USDC = 10
 """The exchange's `MinTradeNtl`."""
 _WITHDRAWAL_FEE = TokenAmount(10**USDC.decimals, USDC)
+BUYS = ("buy", "long")
+SELLS = ("sell", "short")
+
+
+class GridError(ValueError):
+    """A number that cannot be rounded to the grid; the message is for the client."""
+
+
+def parse(text: str) -> Decimal:
+    """Parse a positive plain decimal such as `3000.5`: no sign, exponent or spaces. Raises: GridError."""
+    if not _NUMBER.fullmatch(text):
+        raise GridError('must be a plain decimal number such as "3000.5"')
+    number = Decimal(text)
+    if number == 0:
+        raise GridError("must be greater than zero")
+    if number > _MAX_NUMBER:
+        raise GridError("is too large")
+    return number
+
+
+def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Decimal:
+    """Return the nearest price on the grid that is not worse for the client: rounded down for a buy, up for a sell.
+
+    Raises: GridError if a buy's price is below the smallest.
+    """
+    finest = -max(0, _PRICE_DECIMALS - size_decimals)
+    figures = min(0, requested.adjusted() - (_SIGNIFICANT_FIGURES - 1))
+    rounding = ROUND_FLOOR if is_buy else ROUND_CEILING
+    on_grid = requested.quantize(
+        Decimal(1).scaleb(max(finest, figures)), rounding=rounding, context=_WIDE_CONTEXT
+    ).normalize(_WIDE_CONTEXT)
+    if on_grid == 0:
+        raise GridError(f"is below the market's smallest price, {Decimal(1).scaleb(finest):f}")
+    return on_grid
+
+
+def round_size(requested: Decimal, *, size_decimals: int) -> Decimal:
+    """Return the size rounded down to the grid. Raises: GridError if that is zero."""
+    smallest = Decimal(1).scaleb(-size_decimals)
+    on_grid = requested.quantize(smallest, rounding=ROUND_FLOOR, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
+    if on_grid == 0:
+        raise GridError(f"is below the market's smallest size, {smallest:f}")
+    return on_grid
+
+
+def notional_nanos(price: Decimal, size: Decimal, *, nanos_per_usdc: int) -> int:
+    """Return the dollar value of an order in nano-dollars, rounded up."""
+    value = _EXACT_CONTEXT.multiply(_EXACT_CONTEXT.multiply(price, size), Decimal(nanos_per_usdc))
+    return int(value.to_integral_value(rounding=ROUND_CEILING, context=_WIDE_CONTEXT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +165,11 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         raise parsing.invalid_fields(problems)
     is_buy = parameters["side"] in BUYS
     try:
-        on_grid = rounding.round_price(price, size_decimals=market.size_decimals, is_buy=is_buy)
+        on_grid = round_price(price, size_decimals=market.size_decimals, is_buy=is_buy)
     except GridError as error:
         raise InvalidInput.field("price", str(error)) from None
     try:
-        size = rounding.round_size(amount, size_decimals=market.size_decimals)
+        size = round_size(amount, size_decimals=market.size_decimals)
     except GridError as error:
         raise InvalidInput.field("amount", str(error)) from None
     rounded = {"price": (price, on_grid), "amount": (amount, size)}
@@ -136,9 +193,7 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
             is_reduce_only=parameters["reduce_only"],
             client_id=parameters["cloid"],
         ),
-        value_nanos=None
-        if nanos_per_usdc is None
-        else rounding.notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc),
+        value_nanos=None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc),
         notes={**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)},
     )
 
@@ -150,7 +205,7 @@ def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Dec
     try:
         mids = exchange_client.get_public(PerpdexQuery(PerpdexTopic.MIDS)).document
         mid = mids.get(market.symbol) if isinstance(mids, dict) else None
-        return max(price, rounding.parse(mid)) if isinstance(mid, str) else price
+        return max(price, parse(mid)) if isinstance(mid, str) else price
     except (PerpdexError, GridError):
         # Without a market price, the order's own price counts.
         return price
@@ -235,7 +290,7 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
 
 def _number(parameters: Parameters, name: str, problems: dict[str, list[str]]) -> Decimal | None:
     try:
-        return rounding.parse(parameters[name])
+        return parse(parameters[name])
     except GridError as error:
         problems[name] = [str(error)]
         return None
@@ -257,8 +312,6 @@ def _market_metadata(market_list: MarketList) -> dict[str, Json]:
     return {"metadata": {"source": market_list.source.value, "as_of": market_list.as_of}}
 
 
-BUYS = ("buy", "long")
-SELLS = ("sell", "short")
 _PREPARE: Mapping[str, _Prepare] = {
     "order": _order,
     "cancel": _cancel,

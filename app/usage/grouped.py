@@ -23,8 +23,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, HoldResult
-from app.db.group_commit import GroupCommit, NotStartedError
-from app.db.kept_connection import KeptConnection
+from app.db.group_commit import GroupCommit, KeptConnection, NotStartedError
 from app.db.unit_of_work import CommitUnknownError, assert_no_unit
 from app.identity import service as identity
 from app.usage import service as usage

@@ -20,9 +20,8 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import rows_after, table_of
+from app.db.statements import day_of, rows_after, table_of, utc_day
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.db.utc_days import day_of, utc_day
 from app.errors import InsufficientCredits
 from app.usage.models import UsageByProvider, UsageLog
 

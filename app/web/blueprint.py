@@ -20,7 +20,7 @@ from app.state import Application
 from app.web import request_bodies
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
-from app.web.parsing import StrictParser
+from app.web.request_bodies import StrictParser
 
 View = TypeVar("View", bound=Callable[..., Any])
 ResponseT = TypeVar("ResponseT", bound=Response)

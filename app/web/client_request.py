@@ -7,15 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import flask
 from werkzeug.datastructures import EnvironHeaders
 
+from app.config import Settings
 from app.core.identifiers import new_id
+from app.core.loopback import is_loopback
+from app.errors import RouteNotAllowed
 from server.client_socket import ClientSocket, client_socket_of
 
 _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+# A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?", re.ASCII)
 
 
 class RequestHeaders(EnvironHeaders):
@@ -55,7 +61,7 @@ class ClientRequest(flask.Request):
         self.inner_status: int | None = None
         """The status of what a message asked for, if its own response does not show it."""
         self.sdk_keys: list[str] | None = None
-        """The API keys in it, once they were looked for (`app.identity.sdk_keys`)."""
+        """The API keys in it, once they were looked for (`app.identity.guards`)."""
         self.connection: ClientSocket | None = client_socket_of(self.environ)
         """The client's connection; None in tests, which have none."""
 
@@ -88,3 +94,31 @@ def request_line_target(environ: Mapping[str, Any]) -> str:
 
 def current_request() -> ClientRequest:
     return cast("ClientRequest", flask.request._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
+
+
+def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
+    """Return the check that refuses requests for other hosts in the sandbox; outside it, it does nothing.
+
+    A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Browsers then treat the sandbox as the
+    same origin and let the page read every response; only the Host header distinguishes such a request.
+    """
+    own_host = urlsplit(settings.public_url).hostname
+
+    def check(request: ClientRequest) -> None:
+        sent = request.environ.get("HTTP_HOST", "")
+        # Browsers always send it; HTTP/1.0 clients need not.
+        if settings.is_sandbox and sent and not is_allowed_host(sent, own_host):
+            raise RouteNotAllowed(
+                "This sandbox accepts only requests with the Host 127.0.0.1, localhost or the host of BASE_URL."
+                " Use one of them, or set BASE_URL to this address (and SANDBOX_PUBLIC=1)."
+            )
+
+    return check
+
+
+def is_allowed_host(host_header: str, own_host: str | None) -> bool:
+    found = _HOST.fullmatch(host_header)
+    if found is None:
+        return False
+    host = found[1].strip("[]").lower()
+    return host == own_host or is_loopback(host)

@@ -1,22 +1,32 @@
-"""Request bodies: read once, decompressed, within the memory that the process has for bodies."""
+"""Request bodies: read once, decompressed, within the memory that the process has for bodies, and parsed strictly.
+
+webargs handles malformed JSON without `handle_error`, and `float` would lose digits of amounts; both are replaced here.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import brotli  # type: ignore[import-untyped]
+import marshmallow as ma
 from backports import zstd
+from flask import Request
+from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
+from app.core import strict_json
+from app.core.strict_json import MAX_DEPTH, MAX_VALUES
 from app.db.striped_lock import striped_lock
 from app.errors import InvalidInput, PayloadTooLarge
-from app.web.client_request import ClientRequest
+from app.web.client_request import ClientRequest, current_request
 from app.web.server_hooks import client_error_of
 from server.client_socket import ConnectionShed
 from server.pool import ANONYMOUS
@@ -31,6 +41,9 @@ _READ_BYTES = _MEBIBYTE
 _UNSERIALIZED_BYTES = 16_384
 _RAW_KEY, _DECODED_KEY = "purser.body", "purser.decoded_body"
 _decoding_lock = threading.Lock()
+MAX_KEYLESS_VALUES = 20_000
+"""Names and values of a body that is sent without a key, or to one of our own routes."""
+_PARSED_KEY = "purser.parsed_body"
 
 
 def raw_body(request: ClientRequest) -> bytes:
@@ -243,3 +256,93 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "zstd": _zstd_decompressor,
     "br": _BrotliDecompressor,
 }
+
+
+def parse_json(
+    request: ClientRequest, body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = None
+) -> Any:
+    """Parse a JSON body of a request, for which memory is reserved before anything is decoded.
+
+    `max_values` is MAX_VALUES, or MAX_KEYLESS_VALUES while the request may send no more than is read without a key.
+
+    Raises: what `strict_json.parse_json` does; PayloadTooLarge and Overloaded if there is no memory for it.
+    """
+    if max_values is None:
+        max_values = MAX_KEYLESS_VALUES if is_limited_to_keyless(request) else MAX_VALUES
+    with serialize_decoding(request, len(body)):
+        return strict_json.parse_json(
+            body,
+            max_depth=max_depth,
+            max_values=max_values,
+            reserve=partial(reserve_memory, request),
+        )
+
+
+def parsed_body(
+    request: ClientRequest, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_KEYLESS_VALUES
+) -> dict[str, Any]:
+    """Parse the JSON object in a request's body, once for all callers; an empty body is an empty object.
+
+    Raises: what `decoded_body` and `parse_json` do; InvalidInput for another value.
+    """
+    if _PARSED_KEY not in request.environ:
+        body = decoded_body(request)
+        parsed = parse_json(request, body, max_depth=max_depth, max_values=max_values) if body.strip() else {}
+        if not isinstance(parsed, dict):
+            raise InvalidInput("The request body must be a JSON object.")
+        request.environ[_PARSED_KEY] = parsed
+    found: dict[str, Any] = request.environ[_PARSED_KEY]
+    return found
+
+
+def parsed_body_environ(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a WSGI environment for a body that is parsed already; equal bodies have equal bytes."""
+    text = json.dumps(body, sort_keys=True, default=repr).encode()
+    return {**body_environ(text), _PARSED_KEY: dict(body)}
+
+
+def flatten_errors(messages: Any) -> dict[str, list[str]]:
+    """Flatten marshmallow's messages to `{"field": ["problem", …]}`; nested fields are joined with dots."""
+    flat: dict[str, list[str]] = {}
+
+    def walk(prefix: str, node: Any) -> None:
+        if isinstance(node, dict):
+            for name, inner in node.items():
+                walk(prefix if name == "_schema" else f"{prefix}.{name}".lstrip("."), inner)
+        else:
+            flat.setdefault(prefix or "body", []).extend(str(text) for text in node)
+
+    walk("", messages)
+    return flat
+
+
+class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
+    """The parser of all routes: unknown fields are ignored, a body needs no content type, errors are InvalidInput."""
+
+    DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - webargs declares it so
+        **FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION,
+        "json": ma.EXCLUDE,
+    }
+    DEFAULT_VALIDATION_STATUS = 400
+    MAX_DEPTH = MAX_DEPTH
+    MAX_VALUES = MAX_KEYLESS_VALUES
+
+    def _raw_load_json(self, req: Request) -> Any:  # noqa: ARG002 - Flask's, which is the same one
+        return parsed_body(current_request(), max_depth=self.MAX_DEPTH, max_values=self.MAX_VALUES)
+
+    def handle_error(self, error: ma.ValidationError, *_args: object, **_kwargs: object) -> NoReturn:
+        """Convert marshmallow's messages. Raises: InvalidInput always."""
+        messages = error.messages  # webargs nests them under the name of the location
+        if (
+            isinstance(messages, dict)
+            and len(messages) == 1
+            and next(iter(messages)) in self.DEFAULT_UNKNOWN_BY_LOCATION
+        ):
+            messages = next(iter(messages.values()))
+        fields = flatten_errors(messages)
+        if len(fields) == 1:
+            name, problems = next(iter(fields.items()))
+            message = f"{name}: {problems[0]}"
+        else:
+            message = f"Several fields are not valid: {', '.join(sorted(fields))}."
+        raise InvalidInput(message, details={"fields": fields}) from None

@@ -20,7 +20,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import sequence
+from app.events import fan_out
 from app.ports.errors import Unreachable
 from app.spending import accounts as spending_accounts
 from app.state import Application
@@ -343,7 +343,7 @@ def test_each_step_is_an_event_without_the_agents_own_words(agent: Agent) -> Non
     decide(approval)
     worker.execute()
     decide(refused, is_approved=False, answer="No.")
-    sequence.number_new()
+    fan_out.number_new()
     answer = agent.get("/v1/events", types="approval.*")
     events = answer.get_json()["events"]
     assert [(each["type"], each["data"]["approval_id"] == approval["id"]) for each in events] == [

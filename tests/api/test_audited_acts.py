@@ -15,8 +15,8 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox, targets
+from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
-from app.events.types import EventType
 from app.idempotency.service import Claim
 from app.owner.notices.pages import NOTICE_TYPES
 from app.platform import keys

@@ -19,7 +19,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import feed as event_feed
 from app.events import outbox
 from app.events.models import EventTarget
-from app.events.types import EventType
+from app.events.outbox import EventType
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund

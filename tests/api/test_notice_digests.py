@@ -17,8 +17,8 @@ from app.core.identifiers import new_id
 from app.core.mailboxes import mailbox_of
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox, targets
+from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
-from app.events.types import EventType
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply
 from tests.support.notices import Browser, Mailbox, new_push_key, running_mailbox

@@ -19,8 +19,8 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
 from app.events import outbox, targets
 from app.events.models import EventDelivery
+from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber, TargetKind
-from app.events.types import EventType
 from app.idempotency.service import Claim
 from app.ports.errors import PortError, Rejected, Unreachable
 from tests.support.agents import Agent, register

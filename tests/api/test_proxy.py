@@ -16,7 +16,7 @@ from flask import Flask, g
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
-from app.catalog.proxy.metering import CreditsMeter
+from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.statistics import counts as statistics
 from app.core import clock
@@ -566,12 +566,12 @@ def test_a_service_that_points_to_the_proxy_causes_no_loop(stage: Market) -> Non
     assert seen == [400]
 
 
-def _begun(stage: Market) -> CreditsMeter:
+def _begun(stage: Market) -> ServiceCall:
     """Begin a call in the way its request does."""
     caller = find_principal(stage.buyer.key)
     assert caller is not None
     g.request_id = "the request of this call"
-    meter = CreditsMeter(services.callable_service(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x")
+    meter = ServiceCall(services.callable_service(stage.id), caller, wallet_id=stage.buyer.wallet_id, model="/x")
     meter.begin(UpstreamRequest("GET", "http://service.test", "/x", [], b""))
     return meter
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
-from app.catalog.proxy.metering import PaymentMeter
+from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.statistics import audit as catalog_audit
 from app.core import clock
@@ -251,7 +251,7 @@ def test_a_call_that_ended_is_counted_once_however_often_its_end_is_recorded(sta
     with read_only_unit() as session:
         [payment] = session.scalars(select(Payment)).all()
     grant = PaymentGrant(payment.id, PRICE_NANOS, {})
-    meter = PaymentMeter(services.callable_service(stage.id), model="/x", grant=grant)
+    meter = ServiceCall(services.callable_service(stage.id), grant, model="/x")
     meter.on_response_head(Answered())
     meter.end(RelayOutcome.COMPLETE)
     meter.on_no_response(is_upstream_failure=True)

@@ -9,9 +9,9 @@ import pytest
 import time_machine
 from flask import Flask
 
-from app.catalog.statistics import counts, health
+from app.catalog.statistics import counts
 from app.core import clock
-from app.credits import low_balances
+from app.credits import accounts
 from app.db.unit_of_work import unit_of_work
 from tests.support.agents import Agent
 from tests.support.market import Market, market
@@ -47,7 +47,7 @@ def test_the_seller_of_a_failing_service_is_notified(
     stage: Market, answered: int, failed: int, expected: list[tuple[int, int]]
 ) -> None:
     called(stage, answered=answered, failed=failed)
-    health.announce_unhealthy(clock.now())
+    counts.announce_unhealthy(clock.now())
     assert unhealthy(stage.seller) == expected
     assert unhealthy(stage.buyer) == []
 
@@ -57,14 +57,14 @@ def test_a_failing_service_is_announced_once_an_hour_and_only_for_recent_calls(s
     with time_machine.travel(hour, tick=False):
         called(stage, answered=0, failed=10)
         for minutes in (0, 5, 11):
-            health.announce_unhealthy(hour + timedelta(minutes=minutes))
+            counts.announce_unhealthy(hour + timedelta(minutes=minutes))
         assert len(unhealthy(stage.seller)) == 1
     later = hour + timedelta(hours=1)
     with time_machine.travel(later, tick=False):
-        health.announce_unhealthy(later)
+        counts.announce_unhealthy(later)
         assert len(unhealthy(stage.seller)) == 1
         called(stage, answered=0, failed=10)
-        health.announce_unhealthy(later)
+        counts.announce_unhealthy(later)
         assert len(unhealthy(stage.seller)) == 2
 
 
@@ -77,7 +77,7 @@ def test_low_credits_are_announced_once_after_each_grant(stage: Market) -> None:
 
     def look(minutes: int, below: int) -> None:
         with time_machine.travel(now + timedelta(minutes=minutes), tick=False):
-            low_balances.announce_low(below * USD)
+            accounts.announce_low(below * USD)
 
     look(2, below=10)
     assert low(agent) == []

@@ -20,7 +20,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import snapshot
 from app.ports.errors import OutcomeUnknown, Unreachable
 from app.wallets.core.models import Transaction
-from app.wallets.transactions import unmined
+from app.wallets.transactions import settlement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT, evm_chain, fund, usdc
@@ -442,7 +442,7 @@ def test_a_dry_run_deducts_pending_movements(
         assert agent.post(f"{agent.wallet_url}/transfer", body).get_json()["details"]["missing"] == "10"
         with snapshot() as session:
             pending = session.scalars(select(Transaction)).one()
-            taken = unmined.outflows(session, agent.address, ChainName.BASE, since_sequence=0)
+            taken = settlement.outflows(session, agent.address, ChainName.BASE, since_sequence=0)
             assert pending.fee_cap_units
             assert taken == ({USDC: 20_000_000}, pending.fee_cap_units)
 

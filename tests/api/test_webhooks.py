@@ -18,7 +18,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.channels.webhook import signature
-from app.events.types import EventType
+from app.events.outbox import EventType
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply, unused_url
 from tests.support.operators import operator as make_operator

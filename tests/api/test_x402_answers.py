@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app.buying import metering
+from app.buying import service
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.state import app_state
@@ -151,10 +151,10 @@ def test_a_wallet_without_credits_pays_sellers_and_sends_little_else(buyer: Buye
         spent = UsageCall(new_id(), "test", "x")
         charge(session, buyer.agent.id, spent, charge_id=new_id(), metered=MeteredUsage(9_999_500_000))
     before = usage(buyer)["pagination"]["total"]
-    for number in range(metering.MAX_UNCHARGED + 1):
+    for number in range(service.MAX_UNCHARGED + 1):
         paid = buyer.fetch(seller.url + f"/report?{number}", key=str(number), max_amount_usd=0.02)
         assert paid.get_json()["payment"]["state"] == "paid"
-    for _ in range(metering.MAX_UNCHARGED):
+    for _ in range(service.MAX_UNCHARGED):
         assert buyer.fetch(seller.url + "/report", dry_run=True).status_code == 200
     asked = len(seller.upstream.asked)
     for body in ({"dry_run": True}, {}):
@@ -185,12 +185,12 @@ def test_an_agent_tries_a_bounded_number_of_hosts_a_day_without_paying_them(
 ) -> None:
     limiter = app_state().rate_limiter
     assert buyer.fetch(seller.url + "/report").status_code == 200
-    limit = f"{metering.MAX_HOSTS} per day"
-    for _ in range(metering.MAX_HOSTS - 1):
+    limit = f"{service.MAX_HOSTS} per day"
+    for _ in range(service.MAX_HOSTS - 1):
         limiter.count(limit, "fetched-hosts", buyer.agent.id)
     elsewhere = seller.url.replace("127.0.0.1", "localhost")
     refusal = buyer.fetch(elsewhere + "/report")
-    expected = f"This agent has requested resources of {metering.MAX_HOSTS}"
+    expected = f"This agent has requested resources of {service.MAX_HOSTS}"
     assert refused(refusal, "RATE_LIMITED")["error"].startswith(expected)
     assert int(refusal.headers["Retry-After"]) > 3600
     # A host that was seen today, and one that was paid, is not another one.

@@ -74,7 +74,7 @@ def test_only_the_unit_of_work_commits() -> None:
     found = [f"{name_of(path)}:{line}" for path in SERVICE for line in calls(path, "commit")]
     assert {place.partition(":")[0] for place in found} == {
         "app/db/unit_of_work.py",
-        "app/db/kept_connection.py",
+        "app/db/group_commit.py",
     }
 
 

@@ -14,10 +14,10 @@ from sqlalchemy import select, text
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import deliveries, fan_out, feed, outbox, sequence
+from app.events import deliveries, fan_out, feed, outbox
 from app.events.models import Event
+from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
-from app.events.types import EventType
 from app.identity import service as identity
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Asked, Reply
@@ -131,7 +131,7 @@ def test_many_who_assign_positions_create_each_delivery_once(app: Flask, agent: 
 
     def assign(_number: int) -> None:
         with app.app_context():
-            sequence.number_all()
+            fan_out.number_all()
 
     with ThreadPoolExecutor(THREADS) as numberers:
         list(numberers.map(assign, range(THREADS)))
@@ -190,10 +190,10 @@ def test_an_event_that_is_added_while_a_turn_ends_is_not_overlooked(app: Flask, 
     delivering = threading.Thread(target=turn)
     with receiver(answer) as target, app.app_context():
         record(agent, 1)
-        sequence.number_all()
+        fan_out.number_all()
         add_webhook(agent, target.url)
         record(agent, 2)
-        sequence.number_all()
+        fan_out.number_all()
         delivering.start()
         assert added.wait(20)
         wait_until(is_over_or_waits)

@@ -18,7 +18,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.models import EventSequence
-from app.events.types import EventType
+from app.events.outbox import EventType
 from tests.support.agents import register
 from tests.support.webhooks import add_webhook, deliver, receiver
 

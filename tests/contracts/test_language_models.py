@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.errors import InvalidInput
-from app.gateway.dialects.request import media_bounds
+from app.gateway.dialects.request import input_bounds
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage import Usage, UsageReading
@@ -305,7 +305,7 @@ def test_compaction_and_advice_are_billed_apart_from_the_message() -> None:
 def test_an_image_written_by_another_model_is_refused(output_format: object) -> None:
     """`svg_usage` reports tokens of a model that the price of an image does not include."""
     for accepted in ({}, *({"output_format": each} for each in ("png", "webp", "jpeg", "gif"))):
-        media_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", {"prompt": "A cat", **accepted}, ())
+        input_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", {"prompt": "A cat", **accepted}, ())
     request = {"prompt": "A cat", "output_format": output_format}
     with pytest.raises(InvalidInput, match="output_format"):
-        media_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", request, ())
+        input_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", request, ())

@@ -15,7 +15,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from tests.support.agents import Agent, register
 from tests.support.processes import COMMIT, Point, ServiceThatBuys, points, run
 from tests.support.webhooks import Receiver, add_webhook, deliver, deliveries_of, feed, receiver

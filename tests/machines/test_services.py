@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, invariant, rule
 from app.agents import service as agents
 from app.audit_log import actors
 from app.catalog import subscriptions
-from app.catalog.proxy.metering import CreditsMeter
+from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.statistics import audit as catalog_audit
 from app.core import clock
@@ -61,7 +61,7 @@ class _Answer:
 class Called:
     """A call in the model: held, settled, released, or expired without a charge at the end of its lease."""
 
-    meter: CreditsMeter
+    meter: ServiceCall
     offered: Offered
     price: int
     lease_until: float
@@ -193,7 +193,7 @@ class Services(Machine):
         service = services.callable_service(offered.id)
         with self.ground.app.test_request_context():
             g.request_id = "a request"
-            meter = CreditsMeter(service, self.caller, wallet_id=wallet_id, model="GET /")
+            meter = ServiceCall(service, self.caller, wallet_id=wallet_id, model="GET /")
             if self.available() < max(offered.price, 0) or self.available() <= 0:
                 with pytest.raises(InsufficientCredits):
                     meter.begin(_CALL)

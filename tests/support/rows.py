@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select
 
 from app import authenticated
-from app.authenticated import UnsealedRowPermit
+from app.authenticated import SealedColumn, UnsealedRowPermit
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.idempotency.models import IdempotencyKey
 from app.ports.vault import SecretLocation
-from app.sealing import SealedColumn
 from app.spending import controls
 from app.state import app_state
 

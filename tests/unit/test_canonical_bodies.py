@@ -15,8 +15,7 @@ from app.wallets.api.schemas import FundBody, NewWalletBody
 from app.wallets.kinds.bridge import BridgeBody
 from app.wallets.kinds.swap import SwapBody
 from app.wallets.kinds.transfer import MovementBody
-from app.web.canonical import canonical_body, canonical_json
-from app.web.schemas import Schema
+from app.web.schemas import Schema, canonical_body, canonical_json
 
 _EVM = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 _MOVE = f'"chain":"base","to":"{_EVM}","currency":"USDC"'

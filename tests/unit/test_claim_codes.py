@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limits import parse
 
-from app.agents import claim_codes
+from app.agents import claims
 from app.device import guess_limits
 from app.device.guess_limits import count_miss, retry_after_seconds
 from app.device.models import GuessCounter
@@ -19,16 +19,16 @@ _LIMIT = parse("5 per hour")
 
 _codes = st.builds(
     "{}-{}".format,
-    st.text(claim_codes.CODE_LETTERS, min_size=4, max_size=4),
+    st.text(claims.CODE_LETTERS, min_size=4, max_size=4),
     st.from_regex(r"[0-9]{4}", fullmatch=True),
 )
 
 
 def test_a_generated_code_has_no_letter_that_looks_like_a_digit() -> None:
-    drawn = [claim_codes.generate() for _ in range(500)]
-    assert all(claim_codes.normalise(code) == code for code in drawn)
+    drawn = [claims.generate_code() for _ in range(500)]
+    assert all(claims.normalise_code(code) == code for code in drawn)
     letters = {letter for code in drawn for letter in code[:4]}
-    assert letters == set(claim_codes.CODE_LETTERS)
+    assert letters == set(claims.CODE_LETTERS)
     assert not letters & {"I", "O"}
     assert len(set(drawn)) == 500
 
@@ -40,7 +40,7 @@ def test_a_generated_code_has_no_letter_that_looks_like_a_digit() -> None:
 )
 def test_a_code_is_accepted_in_any_case_and_with_any_dash(code: str, gap: str, *, lower: bool) -> None:
     typed = code.replace("-", gap)
-    assert claim_codes.normalise(f"  {typed.lower() if lower else typed}\n") == code
+    assert claims.normalise_code(f"  {typed.lower() if lower else typed}\n") == code
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_a_code_is_accepted_in_any_case_and_with_any_dash(code: str, gap: str, *
      "ABCD+1234", "ABCD-12x4", "ABCD-1234" + " " * 60, "ABCD-١٢٣٤", "\ud800"],
 )  # fmt: skip
 def test_a_malformed_code_is_not_looked_up(typed: str) -> None:
-    assert claim_codes.normalise(typed) is None
+    assert claims.normalise_code(typed) is None
 
 
 def test_a_stolen_table_does_not_reveal_codes_without_the_pepper() -> None:
-    one, other = claim_codes.keyed_hashes("ABCD-1234", [("new", b"n" * 32), ("old", b"o" * 32)])
-    assert one == claim_codes.keyed_hash("ABCD-1234", b"n" * 32)
+    one, other = claims.keyed_hashes("ABCD-1234", [("new", b"n" * 32), ("old", b"o" * 32)])
+    assert one == claims.keyed_hash("ABCD-1234", b"n" * 32)
     assert one != other
     assert "1234" not in one[:8]
-    assert claim_codes.keyed_hash("ABCD-1235", b"n" * 32) != one
+    assert claims.keyed_hash("ABCD-1235", b"n" * 32) != one
 
 
 def new_counter() -> GuessCounter:

@@ -28,16 +28,17 @@ from app.credits.accounts import Balance
 from app.credits.holds import HoldResult, expired_holds
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
 from app.credits.retention import PrunedHolds, carry_forward
-from app.db.kept_connection import KeptConnection
+from app.db.group_commit import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
 from app.errors import InsufficientCredits, Unauthorized
 from app.extensions import db
 from app.identity.models import ApiKey
+from app.identity.principal import KeyKind, Principal
+from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
 from app.usage import grouped
 from app.usage.grouped import Charge, Hold, Settlement, Step, StepGroups
-from app.usage.metering import MeteredCall
 from app.usage.models import UsageByProvider, UsageLog
 from app.usage.service import MeteredUsage, UsageCall
 from tests.support.servers import Postgres
@@ -296,7 +297,7 @@ def test_a_batch_leaves_the_steps_of_a_locked_account_to_wait_alone(
             assert accounts.balance(session, account_id) == Balance(85, 9, 100, 6)
 
 
-class _Call(MeteredCall):
+class _Call(PaidCall):
     """A call that costs 1."""
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
@@ -325,7 +326,7 @@ def test_a_step_with_a_lost_connection_is_done_once_or_of_unknown_outcome(
 
     def begin() -> None:
         with app.app_context():
-            call = _Call(ledger.ids[0], call_of(ledger.ids[0]))
+            call = _Call(Principal(KeyKind.AGENT, key_id(ledger.ids[0], "valid"), ledger.ids[0], None), "exa", "m")
             try:
                 call.begin(_REQUEST)
             except CommitUnknownError as error:

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from marshmallow import ValidationError
 from werkzeug.test import EnvironBuilder
 
-from app.agents import claim_codes
+from app import long_poll
+from app.agents import claims
 from app.core import addresses, identifiers
 from app.core.addresses import AddressError
 from app.core.chains import ETH, SOL, USDC, Token
 from app.core.money import AmountError, nanos_from_usd, parse_amount, usd_from_nanos
 from app.core.strict_json import JsonNumber, parse_json
 from app.errors import InvalidInput, NotFound
-from app.forwarding.raw_target import target_under_prefix
-from app.web import fields, prefer
+from app.forwarding.views import target_under_prefix
+from app.web import fields
 from app.web.client_request import ClientRequest
 from app.web.schemas import page_query
 
@@ -84,9 +85,9 @@ def test_a_canonical_address_is_a_fixed_point(text: str) -> None:
 
 @given(TEXTS | st.text(st.sampled_from("ABCDabcdÀＡ１²1234-–—−_ .\u200b\u00ad\ufeff\u202e"), max_size=70))
 def test_a_typed_code_is_normalized_or_refused(typed: str) -> None:
-    code = claim_codes.normalise(typed)
+    code = claims.normalise_code(typed)
     if code is not None:
-        assert claim_codes.normalise(code) == code
+        assert claims.normalise_code(code) == code
         assert code.isascii()
         assert len(code) == 9
 
@@ -164,7 +165,7 @@ _HEADERS = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00
 def test_a_preference_is_bounded_by_the_maximum_wait(value: str) -> None:
     environ = EnvironBuilder(headers={"Prefer": value.encode("latin-1", "replace").decode("latin-1")}).get_environ()
     with Flask("").request_context(environ):
-        seconds = prefer.wait_seconds()
+        seconds = long_poll.wait_seconds()
     assert seconds is None or 0 <= seconds <= 25
 
 

@@ -13,8 +13,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.credits.models import CreditAccount
 from app.db import lock_order
-from app.db.lock_order import LockRank
-from app.db.row_locks import lock_rows
+from app.db.lock_order import LockRank, lock_rows
 from app.db.unit_of_work import UnitError, guard, unit_of_work
 from app.extensions import db
 from app.identity.models import Agent

@@ -14,18 +14,19 @@ from app.credits import accounts
 from app.credits.models import CreditHold
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity.models import ApiKey
+from app.identity.principal import KeyKind, Principal
+from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application
 from app.usage import service
 from app.usage.grouped import Hold
-from app.usage.metering import MeteredCall
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.service import MeteredUsage
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 REQUEST = UpstreamRequest("GET", "http://127.0.0.1", "/", ())
 
 
-class StreamedCall(MeteredCall):
+class StreamedCall(PaidCall):
     """A call that holds 10 nano-dollars and renews its lease with each chunk, as gateway and proxy do."""
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
@@ -61,7 +62,7 @@ def begun() -> StreamedCall:
         accounts.grant(session, account_id, 12, reference=account_id)
         key = ApiKey(id=key_id, kind="gw", digest=key_id, sealed="", created_at=NOON, account_id=account_id)
         session.add(key)
-    call = StreamedCall(account_id, UsageCall(key_id, "exa", "m"))
+    call = StreamedCall(Principal(KeyKind.GATEWAY, key_id, account_id, None), "exa", "m")
     call.begin(REQUEST)
     return call
 

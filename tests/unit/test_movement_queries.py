@@ -21,7 +21,7 @@ from app.wallets.core import custody, lifecycle, wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import open_transactions, pipeline, relayed, unmined
+from app.wallets.transactions import open_transactions, pipeline, relayed, settlement
 from app.wallets.transactions.open_transactions import OpenMovement, UnreadableMovement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 
@@ -59,7 +59,7 @@ def added(status: MovementStatus = PENDING, *, hashes: tuple[str, ...] | None = 
 
 def outflows(chain: ChainName = BASE, *, nonce: int | None = None, block: int | None = None) -> Any:
     with read_only_unit() as session:
-        sent, fees = unmined.outflows(session, SENDER, chain, since_sequence=nonce, since_block=block)
+        sent, fees = settlement.outflows(session, SENDER, chain, since_sequence=nonce, since_block=block)
     return {token.symbol: units for token, units in sent.items()}, fees
 
 
@@ -138,7 +138,7 @@ def test_unmined_swaps_of_a_token_are_counted_between_two_nonces() -> None:
 
     def counted(since: int, before: int) -> int:
         with read_only_unit() as session:
-            return unmined.count_swaps(session, SENDER, BASE, "USDC", since_sequence=since, before_sequence=before)
+            return settlement.count_swaps(session, SENDER, BASE, "USDC", since_sequence=since, before_sequence=before)
 
     assert (counted(4, 7), counted(0, 99), counted(5, 5)) == (3, 5, 0)
 

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from werkzeug.test import EnvironBuilder
 
-from app.core.json_limits import measure_json
-from app.core.strict_json import MAX_VALUES, JsonNumber, parse_json
+from app.core.strict_json import MAX_VALUES, JsonNumber, measure_json, parse_json
 from app.errors import InvalidInput
 from app.web.client_request import ClientRequest
-from app.web.parsing import MAX_KEYLESS_VALUES, parsed_body
+from app.web.request_bodies import MAX_KEYLESS_VALUES, parsed_body
 
 _MEBIBYTE = 2**20
 

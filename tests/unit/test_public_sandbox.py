@@ -14,7 +14,7 @@ from gunicorn.config import Config
 
 from app.config import Settings
 from app.core.loopback import is_loopback
-from app.web.allowed_hosts import is_allowed_host
+from app.web.client_request import is_allowed_host
 from tests.support.applications import key_of, settings_for
 
 ROOT = Path(__file__).resolve().parents[2]

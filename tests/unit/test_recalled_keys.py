@@ -16,16 +16,16 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import Unauthorized
 from app.identity import agents as identity_agents
 from app.identity import api_keys, service
-from app.identity.key_memory import KeyMemory
 from app.identity.principal import KeyKind, Principal
+from app.identity.service import KeyMemory
+from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
 from app.usage.grouped import Charge, Hold
-from app.usage.metering import MeteredCall
 from app.usage.service import MeteredUsage, UsageCall
 
 
-class _Call(MeteredCall):
+class _Call(PaidCall):
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ def spend(caller: Principal, kind: type[Hold | Charge], nanos: int) -> None:
         if kind is Charge
         else Hold(new_id(), caller.account_id, call, nanos, metered, timedelta(minutes=1))
     )
-    _Call(caller.account_id, call)._run(step)
+    _Call(caller, call.provider, call.model)._run(step)
 
 
 def _rotate(session: Session, caller: Principal, grace: timedelta) -> None:

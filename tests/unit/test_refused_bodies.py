@@ -16,7 +16,7 @@ from app.errors import InvalidInput
 from app.shopping import orders
 from app.shopping.schemas import BuyBody
 from app.trading.schemas import BODY_OF_ACTION
-from app.web.parsing import flatten_errors
+from app.web.request_bodies import flatten_errors
 from tests.support.market import offer
 
 _PURCHASE: Mapping[str, Any] = {

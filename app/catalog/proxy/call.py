@@ -10,13 +10,14 @@ import hmac
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
 from werkzeug.wrappers import Response
 
 from app import base_urls
 from app.base_urls import BaseUrl
 from app.capacity.limiter import Quota
-from app.catalog.proxy.metering import CreditsMeter, PaymentMeter, ProxyMeter
+from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
 from app.core import clock, identifiers, money
@@ -24,20 +25,18 @@ from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import (
     DomainNotAllowed,
-    InsufficientCredits,
     InvalidInput,
     NotFound,
     PaymentRequired,
     PerTxLimitExceeded,
-    Unauthorized,
     UpstreamError,
 )
-from app.forwarding import call, disclosure
+from app.forwarding import call, redaction
 from app.forwarding import headers as relayed_headers
-from app.forwarding.raw_target import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
+from app.forwarding.views import target_under_prefix
+from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal
-from app.identity.sdk_keys import is_ours, sdk_keys
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.terms import PaymentPrice
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
@@ -92,18 +91,14 @@ def forward_payable(request: ClientRequest, service_id: str, caller: Principal |
     has_payment = price.headers.has_payment
     if caller is None and not has_payment:
         raise terms.attach(price, PaymentRequired())
-    with gate.attach_terms(lambda: price):
-        if caller is None:
-            return _forward_prepaid(proxied, price, None)
-        try:
-            return _forward_on_credits(proxied, caller)
-        except InsufficientCredits:
-            # A payment would not count against the session that the request names.
-            if not has_payment or proxied.session_charge is not None:
-                raise
-            return _forward_prepaid(proxied, price, caller)
-        except Unauthorized:
-            raise guard.key_or_payment_required() from None
+    return guard.choose_payer(
+        caller,
+        lambda: price,
+        # A payment would not count against the session that the request names.
+        has_payment=has_payment and proxied.session_charge is None,
+        on_credits=partial(_forward_on_credits, proxied),
+        prepaid=partial(_forward_prepaid, proxied, price),
+    )
 
 
 @dataclass(frozen=True)
@@ -149,39 +144,39 @@ def _price(proxied: _ProxiedCall) -> PaymentPrice:
 
 
 def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
-    meter = CreditsMeter(
+    paid = ServiceCall(
         proxied.service,
         caller,
         wallet_id=proxied.wallet_id,
         model=_model(proxied),
         session_charge=proxied.session_charge,
     )
-    return _exchange(proxied, meter, client_id=caller.account_id)
+    return _exchange(proxied, paid, client_id=caller.account_id)
 
 
 def _forward_prepaid(proxied: _ProxiedCall, price: PaymentPrice, caller: Principal | None) -> Response:
     grant = gate.accept_payment(price, payer=caller)
-    meter = PaymentMeter(proxied.service, model=_model(proxied), grant=grant)
+    paid = ServiceCall(proxied.service, grant, model=_model(proxied))
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
-    return _exchange(proxied, meter, client_id=grant.payment_id)
+    return _exchange(proxied, paid, client_id=grant.payment_id)
 
 
 def _model(proxied: _ProxiedCall) -> str:
     return f"/{path_prefix(proxied.target.path)}"
 
 
-def _exchange(proxied: _ProxiedCall, meter: ProxyMeter, *, client_id: str) -> Response:
+def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Response:
     request = proxied.request
     outgoing = _signed_request(proxied, client_id)
     for key in filter(is_ours, sdk_keys(request)):
-        disclosure.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
+        redaction.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
         account_id=client_id,
         quotas=_quotas(proxied.service, client_id),
     )
-    return call.forward(request, outgoing, meter, options)
+    return call.forward(request, outgoing, paid, options)
 
 
 def _is_streamed_text(incoming: UpstreamResponse) -> bool:

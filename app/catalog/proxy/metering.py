@@ -9,8 +9,6 @@ records the payment as used.
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
-from collections.abc import Collection
 from http import HTTPStatus
 
 from sqlalchemy.orm import Session
@@ -21,36 +19,65 @@ from app.credits.holds import HoldResult
 from app.db.unit_of_work import unit_of_work
 from app.errors import InsufficientCredits
 from app.identity.principal import Principal
+from app.payments.paid_call import PaidCall
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.usage import service as usage
 from app.usage.grouped import Hold
-from app.usage.metering import MeteredCall
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.service import MeteredUsage
 
 _NO_COST = MeteredUsage(cost_nanos=0)
 
 
-class ProxyMeter(MeteredCall):
-    """Meters one call: `begin`; then `on_no_response`, or `on_response_head` and the methods of a relay's meter."""
+class ServiceCall(PaidCall):
+    """A call at the price of its service; a session of the wallet may be charged as well."""
 
     def __init__(
-        self, service: CallableService, caller: Principal | None, *, wallet_id: str | None, model: str
+        self,
+        service: CallableService,
+        payer: Principal | PaymentGrant,
+        *,
+        wallet_id: str | None = None,
+        model: str,
+        session_charge: SpendingRequest | None = None,
     ) -> None:
-        call = UsageCall(caller.key_id if caller else "", service.provider, model)
-        super().__init__(caller.account_id if caller else "", call)
+        super().__init__(payer, service.provider, model)
         self._service = service
         self._wallet_id = wallet_id
+        self._session_charge = session_charge
         self._sent_at = 0
         self._microseconds = 0
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Secure the price. Raises: InsufficientCredits, SessionLimitExceeded, PaymentAlreadyUsed."""
-        self._secure()
+        if self._payment is not None:
+            self._payment.start_attempt()
+        else:
+            self._hold()
         self._sent_at = time.monotonic_ns()
         return outgoing
+
+    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+        """Charge nothing; `is_upstream_failure` counts against the service's reliability."""
+
+        def count(session: Session) -> None:
+            if is_upstream_failure:
+                statistics.record_failed_call(session, self._service.id)
+
+        if self._payment is not None:
+            payment = self._payment
+            self._retry(lambda: payment.release(count))
+            return
+
+        def release(session: Session) -> HoldResult:
+            outcome = usage.cancel(session, self.id)
+            count(session)
+            return outcome
+
+        self._settle(release)
+        self._refund_session()
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
         super().on_response_head(incoming)
@@ -61,6 +88,11 @@ class ProxyMeter(MeteredCall):
         super().stream()
         self._settle_answer()
 
+    def feed(self, piece: bytes) -> bytes:
+        if not self._is_streaming:
+            self._renew()
+        return piece
+
     def end(self, ending: RelayOutcome) -> None:
         """Settle a complete response; charge nothing if it was interrupted and the client gets an error."""
         if self._is_streaming:
@@ -70,17 +102,20 @@ class ProxyMeter(MeteredCall):
         else:
             self.on_no_response(is_upstream_failure=True)
 
-    @abstractmethod
-    def _secure(self) -> None: ...
-
-    @abstractmethod
-    def _capture(self) -> None: ...
-
     def _settle_answer(self) -> None:
         if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.on_no_response(is_upstream_failure=True)
+        elif self._payment is not None:
+            payment = self._payment
+            self._retry(lambda: payment.mark_served(lambda session: self._count(session, payment.price_nanos)))
         else:
-            self._capture()
+            self._settle(self._charge)
+
+    def _charge(self, session: Session) -> HoldResult:
+        outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
+        if not outcome.repeated:
+            self._count(session, outcome.charged_nanos)
+        return outcome
 
     def _count(self, session: Session, charged_nanos: int) -> None:
         statistics.record_answered_call(
@@ -91,40 +126,7 @@ class ProxyMeter(MeteredCall):
             microseconds=self._microseconds,
         )
 
-
-class CreditsMeter(ProxyMeter):
-    """Meters a call that credits pay for; a session of the wallet may be charged as well."""
-
-    def __init__(
-        self,
-        service: CallableService,
-        caller: Principal,
-        *,
-        wallet_id: str | None,
-        model: str,
-        session_charge: SpendingRequest | None = None,
-    ) -> None:
-        super().__init__(service, caller, wallet_id=wallet_id, model=model)
-        self._session_charge = session_charge
-
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
-        """Release the hold; `is_upstream_failure` counts against the service's reliability."""
-
-        def release(session: Session) -> HoldResult:
-            outcome = usage.cancel(session, self.id)
-            if is_upstream_failure:
-                statistics.record_failed_call(session, self._service.id)
-            return outcome
-
-        self._settle(release)
-        self._refund_session()
-
-    def feed(self, piece: bytes) -> bytes:
-        if not self._is_streaming:
-            self._renew()
-        return piece
-
-    def _secure(self) -> None:
+    def _hold(self) -> None:
         if self._session_charge is not None:
             with unit_of_work() as session:
                 spending_holds.charge_session(session, self._wallet_id or "", self._session_charge, reference=self.id)
@@ -134,15 +136,6 @@ class CreditsMeter(ProxyMeter):
         except InsufficientCredits:
             self._refund_session()
             raise
-
-    def _capture(self) -> None:
-        def charge(session: Session) -> HoldResult:
-            outcome = usage.settle(session, self.id, MeteredUsage(self._service.price_nanos))
-            if not outcome.repeated:
-                self._count(session, outcome.charged_nanos)
-            return outcome
-
-        self._settle(charge)
 
     def _refund_session(self) -> None:
         if self._session_charge is None:
@@ -154,29 +147,3 @@ class CreditsMeter(ProxyMeter):
                 spending_holds.refund_session(session, self.id)
 
         self._retry(refund)
-
-
-class PaymentMeter(ProxyMeter):
-    """Meters a call with its own payment, which can be used again when the call fails."""
-
-    def __init__(self, service: CallableService, *, model: str, grant: PaymentGrant) -> None:
-        super().__init__(service, None, wallet_id=None, model=model)
-        self._grant = grant
-
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
-        """Release the payment for another attempt; `is_upstream_failure` counts against the service's reliability."""
-
-        def failed(session: Session) -> None:
-            if is_upstream_failure:
-                statistics.record_failed_call(session, self._service.id)
-
-        self._retry(lambda: self._grant.release(failed))
-
-    def headers(self) -> Collection[tuple[str, str]]:
-        return [*super().headers(), *self._grant.headers.items()]
-
-    def _secure(self) -> None:
-        self._grant.start_attempt()
-
-    def _capture(self) -> None:
-        self._retry(lambda: self._grant.mark_served(lambda session: self._count(session, self._grant.price_nanos)))

@@ -22,11 +22,10 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.raw_target import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
-from app.forwarding.views import PAYMENT_CHAIN, add_views
+from app.forwarding.views import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.identity import guards
+from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
-from app.identity.sdk_keys import sdk_keys
 from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.web.blueprint import Blueprint, Guard

@@ -18,7 +18,7 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.ports.specifications import MAX_BYTES, MAX_DEPTH
 from app.web.blueprint import Blueprint
-from app.web.parsing import StrictParser
+from app.web.request_bodies import StrictParser
 from app.web.schemas import PageQuery, assert_any_field
 
 # A document inside a JSON string needs up to six bytes per byte; its reader enforces the exact limit.

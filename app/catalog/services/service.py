@@ -15,15 +15,15 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, sele
 from sqlalchemy.orm import Session
 
 from app import base_urls
+from app.authenticated import SealedColumn, seal_of
 from app.authenticated import change as change_row
-from app.authenticated import seal_of
 from app.catalog import subscriptions
 from app.catalog.models import PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
 from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db import row_locks
+from app.db import lock_order
 from app.db.prepared import PreparedRead
 from app.db.statements import count, page_of
 from app.db.striped_lock import striped_lock
@@ -33,7 +33,6 @@ from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.ports.errors import Rejected, Unreachable
 from app.ports.specifications import Specification
-from app.sealing import SealedColumn
 from app.state import app_state
 from server.pool import ResourceUse
 
@@ -211,7 +210,7 @@ def retire(service_id: str, *, agent_id: str) -> None:
 
 def retire_all(session: Session, agent_id: str) -> list[str]:
     now = clock.now()
-    ids: list[str] = row_locks.lock_rows(session, Service.id, *_owned_by(agent_id))
+    ids: list[str] = lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))
     SERVICES.move(session, Service.id.in_(ids), _UNRETIRED, ServiceStatus.RETIRED, updated_at=now)
     for service_id in ids:
         _remove_from_catalog(session, service_id, at=now)

@@ -20,13 +20,48 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
 from app.core import clock
-from app.db import row_locks
+from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
 from app.db.statements import table_of
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.events import outbox
+from app.events.outbox import EventType
 
 _FIRST_MICROSECONDS = 1_000
 _LAST_MICROSECONDS = 4_000_000_000
+STRIPES = 8
+_DAY = timedelta(hours=24)
+# The current minute and hour are kept in addition to the full day before.
+_RETENTION = _DAY + timedelta(hours=2)
+_MAX_TOP_CALLERS = 10
+_RECENT = timedelta(minutes=5)
+_RATE = Decimal("0.0001")
+_ADD_TO_CALLER = PreparedInsert(
+    ServiceCaller,
+    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
+    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
+)
+_ADD_TO_TOTAL = PreparedInsert(
+    ServiceTotal,
+    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
+    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
+)
+_ADD_TO_MINUTE = PreparedInsert(
+    ServiceMinute,
+    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
+    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
+)
+_ADD_TO_LATENCY = PreparedInsert(
+    ServiceLatency,
+    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
+    adds=[ServiceLatency.calls],
+)
+_UNLOCKED = (
+    select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
+)
+WINDOW = timedelta(minutes=10)
+MIN_CALLS = 10
+MIN_FAILURES_PERCENT = 50
 
 
 def _bounds() -> tuple[int, ...]:
@@ -63,15 +98,6 @@ def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
         if left <= 0:
             return max(1, (_MIDPOINTS[bucket] + 500) // 1000)
     return None
-
-
-STRIPES = 8
-_DAY = timedelta(hours=24)
-# The current minute and hour are kept in addition to the full day before.
-_RETENTION = _DAY + timedelta(hours=2)
-_MAX_TOP_CALLERS = 10
-_RECENT = timedelta(minutes=5)
-_RATE = Decimal("0.0001")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +203,7 @@ def refresh_totals(now: datetime) -> None:
     """Refresh the totals of recently called services. For the sweep; opens its own unit."""
     recently_called = select(ServiceMinute.service_id).where(ServiceMinute.minute >= now - _RECENT)
     with unit_of_work() as session:
-        lagging = row_locks.lock_rows(
+        lagging = lock_order.lock_rows(
             session,
             Service.id,
             Service.id.in_(recently_called),
@@ -212,29 +238,6 @@ def _sum(column: InstrumentedAttribute[int]) -> ColumnElement[int]:
     return summed.correlate(Service).scalar_subquery()
 
 
-_ADD_TO_CALLER = PreparedInsert(
-    ServiceCaller,
-    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
-    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
-)
-_ADD_TO_TOTAL = PreparedInsert(
-    ServiceTotal,
-    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
-    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
-)
-_ADD_TO_MINUTE = PreparedInsert(
-    ServiceMinute,
-    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
-    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
-)
-_ADD_TO_LATENCY = PreparedInsert(
-    ServiceLatency,
-    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
-    adds=[ServiceLatency.calls],
-)
-_UNLOCKED = (
-    select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
-)
 _REFRESH_RANK = PreparedStatement(
     update(table_of(Service)).where(Service.id.in_(_UNLOCKED.scalar_subquery())).values(_exact_totals())
 )
@@ -251,3 +254,35 @@ def _minute(at: datetime) -> datetime:
 
 def _hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
+
+
+def announce_unhealthy(now: datetime) -> None:
+    """Record an event for each service when half of at least ten calls in ten minutes failed, once an hour."""
+    # The counters have paid calls and failed ones apart.
+    failures = func.sum(ServiceMinute.failures)
+    calls = func.sum(ServiceMinute.calls) + failures
+    query = (
+        select(Service.id, Service.agent_id, Service.name, calls.label("calls"), failures.label("failures"))
+        .join(ServiceMinute, ServiceMinute.service_id == Service.id)
+        .where(ServiceMinute.minute >= now - WINDOW)
+        .group_by(Service.id, Service.agent_id, Service.name)
+        .having(calls >= MIN_CALLS, failures * 100 >= calls * MIN_FAILURES_PERCENT)
+    )
+    with read_only_unit() as session:
+        rows = session.execute(query).all()
+    for row in rows:
+        with unit_of_work() as session:
+            outbox.record(
+                session,
+                EventType.SERVICE_UNHEALTHY,
+                agent_id=row.agent_id,
+                object_id=row.id,
+                data={
+                    "service_id": row.id,
+                    "name": row.name,
+                    "calls": int(row.calls),
+                    "failures": int(row.failures),
+                    "since": clock.isoformat(now - WINDOW),
+                },
+                once=f"unhealthy:{now:%Y-%m-%dT%H}",
+            )

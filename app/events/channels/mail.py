@@ -8,8 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from app.core import clock
-from app.events.channels.attempts import Attempt, counts_of
-from app.events.channels.http_post import milliseconds_since
+from app.events.channels.attempts import Attempt, counts_of, milliseconds_since
 from app.ports.errors import PortError
 from app.state import app_state
 

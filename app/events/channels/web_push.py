@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from py_vapid import Vapid02
 
 from app.core import clock
-from app.events.channels.attempts import Attempt, counts_of, payload
-from app.events.channels.http_post import post
+from app.events.channels.attempts import Attempt, counts_of, payload, post
 from app.state import app_state
 
 _TTL_SECONDS = 24 * 3600

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.core import clock
-from app.events.channels.attempts import Attempt, payload
-from app.events.channels.http_post import post
+from app.events.channels.attempts import Attempt, payload, post
 from app.version import VERSION
 
 

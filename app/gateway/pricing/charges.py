@@ -17,8 +17,7 @@ from app.gateway.dialects.request.cost_params import (
     SubCall,
     Surface,
 )
-from app.gateway.dialects.request.input_bounds import BYTES_PER_TOKEN, likely_tokens
-from app.gateway.dialects.request.media_bounds import MEDIA_SURFACES
+from app.gateway.dialects.request.input_bounds import BYTES_PER_TOKEN, MEDIA_SURFACES, likely_tokens
 from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
 from app.gateway.pricing.price_table import Rates, highest_rates
 from app.gateway.pricing.rates import FALLBACK, PricingMode, RateBook

@@ -5,7 +5,8 @@ Every row of the usage log records the version of the prices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -13,12 +14,35 @@ from functools import cache, lru_cache
 
 import genai_prices
 from genai_prices import data_snapshot
-from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
+from genai_prices.types import (
+    ClauseAnd,
+    ClauseContains,
+    ClauseEndsWith,
+    ClauseEquals,
+    ClauseOr,
+    ClauseRegex,
+    ClauseStartsWith,
+    ModelInfo,
+    ModelPrice,
+    Provider,
+    TieredPrices,
+)
 
-from app.gateway.pricing import model_names
-
+_OPENROUTER = "openrouter"
+# openrouter.ai/docs, "Model routing": these choose a provider or add the web plugin, for any model.
+_ROUTING_SUFFIXES = frozenset({"nitro", "floor", "exacto", "online"})
+# A date (2025-10-14, 20251014, 09-2025, 06-05, 0613, 2506), a release (001) or the newest one.
+_MONTH, _DAY = "(?:0[1-9]|1[0-2])", "(?:0[1-9]|[12][0-9]|3[01])"
+_DATE = (
+    rf"(?:20\d\d-{_MONTH}-{_DAY}|20\d\d{_MONTH}{_DAY}|{_MONTH}-20\d\d|{_MONTH}-{_DAY}|{_MONTH}{_DAY}|2\d{_MONTH}|0\d\d"
+    r"|latest)"
+)
+_DATED = re.compile(rf"(.+?)(-preview)?[-@]{_DATE}(:.*)?", re.DOTALL | re.ASCII)
+_COMPACT_DATE = re.compile(r"-(20\d\d)([01]\d)([0-3]\d)(?=$|-|:)", re.ASCII)
+# Variants of one model; other words, such as pro, name another.
+_SAME_MODEL = rf"{_DATE}|v\d+(?:\.\d+)*|e?\d+b|preview|exp|experimental|beta|thinking|it|instruct"
+_STEM = re.compile(rf"(.+?)(?:[-@:](?:{_SAME_MODEL}))*(?::.*)?", re.DOTALL | re.ASCII)
 VERSION = f"genai-prices/{genai_prices.__version__}"
-
 # The suffix of OpenRouter's free models.
 FREE_SUFFIX = ":free"
 OPENROUTER = "openrouter"
@@ -30,6 +54,66 @@ _UNLIMITED_PROMPT = 10**9
 # Conversion of dollars per million, and per thousand, to nano-dollars each.
 _NANOS_EACH_PER_USD_PER_MILLION = 10**3
 _NANOS_EACH_PER_USD_PER_THOUSAND = 10**6
+_PRICE_KEYS = {
+    "input": ("input_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "output": ("output_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_read": ("cache_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write": ("cache_write_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write_5m": ("cache_write_5m_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "cache_write_1h": ("cache_write_1h_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_in": ("input_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_cached": ("cache_audio_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "audio_out": ("output_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "video_in": ("input_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "video_out": ("output_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
+    "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
+    "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),
+    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
+    "audio_hour": ("audio_hours", 10**9),
+}
+
+
+def without_routing(table: str, name: str) -> str:
+    """Return a model's name without OpenRouter's routing suffixes, which do not change its price."""
+    if table != _OPENROUTER or ":" not in name:
+        return name
+    plain, *suffixes = name.split(":")
+    return ":".join([plain, *(each for each in suffixes if each.lower() not in _ROUTING_SUFFIXES)])
+
+
+def candidates(table: str, name: str) -> Iterator[str]:
+    """Yield the names under which a table may have a model: its own, with hyphens, and without its date or release."""
+    name = without_routing(table, name)
+    yield name
+    if _COMPACT_DATE.search(name):
+        yield _COMPACT_DATE.sub(r"-\1-\2-\3", name)
+    dated = _DATED.fullmatch(name)
+    if dated is not None:
+        preview, more = dated[2] or "", dated[3] or ""
+        # A preview may have been cheaper than the model is now.
+        yield from dict.fromkeys((dated[1] + more, dated[1] + preview + more))
+
+
+def is_version_of(clause: object, name: str) -> bool:
+    """Return whether a clause matches a lower-case name as its model, not as the beginning of another (gpt-5-pro)."""
+    match clause:
+        case ClauseOr(or_=parts):
+            return any(is_version_of(part, name) for part in parts)
+        case ClauseAnd(and_=parts):
+            return all(is_version_of(part, name) for part in parts)
+        case ClauseStartsWith(starts_with=text) | ClauseContains(contains=text):
+            at = name.find(text)
+            stem = _STEM.fullmatch(name)
+            # What precedes it is a path, not the rest of another name.
+            is_whole = at == 0 or (at > 0 and name[at - 1] in "/.@:")
+            return is_whole and stem is not None and text.startswith(stem[1][at:])
+        case ClauseEquals() | ClauseRegex() | ClauseEndsWith():
+            return clause.is_match(name)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +138,6 @@ class Rates:
     search: Decimal | None = None
     character: Decimal | None = None
     audio_hour: Decimal | None = None
-
-
-_PRICE_KEYS = {
-    "input": ("input_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "output": ("output_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_read": ("cache_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write": ("cache_write_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write_5m": ("cache_write_5m_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write_1h": ("cache_write_1h_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_in": ("input_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_cached": ("cache_audio_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_out": ("output_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "video_in": ("input_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "video_out": ("output_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
-    "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),
-    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
-    "audio_hour": ("audio_hours", 10**9),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +204,10 @@ def _find_model(table: str, model: str) -> TableModel | None:
     if provider is None or not model:
         return None
     sources = [provider, *(_providers()[each] for each in provider.fallback_model_providers or ())]
-    for name in model_names.candidates(table, model.lower()):
+    for name in candidates(table, model.lower()):
         for source in sources:
             for found in source.models:
-                if found.match.is_match(name) and model_names.is_version_of(found.match, name):
+                if found.match.is_match(name) and is_version_of(found.match, name):
                     return TableModel.of(found, is_own=source is provider)
     return None
 

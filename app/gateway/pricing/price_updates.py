@@ -28,7 +28,7 @@ from app.db.statements import insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
 from app.extensions import Model
-from app.gateway.pricing import model_names, price_table
+from app.gateway.pricing import price_table
 from app.gateway.pricing.price_table import Rates
 from app.ports.errors import PortError
 from app.ports.upstream import UpstreamRequest
@@ -73,7 +73,7 @@ def find(table: str, name: str) -> Rates | None:
     """Return the listed rates of a model, or of the alias of a dated snapshot that the price table lacks."""
     if not _InUse.prices:
         return None
-    plain, *aliases = model_names.candidates(table, name.lower())
+    plain, *aliases = price_table.candidates(table, name.lower())
     found = _InUse.prices.get((table, plain))
     if found is None and price_table.find_model(table, plain) is None:
         found = next((rates for each in aliases if (rates := _InUse.prices.get((table, each)))), None)

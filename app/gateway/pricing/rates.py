@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from app.gateway.pricing import model_names, price_table, price_updates
+from app.gateway.pricing import price_table, price_updates
 from app.gateway.pricing.price_table import Rates, TableModel
 
 FALLBACK = "fallback"
@@ -141,7 +141,7 @@ class RateBook:
         """Return the operator's price of a model; a dated snapshot that the table lacks has that of its alias."""
         if not self.models:
             return None
-        plain, *aliases = model_names.candidates(self.table, name)
+        plain, *aliases = price_table.candidates(self.table, name)
         found = find_by_prefix(self.models, plain)
         if found is None and price_table.find_model(self.table, plain) is None:
             found = next((self.models[alias] for alias in aliases if alias in self.models), None)
@@ -155,7 +155,7 @@ class RateBook:
     def is_free(self, name: str, at: datetime) -> bool:
         """Return whether a model costs nothing: by its name (OpenRouter), the operator's price, or the table."""
         if self.table == price_table.OPENROUTER:
-            return model_names.without_routing(self.table, name).endswith(price_table.FREE_SUFFIX)
+            return price_table.without_routing(self.table, name).endswith(price_table.FREE_SUFFIX)
         given = self._configured(name) or price_updates.find(self.table, name)
         if given is not None:
             return given.input == given.output == 0

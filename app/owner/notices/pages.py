@@ -12,8 +12,8 @@ from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, LimitReached, RateLimited
 from app.events import delivery_log, feed, targets
 from app.events.channels import web_push
+from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber, TargetKind
-from app.events.types import EventType
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView

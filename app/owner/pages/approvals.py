@@ -10,8 +10,7 @@ from flask import Response, request, url_for
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
-from app.approvals.lifecycle import ApprovalStatus
-from app.approvals.models import Approval
+from app.approvals.models import Approval, ApprovalStatus
 from app.approvals.service import OwnerMethod, OwnerProof
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -26,9 +25,9 @@ from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.owner.session.signed_texts import printable
+from app.spending import accounts
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending import payees
 from app.wallets.core import wallets
 
 _LIST = "/agents/<string:agent_id>/approvals"
@@ -102,7 +101,7 @@ def show_approvals(agent_id: str) -> Response:
     found = approvals.list_of(_SHOWN, agent_id=agent_id)
     with read_only_unit() as session:
         names = {each.id: each.name for each in wallets.all_of(session, agent_id)}
-        approved = payees.list_of(session, list(names))
+        approved = accounts.list_payees(session, list(names))
     return render_page(
         "approvals.html",
         agent=agent_of(key),
@@ -122,7 +121,7 @@ def withdraw_payee(agent_id: str) -> Response:
     payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)
-        if payees.withdraw(session, wallet.id, payee):
+        if accounts.withdraw_payee(session, wallet.id, payee):
             event = AuditEvent(AuditAction.PAYEE_WITHDRAWN, agent_id, before={"payee": payee, "wallet_id": wallet.id})
             trail.record(session, actor, event)
     return see_other(url_for("owner.show_approvals", agent_id=agent_id, done="withdrawn"))

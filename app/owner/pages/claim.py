@@ -12,7 +12,7 @@ from typing import Any
 from flask import Response, request, url_for
 from marshmallow import ValidationError
 
-from app.agents import claim_codes, claims
+from app.agents import claims
 from app.core import identifiers
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit
@@ -130,7 +130,7 @@ def _find_code(code: str) -> dict[str, Any]:
         agent = identity.get_agent(session, found.agent_id)
         owned = [] if found.is_claimed else wallets.all_of(session, found.agent_id)
     return {
-        "code": claim_codes.normalise(code) or code,
+        "code": claims.normalise_code(code) or code,
         "name": agent.name,
         "created_at": agent.created_at,
         "email_required": found.is_email_required,
@@ -169,7 +169,7 @@ def _render_code_form(*, code: str, error: _FormError | None = None) -> Response
         "claim_code.html",
         status=200 if error is None else error.status,
         retry_after_seconds=None if error is None else error.retry_after_seconds,
-        code=(claim_codes.normalise(code) or code)[:_MAX_CODE_LENGTH],
+        code=(claims.normalise_code(code) or code)[:_MAX_CODE_LENGTH],
         error=error,
     )
 

@@ -1,13 +1,18 @@
-"""Authentication of a call that credits or a payment pay for."""
+"""The choice of the payer of a call: the credits of its caller, or the payment in its request."""
 
 from __future__ import annotations
 
-from app.errors import Unauthorized
+from collections.abc import Callable
+
+from werkzeug.wrappers import Response
+
+from app.errors import InsufficientCredits, Unauthorized
 from app.identity import guards
+from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
-from app.identity.sdk_keys import sdk_keys
+from app.payments.x402 import gate
 from app.payments.x402.headers import PaymentHeaders
-from app.payments.x402.terms import PayableRequest
+from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.web.client_request import ClientRequest
 
 
@@ -23,6 +28,31 @@ def authenticate(request: ClientRequest, found: Principal | None) -> Principal |
     if sdk_keys(request) and not PaymentHeaders.read(request.headers.get).has_payment:
         raise key_or_payment_required()
     return None
+
+
+def choose_payer(
+    caller: Principal | None,
+    load_price: Callable[[], PaymentPrice],
+    *,
+    has_payment: bool,
+    on_credits: Callable[[Principal], Response],
+    prepaid: Callable[[Principal | None], Response],
+) -> Response:
+    """Make a call on the caller's credits; without a caller, or if they do not suffice, by the request's payment.
+
+    Raises: what the chosen one does; Unauthorized for a key that became invalid. A refusal with status 402 has terms.
+    """
+    with gate.attach_terms(load_price):
+        if caller is None:
+            return prepaid(None)
+        try:
+            return on_credits(caller)
+        except InsufficientCredits:
+            if not has_payment:
+                raise
+            return prepaid(caller)
+        except Unauthorized:
+            raise key_or_payment_required() from None
 
 
 def payable(request: ClientRequest) -> PayableRequest:

@@ -7,7 +7,7 @@ from typing import Any
 from flask import request
 
 from app.audit_log import trail
-from app.audit_log.acting import current_actor
+from app.audit_log.actors import current_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.pagination import Page
 from app.db.unit_of_work import after_commit, unit_of_work

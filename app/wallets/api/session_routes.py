@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from app.audit_log import trail
-from app.audit_log.acting import current_actor
+from app.audit_log.actors import current_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock
 from app.core.money import usd_string

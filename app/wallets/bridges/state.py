@@ -18,8 +18,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
-from app.core.state_machine import Transitions
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import (
     BridgeArrival,

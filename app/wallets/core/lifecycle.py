@@ -14,19 +14,100 @@ from sqlalchemy import BigInteger, bindparam, case, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName
-from app.core.state_machine import Transitions
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.state_machine import StateMachine
+from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import insert_into, table_of
+from app.events.outbox import EventType, OutboxOf
 from app.observability import logs
 from app.ports.chain import SignedTransaction, Terms, TransactionDraft
 from app.ports.errors import Rejected
-from app.wallets.core import announcements, pacing
+from app.wallets.core import pacing
 from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, TransactionEvent, Wallet
 
+COLUMNS = (
+    Transaction.id, Transaction.wallet_id, Transaction.type, Transaction.kind, Transaction.chain,
+    Transaction.to_address, Transaction.amount_units, Transaction.currency, Transaction.tx_hash,
+    Transaction.output_currency, Transaction.output_units, Transaction.created_at, Transaction.confirmed_at,
+)  # fmt: skip
+"""What an event is made of."""
+_GROUPS = {"funding": "funding", "payment": "payment"}
+"""The groups of events by the type of transaction; all others are `transaction`."""
+_UNANNOUNCED_TYPES = {"trading_query"}
+_UNANNOUNCED_KINDS = {MovementKind.SETTLEMENT, MovementKind.LEG}
+"""What is no movement of an agent: queries, submissions by the service's own key, and single legs of a movement."""
+_WALLETS = table_of(Wallet)
+_OUTBOX = OutboxOf(select(_WALLETS.c.agent_id).where(_WALLETS.c.id == bindparam("of_wallet")).scalar_subquery())
 # A database that was restored from a backup may lack some used nonces.
 _MAX_NONCE_GAP = 100
+PERPDEX_CHAIN = "perpdex"
+"""The `chain` of rows that are on no chain: queries to the trading exchange."""
+_INSERT_ATTEMPT = PreparedInsert(SignedAttempt)
+_COUNT_IN_WALLET = PreparedStatement(
+    update(table_of(Wallet))
+    .where(Wallet.id == bindparam("of_wallet"))
+    .values({Wallet.transaction_count: Wallet.transaction_count + 1})
+)
+_OF_ADDRESS = (Nonce.chain == bindparam("of_chain")) & (Nonce.address == bindparam("of_address"))
+_FLOOR = bindparam("floor", type_=BigInteger)
+# The UPDATE acquires the row lock on PostgreSQL and the write lock on SQLite.
+_ALLOCATE_NONCE = PreparedStatement(
+    update(table_of(Nonce))
+    .where(_OF_ADDRESS, Nonce.next_nonce >= _FLOOR - _MAX_NONCE_GAP)
+    .values({Nonce.next_nonce: case((Nonce.next_nonce < _FLOOR, _FLOOR), else_=Nonce.next_nonce) + 1})
+    .returning(Nonce.next_nonce)
+)
+_SET_NONCE = PreparedStatement(
+    update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
+)
+_USED_NONCES = PreparedRead(
+    select(Transaction.nonce).where(
+        Transaction.chain == bindparam("of_chain"),
+        Transaction.from_address == bindparam("of_address"),
+        Transaction.nonce >= _FLOOR,
+    )
+)
+
+
+def announce(session: Session, row: Any, status: str, reason: str | None) -> None:
+    """Record the event of a status, unless none is meant for agents."""
+    if row.type in _UNANNOUNCED_TYPES or row.kind in _UNANNOUNCED_KINDS:
+        return
+    _OUTBOX.record(
+        session,
+        EventType(f"{_GROUPS.get(row.type, 'transaction')}.{status}"),
+        object_id=row.id,
+        data=_data(row, status, reason),
+        parameters={"of_wallet": row.wallet_id},
+    )
+
+
+def _data(row: Any, status: str, reason: str | None) -> dict[str, Any]:
+    data = {
+        "transaction_id": row.id,
+        "wallet_id": row.wallet_id,
+        "type": row.type,
+        "kind": row.kind,
+        "chain": row.chain,
+        "status": status,
+        "reason": reason,
+        "to": row.to_address,
+        "amount": _amount(row.amount_units, row.currency),
+        "currency": row.currency,
+        "tx_hash": row.tx_hash,
+        "created_at": clock.isoformat(row.created_at),
+        "confirmed_at": None if row.confirmed_at is None else clock.isoformat(row.confirmed_at),
+    }
+    if row.output_currency is not None:
+        received = None if row.output_units is None else _amount(row.output_units, row.output_currency)
+        data |= {"output_currency": row.output_currency, "output_amount": received}
+    return data
+
+
+def _amount(units: int, currency: str) -> str:
+    return str(TokenAmount(units, TOKENS_BY_SYMBOL[currency]))
 
 
 class MovementStatus(StrEnum):
@@ -45,10 +126,6 @@ class TransactionType(StrEnum):
     TRADING_QUERY = "trading_query"
     TRADING_ORDER = "trading_order"
     PAYMENT = "payment"
-
-
-PERPDEX_CHAIN = "perpdex"
-"""The `chain` of rows that are on no chain: queries to the trading exchange."""
 
 
 class StatusReason(StrEnum):
@@ -75,31 +152,6 @@ def _values(status: MovementStatus, reason: str | None) -> dict[str, str | None]
     return {"error": reason if status is MovementStatus.FAILED else None, "quarantined_at": None}
 
 
-_INSERT_ATTEMPT = PreparedInsert(SignedAttempt)
-_COUNT_IN_WALLET = PreparedStatement(
-    update(table_of(Wallet))
-    .where(Wallet.id == bindparam("of_wallet"))
-    .values({Wallet.transaction_count: Wallet.transaction_count + 1})
-)
-_OF_ADDRESS = (Nonce.chain == bindparam("of_chain")) & (Nonce.address == bindparam("of_address"))
-_FLOOR = bindparam("floor", type_=BigInteger)
-# The UPDATE acquires the row lock on PostgreSQL and the write lock on SQLite.
-_ALLOCATE_NONCE = PreparedStatement(
-    update(table_of(Nonce))
-    .where(_OF_ADDRESS, Nonce.next_nonce >= _FLOOR - _MAX_NONCE_GAP)
-    .values({Nonce.next_nonce: case((Nonce.next_nonce < _FLOOR, _FLOOR), else_=Nonce.next_nonce) + 1})
-    .returning(Nonce.next_nonce)
-)
-_SET_NONCE = PreparedStatement(
-    update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
-)
-_USED_NONCES = PreparedRead(
-    select(Transaction.nonce).where(
-        Transaction.chain == bindparam("of_chain"),
-        Transaction.from_address == bindparam("of_address"),
-        Transaction.nonce >= _FLOOR,
-    )
-)
 TRANSACTIONS = StateMachine(
     Transaction.status,
     Transitions(
@@ -115,8 +167,8 @@ TRANSACTIONS = StateMachine(
     event=TransactionEvent,
     logger=structlog.get_logger(__name__),
     values=_values,
-    announce=announcements.announce,
-    announced=announcements.COLUMNS,
+    announce=announce,
+    announced=COLUMNS,
 )
 
 

@@ -20,7 +20,7 @@ from app.db.statements import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, NotFound, TransactionInProgress
 from app.events import outbox
-from app.events.types import EventType
+from app.events.outbox import EventType
 from app.idempotency.service import Claim
 from app.identity import agents
 from app.identity import service as identity

@@ -20,7 +20,7 @@ from app.state import app_state
 from app.wallets.core import network_fees, parsing, wallets
 from app.wallets.core.models import SponsoredDay
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import relayed, unmined
+from app.wallets.transactions import relayed, settlement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 from app.wallets.views.history import TransactionView
 
@@ -113,7 +113,7 @@ def assert_fee_below(fee_units: int, amount: TokenAmount) -> None:
 
 def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraft, *, units: int) -> None:
     """Check that the balance covers units of USDC after all unmined movements. Raises: NotAffordable."""
-    unmined_units, _fees = unmined.outflows(
+    unmined_units, _fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.since_block
     )
     needed = units + unmined_units.get(USDC, 0)

@@ -15,9 +15,15 @@ from app.wallets.bridges import advance, cli, service, views
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus
-from app.wallets.kinds import schemas
-from app.wallets.kinds.definition import LaterSteps, Tool, WalletMovement
-from app.wallets.kinds.schemas import MAX_NETWORK_FEE, MovementQuoteShape, MovementState
+from app.wallets.kinds import definition
+from app.wallets.kinds.definition import (
+    MAX_NETWORK_FEE,
+    LaterSteps,
+    MovementQuoteShape,
+    MovementState,
+    Tool,
+    WalletMovement,
+)
 from app.web.fields import Symbol
 from app.web.schemas import AcceptsCamelCase
 
@@ -34,11 +40,11 @@ class BridgeBody(AcceptsCamelCase):
         required=True,
         metadata={**CURRENCY, "description": "USDC between any two chains, ETH between Ethereum and Base."},
     )
-    amount = schemas.amount_field(description="The amount to send, including the fee.")
+    amount = definition.amount_field(description="The amount to send, including the fee.")
     gas = GAS_PURCHASE
     max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
-    dry_run = schemas.dry_run_field("the transactions")
+    dry_run = definition.dry_run_field("the transactions")
 
 
 class BridgeShape(MovementState):
@@ -92,8 +98,8 @@ class BridgeQuoteShape(MovementQuoteShape):
     amount = fields.String(required=True, attribute="movement.amount")
     route = fields.String(required=True)
     fee = fields.String(required=True, metadata={"description": "The maximum, deducted from the amount."})
-    value_usd = schemas.value_field(description="What counts against the limits: the fee.")
-    network_fee = schemas.network_fee_field("the source chain's")
+    value_usd = definition.value_field(description="What counts against the limits: the fee.")
+    network_fee = definition.network_fee_field("the source chain's")
     estimated_seconds = fields.Integer(required=True)
 
 

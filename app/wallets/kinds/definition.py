@@ -1,4 +1,4 @@
-"""The definition of a kind of movement; `app.movements` lists all of them."""
+"""The definition of a kind of movement, and what their schemas share; `app.movements` lists all of them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,34 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import click
 from flask import Response
+from marshmallow import fields
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
+from app import long_poll
 from app.approvals import asking
 from app.approvals.kinds import ApprovableMovement, ApprovedRequest
 from app.errors import ServiceError
 from app.idempotency.service import Claim
+from app.wallets.api.schemas import GAS_FEE
 from app.wallets.core import wallets
+from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.wallets import WalletView
-from app.web import prefer
+from app.web.fields import AmountField, StrictBoolean, Usd
 from app.web.schemas import Schema
 
 OrderT = TypeVar("OrderT")
 OrderT_contra = TypeVar("OrderT_contra", contravariant=True)
 _NO_WAIT = Decimal(0)
+MAX_NETWORK_FEE = Usd(
+    load_default=None,
+    allow_none=True,
+    metadata={
+        "example": 1,
+        "description": "Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees "
+        "follow the market: allow twice what a dry run returned.",
+    },
+)
 
 
 class Send(Protocol[OrderT_contra]):
@@ -70,7 +83,7 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
 
     def request(self, wallet: WalletView, order: OrderT, *, body: Mapping[str, Any], claim: Claim) -> Any | Response:
         """Return what `send` returns, or the answer 202 if the owner has to approve it. Raises: ServiceError."""
-        quote, wait = self.quote, prefer.wait_seconds()
+        quote, wait = self.quote, long_poll.wait_seconds()
         return asking.or_ask(
             self,
             lambda: self.send(wallet, order, wait_seconds=wait, claim=claim),
@@ -94,3 +107,36 @@ class WalletMovement(MovementDefinition[OrderT]):
     result: type[Schema]
     quote_result: type[Schema]
     errors: tuple[type[ServiceError], ...]
+
+
+def amount_field(**metadata: str) -> AmountField:
+    return AmountField(required=True, metadata={"type": "string", "example": "12.5", **metadata})
+
+
+def dry_run_field(what: str) -> StrictBoolean:
+    text = f"Check the limits, simulate {what} and return a quote; nothing is signed."
+    return StrictBoolean(load_default=False, metadata={"description": text})
+
+
+class MovementState(Schema):
+    transaction_id = fields.UUID(required=True, attribute="id")
+    tx_hash = fields.String(required=True, allow_none=True)
+    status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
+    explorer_url = fields.String(allow_none=True)
+    error = fields.String(allow_none=True)
+
+
+def value_field(**metadata: str) -> Usd:
+    return Usd(required=True, allow_none=True, attribute="movement.value_nanos", metadata=metadata)
+
+
+def network_fee_field(chain: str) -> fields.String:
+    return fields.String(required=True, metadata={"description": f"The maximum, in {chain} native token."})
+
+
+class MovementQuoteShape(Schema):
+    dry_run = fields.Boolean(required=True)
+    network_fee = network_fee_field("the chain's")
+    network_fee_currency = fields.String(required=True, attribute="network_fee.token.symbol")
+    network_fee_usd = Usd(required=True, allow_none=True, attribute="network_fee_nanos")
+    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)

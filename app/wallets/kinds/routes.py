@@ -21,7 +21,7 @@ from app.wallets.transactions import failures
 from app.wallets.views import history
 from app.web import error_responses
 from app.web.client_request import current_request
-from app.web.parsing import parsed_body
+from app.web.request_bodies import parsed_body
 
 PREFER_NOTE = "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation."
 _DRY_RUN_FIELDS = ("dry_run", "dryRun")

@@ -13,9 +13,8 @@ from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
-from app.wallets.kinds import schemas
-from app.wallets.kinds.definition import Tool, WalletMovement
-from app.wallets.kinds.schemas import MAX_NETWORK_FEE, MovementQuoteShape, MovementState
+from app.wallets.kinds import definition
+from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
 from app.wallets.swaps import service
 from app.wallets.swaps.service import SwapOrder
 from app.web.fields import Symbol, WholeNumber
@@ -28,7 +27,7 @@ class SwapBody(AcceptsCamelCase):
     chain = Symbol(required=True, metadata=CHAIN)
     input_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to sell."})
     output_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to buy.", "example": "ETH"})
-    amount = schemas.amount_field(description="The exact amount of `input_token` to sell.")
+    amount = definition.amount_field(description="The exact amount of `input_token` to sell.")
     slippage_bps = WholeNumber(
         load_default=50,
         metadata={
@@ -40,7 +39,7 @@ class SwapBody(AcceptsCamelCase):
     gas = GAS_PURCHASE
     max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
-    dry_run = schemas.dry_run_field("the swap")
+    dry_run = definition.dry_run_field("the swap")
 
 
 class SwapShape(MovementState):
@@ -74,7 +73,7 @@ class SwapQuoteShape(MovementQuoteShape):
     route = fields.String(
         required=True, metadata={"description": "The exchange and pools; their fees are deducted from the output."}
     )
-    value_usd = schemas.value_field(
+    value_usd = definition.value_field(
         description="What counts against the limits: the value of the input less the minimum output."
     )
 

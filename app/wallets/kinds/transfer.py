@@ -19,9 +19,8 @@ from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, SESSION_ID
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
-from app.wallets.kinds import schemas
-from app.wallets.kinds.definition import Tool, WalletMovement
-from app.wallets.kinds.schemas import MAX_NETWORK_FEE, MovementQuoteShape, MovementState
+from app.wallets.kinds import definition
+from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
 from app.wallets.transfers import service
 from app.wallets.transfers.service import MovementOrder
 from app.web.fields import Recipient, Symbol
@@ -33,13 +32,13 @@ class MovementBody(AcceptsCamelCase):
 
     chain = Symbol(required=True, metadata=CHAIN)
     to = Recipient(required=True, metadata={"description": "The recipient's address."})
-    amount = schemas.amount_field()
+    amount = definition.amount_field()
     currency = Symbol(required=True, metadata=CURRENCY)
     gas = GAS
     session_id = SESSION_ID
     max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
-    dry_run = schemas.dry_run_field("the transaction")
+    dry_run = definition.dry_run_field("the transaction")
 
 
 class MovementShape(MovementState):
@@ -63,7 +62,7 @@ class QuoteShape(MovementQuoteShape):
     amount = fields.String(required=True, attribute="movement.amount")
     currency = fields.String(required=True, attribute="movement.amount.token.symbol")
     chain = fields.String(required=True, attribute="movement.chain")
-    value_usd = schemas.value_field(
+    value_usd = definition.value_field(
         description="What counts against the limits: the amount, and on Solana the rent of the token account that the "
         "payment creates for its recipient, which is a part of `network_fee`."
     )

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName, Token, native
-from app.core.money import TokenAmount, parse_amount
+from app.core.money import TokenAmount, parse_amount, value_nanos
 from app.errors import PriceUnavailable, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft
@@ -25,10 +25,56 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.gas import purchases
-from app.wallets.swaps import slippage
-from app.wallets.transactions import failures, pipeline, unmined
+from app.wallets.transactions import failures, pipeline, settlement
 from app.wallets.transactions.pipeline import ExpectedOutput, Movement, MovementQuote
 from app.wallets.views import history
+
+_BPS_SCALE = 10_000
+
+
+def compute_bounds(
+    input_amount: TokenAmount,
+    output_token: Token,
+    *,
+    input_price_nanos: int,
+    output_price_nanos: int,
+    quoted_units: int,
+    slippage_bps: int,
+    deviation_bps: int,
+) -> tuple[TokenAmount, int]:
+    """Return the minimum output and the loss that it allows, in nano-dollars.
+
+    The minimum is `max(quote less slippage, market value less deviation)`, rounded up, and the loss the value of the
+    input less that of the minimum. Prices are nano-dollars per whole token.
+
+    Raises: Rejected("price_deviation") if the quote itself is below the market bound, Rejected("amount_too_small") if
+    the output could be 0.
+    """
+    fair_units = (
+        input_amount.units
+        * input_price_nanos
+        * 10**output_token.decimals
+        // (output_price_nanos * 10**input_amount.token.decimals)
+    )
+    market_minimum_units = _reduce_by_bps(fair_units, deviation_bps)
+    minimum_units = max(_reduce_by_bps(quoted_units, slippage_bps), market_minimum_units)
+    if quoted_units == 0 or minimum_units == 0:
+        raise Rejected("amount_too_small")
+    if quoted_units < market_minimum_units:
+        raise Rejected(
+            "price_deviation",
+            details={
+                "quoted": str(TokenAmount(quoted_units, output_token)),
+                "required": str(TokenAmount(market_minimum_units, output_token)),
+            },
+        )
+    minimum_output_nanos = minimum_units * output_price_nanos // 10**output_token.decimals
+    loss_nanos = max(value_nanos(input_amount, input_price_nanos) - minimum_output_nanos, 0)
+    return TokenAmount(minimum_units, output_token), loss_nanos
+
+
+def _reduce_by_bps(units: int, bps: int) -> int:
+    return -(-units * (_BPS_SCALE - bps) // _BPS_SCALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +194,7 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
         offer = state.ports.swap_exchanges[order.chain].quote(request)
     except Unreachable as error:
         raise Rejected("chain_unreachable", details=error.details) from None
-    minimum, loss_nanos = slippage.compute_bounds(
+    minimum, loss_nanos = compute_bounds(
         order.input_amount,
         order.output_token,
         # If sources differ, take the prices that yield the larger loss and the higher minimum output.
@@ -185,7 +231,7 @@ def _concurrent_outflows(
 ) -> ConcurrentOutflows:
     """Return the wallet's earlier outflows that a draft does not include."""
     if nonce is not None and draft.sequence is not None:
-        pending_swaps = unmined.count_swaps(
+        pending_swaps = settlement.count_swaps(
             session,
             movement.sender,
             movement.chain,
@@ -194,7 +240,7 @@ def _concurrent_outflows(
             before_sequence=nonce,
         )
         return ConcurrentOutflows(earlier_swaps=pending_swaps)
-    unmined_units, fees = unmined.outflows(
+    unmined_units, fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=None, since_block=draft.as_of
     )
     fee_token = native(movement.chain)

@@ -24,7 +24,7 @@ from app.state import app_state
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
 from app.wallets.core.models import SignedAttempt
-from app.wallets.transactions import outcome_polling, pipeline, unmined
+from app.wallets.transactions import outcome_polling, pipeline, settlement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -60,7 +60,7 @@ def read_funds(movement: Movement) -> AvailableFunds:
 def assert_affordable(session: Session, movement: Movement, funds: AvailableFunds) -> None:
     """Refuse a payment that a balance does not cover after all unmined movements. Raises: NotAffordable."""
     token = movement.amount.token
-    unmined_units, _fees = unmined.outflows(
+    unmined_units, _fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
     )
     needed = movement.amount.units + unmined_units.get(token, 0)

@@ -33,7 +33,7 @@ from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import confirmation, failures, outcome_polling, settlement, unmined
+from app.wallets.transactions import confirmation, failures, outcome_polling, settlement
 from app.wallets.views import history
 
 _log = structlog.get_logger(__name__)
@@ -302,7 +302,7 @@ def _record_signed(
 def assert_affordable(session: Session, movement: Movement, draft: TransactionDraft) -> None:
     """Refuse a movement that the balances do not cover after all unmined ones. Raises: NotAffordable."""
     token, fee_token = movement.amount.token, native(movement.chain)
-    unmined_units, fees = unmined.outflows(
+    unmined_units, fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.as_of
     )
     needed_native = draft.fee_units + fees + unmined_units.get(fee_token, 0)

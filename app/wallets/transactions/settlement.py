@@ -1,20 +1,23 @@
 """Settlement: the outcome on the chain becomes the status of a movement, and its hold is spent or released.
 
-Web requests and workers call the same functions; conditional updates make a second call a no-op.
+Web requests and workers call the same functions; conditional updates make a second call a no-op. Until it is mined, a
+movement counts against balances that were read.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName, Token, native
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.db.prepared import PreparedRead
-from app.db.statements import table_of
+from app.db.statements import count, table_of
 from app.db.unit_of_work import unit_of_work
 from app.ports.chain import Chain, SignedTransaction, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
@@ -22,7 +25,7 @@ from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.accounts import Account
 from app.wallets.core import lifecycle, pacing
-from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction
 
 _log = structlog.get_logger(__name__)
@@ -33,6 +36,7 @@ _ATTEMPTS = PreparedRead(
         SignedAttempt.transaction_id == bindparam("of_transaction")
     )
 )
+_SINCE = bindparam("since", type_=BigInteger)
 
 
 def query_for(
@@ -243,3 +247,83 @@ def _native_out(transaction: _TransactionRow, outcome: TransactionOutcome, targe
         received = transaction.output_units if outcome.received_units is None else outcome.received_units
         out -= received or 0
     return out
+
+
+def _unmined_where(condition: ColumnElement[bool]) -> PreparedRead:
+    return PreparedRead(
+        select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units, Transaction.status).where(
+            Transaction.chain == bindparam("of_chain"),
+            Transaction.from_address == bindparam("of_sender"),
+            condition,
+            Transaction.fee_cap_units.is_not(None),
+        )
+    )
+
+
+_UNMINED_SINCE_NONCE = _unmined_where(
+    # What has no nonce is submitted by another party, at any time.
+    (Transaction.nonce >= _SINCE)
+    | and_(
+        Transaction.nonce.is_(None),
+        Transaction.block_number.is_(None),
+        Transaction.status == MovementStatus.PENDING.value,
+    )
+)
+_UNMINED_SINCE_BLOCK = _unmined_where(
+    or_(
+        # Pending rows have no block; both conditions are ranges of one index.
+        Transaction.block_number.is_(None) & (Transaction.status == MovementStatus.PENDING.value),
+        Transaction.block_number > _SINCE,
+    )
+    & Transaction.nonce.is_(None)
+)
+
+
+def outflows(
+    session: Session,
+    sender: str,
+    chain: ChainName,
+    *,
+    since_sequence: int | None,
+    since_block: int | None = None,
+) -> tuple[Mapping[Token, int], int]:
+    """Return what unmined movements take from balances that were read at a nonce: tokens, and maximum fees.
+
+    The balances include movements with a lower nonce, and none with this or a higher one, even if those were mined
+    since. Without nonces, they exclude what landed after their block and what is pending. A pending payment that
+    another party submits counts until it is settled, even if the balances include it already.
+    """
+    of_sender = {"of_chain": chain.value, "of_sender": sender}
+    if since_sequence is not None:
+        rows = _UNMINED_SINCE_NONCE.all(session, {**of_sender, "since": since_sequence})
+    else:
+        rows = _UNMINED_SINCE_BLOCK.all(session, {**of_sender, "since": since_block or 0})
+    sent: dict[Token, int] = defaultdict(int)
+    fees = 0
+    for currency, units, fee_cap, status in rows:
+        if status != MovementStatus.FAILED.value:
+            sent[TOKENS_BY_SYMBOL[currency]] += units
+        fees += fee_cap or 0
+    return sent, fees
+
+
+def count_swaps(
+    session: Session,
+    sender: str,
+    chain: ChainName,
+    currency: str,
+    *,
+    since_sequence: int,
+    before_sequence: int,
+) -> int:
+    """Count the swaps of a token with nonces from the chain's count up to a new one."""
+    return count(
+        session,
+        Transaction,
+        Transaction.chain == chain.value,
+        Transaction.from_address == sender,
+        Transaction.type == TransactionType.SWAP.value,
+        Transaction.currency == currency,
+        Transaction.nonce >= since_sequence,
+        Transaction.nonce < before_sequence,
+    )

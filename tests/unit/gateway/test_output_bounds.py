@@ -23,7 +23,7 @@ from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage import UsageReading
-from app.gateway.metering import HoldMeter
+from app.gateway.metering import HeldCharge
 from app.gateway.pricing.quotes import PricedRequest, TokenPrices
 from app.gateway.providers.table import Provider, ProviderKind
 from app.identity import service as identity
@@ -177,7 +177,7 @@ class Account:
     """Calls of one account through the real meter, with an upstream that honours the forwarded limit."""
 
     id: str
-    open: list[tuple[HoldMeter, TokenPrices, CostParams, bytes]] = field(default_factory=list)
+    open: list[tuple[HeldCharge, TokenPrices, CostParams, bytes]] = field(default_factory=list)
     delivered_nanos: int = 0
     answered: int = 0
 
@@ -191,7 +191,7 @@ class Account:
             return  # refused before anything is held
         row = Provider("p", ProviderKind.LANGUAGE_MODEL, "http://upstream", rule)
         caller = Principal(KeyKind.GATEWAY, self.id, self.id, None)
-        meter = HoldMeter(row.slug, caller, quote, params)
+        meter = HeldCharge(caller, row.slug, quote, params)
         available = self.balance().available_nanos
         try:
             outgoing = meter.begin(UpstreamRequest("POST", "", "", (), params.body))

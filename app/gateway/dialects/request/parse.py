@@ -9,7 +9,7 @@ from typing import Any
 
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
-from app.gateway.dialects.request import hosted_tools, injection, input_bounds, media_bounds, search_costs
+from app.gateway.dialects.request import hosted_tools, injection, input_bounds, search_costs
 from app.gateway.dialects.request.cost_params import (
     DEFAULT_TOKENS_OUT,
     MAX_TOKENS_OUT,
@@ -66,8 +66,8 @@ def read_cost_params(
         most = search_costs.max_nanos(dialect, surface, parsed)
         return CostParams(surface, dialect, body=body, is_streamed=is_streamed, max_nanos=most)
     model = model or _text(parsed, "model")
-    if surface in media_bounds.MEDIA_SURFACES:
-        found = media_bounds.media_bound(dialect, surface, model, parsed, files)
+    if surface in input_bounds.MEDIA_SURFACES:
+        found = input_bounds.media_bound(dialect, surface, model, parsed, files)
         candidates = _candidates(surface, parsed)
         return CostParams(
             surface,

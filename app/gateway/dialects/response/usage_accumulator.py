@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from app.gateway.dialects.request import media_bounds, search_costs, tool_costs
+from app.gateway.dialects.request import input_bounds, search_costs, tool_costs
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response import usage_readers
 from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
@@ -135,7 +135,7 @@ class UsageAccumulator:
     def _usage(self) -> Usage | None:
         if self._surface in search_costs.SEARCH_SURFACES:
             return None if self._search_nanos is None else Usage(cost_nanos=self._search_nanos)
-        is_transcript = self._surface in media_bounds.TRANSCRIPT_SURFACES
+        is_transcript = self._surface in input_bounds.TRANSCRIPT_SURFACES
         if is_transcript and not self._reported and self._duration is not None:
             return usage_readers.duration_usage(self._duration)
         if self._is_gemini:

@@ -1,4 +1,7 @@
-"""The base of metered calls: leases, settlement with retries, and the headers with the cost."""
+"""A call that is paid for, from credits or by a payment of its own: lease, settlement with retries, headers.
+
+Credits are held or charged before the call, and settled once on every exit.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
 from app.db.striped_lock import striped_lock
 from app.db.unit_of_work import CommitUnknownError, unit_of_work
+from app.identity.principal import Principal
+from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state, context_factory
 from app.usage.grouped import ResultT, Settlement, Step, StepGroups
@@ -29,19 +34,25 @@ _MAX_RENEWAL_INTERVAL = timedelta(seconds=60)
 _RETRY_DELAYS_SECONDS = (1, 3)
 
 
-class MeteredCall(ABC):
-    """One call that an account pays for, as `forwarding.relay` meters it: by default, nothing of it is changed.
+class PaidCall(ABC):
+    """One forwarded call and what it costs. By default, nothing of the response is changed.
 
-    Works in any thread, even after the request has ended.
+    `begin`; then `on_no_response`, or `on_response_head`, what follows it here, and `end`. The methods after `begin`
+    do not raise. Works in any thread, one at a time, even after the request has ended.
     """
 
     # The response's: its head precedes its end.
     _status: int
+    _payment: PaymentGrant | None
 
-    def __init__(self, account_id: str, call: UsageCall) -> None:
+    def __init__(self, payer: Principal | PaymentGrant, provider: str, model: str) -> None:
+        """Prepare a call that the credits of its caller pay for, or its own payment."""
         self.id = new_id()
-        self._account_id = account_id
-        self._call = call
+        if isinstance(payer, Principal):
+            self._payment, key_id, self._account_id = None, payer.key_id, payer.account_id
+        else:
+            self._payment, key_id, self._account_id = payer, "", ""
+        self._call = UsageCall(key_id, provider, model)
         self._app_context = context_factory()
         settings = app_state().settings
         max_silence_seconds = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
@@ -54,7 +65,10 @@ class MeteredCall(ABC):
 
     @abstractmethod
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold or charge the price; return the request that it pays for. Raises: InsufficientCredits."""
+        """Hold or charge the price; return the request that it pays for.
+
+        Raises: InsufficientCredits, PaymentAlreadyUsed.
+        """
 
     @abstractmethod
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
@@ -81,7 +95,12 @@ class MeteredCall(ABC):
         """Settle the call."""
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the response headers with the cost, once it is known."""
+        """Return the response headers with the cost, once it is known, or of the payment.
+
+        They are read after the end of a buffered response, and at the start of a stream.
+        """
+        if self._payment is not None:
+            return [*self._payment.headers.items()]
         names = ("X-Cost-Usd", "X-Credits-Remaining") if self._bill else ()
         return [(name, money.usd_string(nanos)) for name, nanos in zip(names, self._bill or (), strict=True)]
 
@@ -149,9 +168,9 @@ class MeteredCall(ABC):
                 return
 
     def _renew(self) -> None:
-        """Renew the lease of the call, if it is time to."""
+        """Renew the lease of the held credits, if it is time to."""
         now = clock.now()
-        if now - self._renewed_at < min(_MAX_RENEWAL_INTERVAL, self._lease / 3):
+        if self._payment is not None or now - self._renewed_at < min(_MAX_RENEWAL_INTERVAL, self._lease / 3):
             return
         self._renewed_at = now
         try:
