@@ -10,7 +10,7 @@ WORKDIR /srv/purser
 COPY requirements.txt .
 RUN pip install --no-cache-dir --require-hashes --requirement requirements.txt
 COPY . .
-RUN python -m compileall -q app server workers shopper \
+RUN python -m compileall -q app launcher migrations server shopper workers wsgi.py \
     && useradd --system --no-create-home purser \
     && install --directory --owner purser --mode 700 var
 USER purser

@@ -18,6 +18,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME_LOCK = "requirements.txt"
 DEVELOPMENT_LOCK = "requirements-dev.txt"
+_OWN_FOLDERS = ("app", "launcher", "migrations", "sandbox", "server", "shopper", "solana_node", "workers")
+_LOADED_MODULES = (
+    "app.factory", "app.wiring", "server.worker", "workers.__main__", "workers.schedule", "workers.purchases",
+    "flask.cli", "gunicorn.app.wsgiapp", "spl.token.instructions", "web3.contract", "alembic.command",
+    "sandbox.__main__",
+)  # fmt: skip
+_LOAD = """
+import contextlib, importlib, sys
+for name in sys.argv[1:]:
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+"""
 _VERSION_CHECK = "import pip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
 
 
@@ -77,6 +89,7 @@ def install(root: Path, requirements: str) -> None:
     unfinished.touch()
     _print_status(f"Installing {requirements} into .venv (the first time takes a while) ...")
     _install_packages(root, requirements)
+    _compile(root)
     # The development lock holds every pin of the runtime lock (a test checks this), so it satisfies both.
     lock = {requirements, RUNTIME_LOCK} if requirements == DEVELOPMENT_LOCK else {requirements}
     for name in lock:
@@ -101,6 +114,19 @@ def _install_packages(root: Path, requirements: str) -> None:
         "The packages could not be installed: see above. The package index must be reachable once; "
         "behind a mirror set PIP_INDEX_URL.",
     )
+
+
+def _compile(root: Path) -> None:
+    """Compile the service and what it imports, even if PYTHONDONTWRITEBYTECODE is set: else each start would do it.
+
+    What cannot be written is compiled when it is imported, and what cannot be loaded fails when it is run.
+    """
+    python = str(root / ".venv" / "bin" / "python")
+    writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    folders = [name for name in _OWN_FOLDERS if (root / name).is_dir()]
+    # Loading selects the modules of the packages: all of them would take a minute.
+    for command in (["-m", "compileall", "-q", *folders], ["-c", _LOAD, *_LOADED_MODULES]):
+        subprocess.run([python, *command], cwd=root, env=writing, capture_output=True, check=False)
 
 
 def _find_uv(root: Path, python: str) -> str | None:

@@ -80,6 +80,20 @@ def test_an_environment_is_created_once_and_again_when_interrupted_moved_or_outd
     assert "Creating .venv" in _bootstrap(moved, environment.RUNTIME_LOCK).stdout
 
 
+def test_the_installation_compiles_what_the_service_imports_whatever_the_environment_says(work_tree: Path) -> None:
+    (work_tree / "app").mkdir()
+    (work_tree / "app" / "factory.py").write_text("import dependency\n")
+    (work_tree / "dependency.py").write_text("")
+    separate = work_tree / "bytecode"
+    for folder, settings in ((work_tree, {}), (separate, {"PYTHONPYCACHEPREFIX": str(separate)})):
+        installed = _bootstrap(work_tree, environment.RUNTIME_LOCK, PYTHONDONTWRITEBYTECODE="1", **settings)
+        assert (installed.returncode, installed.stderr) == (0, "")
+        compiled = {path.name.split(".")[0] for path in folder.rglob("*.pyc")}
+        assert {"factory", "dependency"} <= compiled
+        shutil.rmtree(work_tree / "app" / "__pycache__", ignore_errors=True)
+        (work_tree / environment.RUNTIME_LOCK).write_text("# something else\n")
+
+
 def test_two_concurrent_starts_install_once(work_tree: Path) -> None:
     command = ["sh", "launcher/bootstrap.sh", environment.RUNTIME_LOCK]
     both = [

@@ -3,3 +3,8 @@
 `chain` implements the port on top of `deposits`, `track` and `send`; only `client` talks to nodes. Nothing here
 keeps state that another process would need.
 """
+
+from app.adapters.evm import encrypted_keyfiles
+
+# Before any module below imports eth-account.
+encrypted_keyfiles.leave_out()

@@ -14,7 +14,6 @@ from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
-from spl.token.instructions import create_idempotent_associated_token_account
 
 from app.adapters.bridges.cctp import instructions, solana_mints
 from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound
@@ -110,7 +109,7 @@ class SolanaCctpChain:
         self._chain.rpc.run(found, messenger)
         no_amount = TransferIntent(owner, str(instructions.TRANSMITTER), TokenAmount(0, USDC))
         if tokens.read_account(found.result.found[1]) is None:
-            making = create_idempotent_associated_token_account(key, key, self._mint)
+            making = tokens.create_account(key, key, self._mint)
             return BridgeStep(
                 BridgeLegKind.ACCOUNT,
                 self.name,

@@ -1,6 +1,7 @@
 """SPL Token: the instructions of payments and swaps, and the layout of token accounts.
 
-Layouts: github.com/solana-program/token `state.rs` and `instruction.rs`.
+Layouts: github.com/solana-program/token `state.rs` and `instruction.rs`. The library's instructions are imported where
+they are built: that takes a quarter of a second of processor time, and most processes never build one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 from solders.token.associated import get_associated_token_address
 from solders.token.state import TokenAccount
-from spl.token import instructions
 from spl.token.constants import TOKEN_2022_PROGRAM_ID
-from spl.token.models import CloseAccountParams, RevokeParams, TransferCheckedParams
 
 from app.adapters.solana.client.wire import AccountState
 
@@ -27,9 +26,27 @@ def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
     return get_associated_token_address(owner, mint)
 
 
+def create_account(payer: Pubkey, owner: Pubkey, mint: Pubkey) -> Instruction:
+    """Build the creation of the associated token account, which does nothing if there is one."""
+    from spl.token.instructions import create_idempotent_associated_token_account  # noqa: PLC0415 - see above
+
+    return create_idempotent_associated_token_account(payer, owner, mint)
+
+
+def sync_native(account: Pubkey) -> Instruction:
+    """Build SyncNative: count the lamports of an account of wrapped SOL as tokens."""
+    from spl.token.instructions import sync_native as build  # noqa: PLC0415 - see above
+    from spl.token.models import SyncNativeParams  # noqa: PLC0415 - see above
+
+    return build(SyncNativeParams(program_id=TOKEN_PROGRAM, account=account))
+
+
 def transfer_checked(owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int) -> Instruction:
     """Build TransferChecked between the two associated token accounts; the chain compares the decimals."""
-    return instructions.transfer_checked(
+    from spl.token.instructions import transfer_checked as build  # noqa: PLC0415 - see above
+    from spl.token.models import TransferCheckedParams  # noqa: PLC0415 - see above
+
+    return build(
         TransferCheckedParams(
             program_id=TOKEN_PROGRAM,
             source=account_of(owner, mint),
@@ -44,9 +61,10 @@ def transfer_checked(owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: i
 
 def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
     """Build CloseAccount: return all lamports of a token account to its owner, wrapped SOL included."""
-    return instructions.close_account(
-        CloseAccountParams(program_id=TOKEN_PROGRAM, account=account, dest=owner, owner=owner)
-    )
+    from spl.token.instructions import close_account as build  # noqa: PLC0415 - see above
+    from spl.token.models import CloseAccountParams  # noqa: PLC0415 - see above
+
+    return build(CloseAccountParams(program_id=TOKEN_PROGRAM, account=account, dest=owner, owner=owner))
 
 
 def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
@@ -54,8 +72,11 @@ def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
 
     Either fails if the account has changed its owner.
     """
+    from spl.token.instructions import revoke  # noqa: PLC0415 - see above
+    from spl.token.models import RevokeParams  # noqa: PLC0415 - see above
+
     account = account_of(owner, mint)
-    revoking = instructions.revoke(RevokeParams(program_id=TOKEN_PROGRAM, account=account, owner=owner))
+    revoking = revoke(RevokeParams(program_id=TOKEN_PROGRAM, account=account, owner=owner))
     # The library would add 32 zero bytes for the new authority, which a large swap has no room for.
     return [revoking, Instruction(TOKEN_PROGRAM, _NO_CLOSE_AUTHORITY, revoking.accounts)]
 

@@ -20,7 +20,6 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
-from spl.token.instructions import create_idempotent_associated_token_account
 
 from app.adapters.solana.client.wire import Blockhash
 from app.adapters.solana.send import tokens
@@ -76,7 +75,7 @@ def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint
     if intent.amount.token != USDC:
         paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=intent.amount.units))
         return [*budget, with_reference(paying, plan.reference)]
-    creating = [create_idempotent_associated_token_account(sender, recipient, mint)] if plan.creates_account else []
+    creating = [tokens.create_account(sender, recipient, mint)] if plan.creates_account else []
     paying = tokens.transfer_checked(sender, recipient, mint, units=intent.amount.units, decimals=USDC.decimals)
     return [*budget, *creating, with_reference(paying, plan.reference)]
 

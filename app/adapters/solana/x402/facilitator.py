@@ -15,7 +15,6 @@ from solders.rpc.config import RpcSimulateTransactionConfig
 from solders.rpc.requests import SimulateVersionedTransaction
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
-from spl.token.instructions import create_idempotent_associated_token_account
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
@@ -144,7 +143,7 @@ class SolanaFacilitator:
             [
                 set_compute_unit_limit(_ACCOUNT_CREATION_UNITS),
                 set_compute_unit_price(1),
-                create_idempotent_associated_token_account(payer, Pubkey.from_string(recipient), self._mint),
+                tokens.create_account(payer, Pubkey.from_string(recipient), self._mint),
             ],
             [],
             Hash.from_string(latest.result.blockhash),

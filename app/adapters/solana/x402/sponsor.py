@@ -15,7 +15,6 @@ from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
-from spl.token.instructions import create_idempotent_associated_token_account
 
 from app.adapters.funds import require
 from app.adapters.solana.chain import SolanaChain
@@ -110,7 +109,7 @@ class SolanaTransferSponsor:
     def _message(self, transfer: SponsoredTransfer, plan: TransactionPlan, fee_units: int) -> MessageV0:
         sender, recipient = Pubkey.from_string(transfer.sender), Pubkey.from_string(transfer.recipient)
         submitter = Pubkey.from_string(transfer.sponsor.submitter)
-        creating = create_idempotent_associated_token_account(submitter, recipient, self._mint)
+        creating = tokens.create_account(submitter, recipient, self._mint)
         paying = self._payment(sender, recipient, transfer.units)
         charging = self._payment(sender, Pubkey.from_string(transfer.sponsor.fee_recipient), fee_units)
         instructions: Sequence[Instruction] = [

@@ -12,9 +12,7 @@ from solders.instruction import Instruction
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
-from spl.token.constants import TOKEN_PROGRAM_ID, WRAPPED_SOL_MINT
-from spl.token.instructions import create_idempotent_associated_token_account, sync_native
-from spl.token.models import SyncNativeParams
+from spl.token.constants import WRAPPED_SOL_MINT
 
 from app.adapters.funds import require
 from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
@@ -155,16 +153,16 @@ class JupiterExchange:
         """
         owner = pair.owner
         wrapped = tokens.account_of(owner, WRAPPED_SOL_MINT)
-        before = [create_idempotent_associated_token_account(owner, owner, WRAPPED_SOL_MINT)]
+        before = [tokens.create_account(owner, owner, WRAPPED_SOL_MINT)]
         if request.input_amount.token == SOL:
             before += [
                 transfer(TransferParams(from_pubkey=owner, to_pubkey=wrapped, lamports=request.input_amount.units)),
-                sync_native(SyncNativeParams(program_id=TOKEN_PROGRAM_ID, account=wrapped)),
-                create_idempotent_associated_token_account(owner, owner, self._usdc_mint),
+                tokens.sync_native(wrapped),
+                tokens.create_account(owner, owner, self._usdc_mint),
             ]
         after = [tokens.close_account(wrapped, owner)]
         expected = [_instruction_content(each) for each in (*before, *after)]
-        expected += [_instruction_content(create_idempotent_associated_token_account(owner, owner, self._usdc_mint))]
+        expected += [_instruction_content(tokens.create_account(owner, owner, self._usdc_mint))]
         if built.unexpected_instructions or any(
             _instruction_content(each) not in expected for each in built.auxiliary_instructions
         ):
