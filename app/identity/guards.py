@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from flask import g
 
-from app.errors import Unauthorized
-from app.identity import limits, sdk_keys, service
+from app.errors import InsufficientScope, Unauthorized
+from app.identity import grants, limits, scopes, sdk_keys, service
 from app.identity.principal import MasterKeyPrincipal, Principal
 from app.web import request_bodies
 from app.web.blueprint import Guard
@@ -30,7 +30,8 @@ SECURITY_SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "X-API-Key",
-        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet.",
+        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet. An application "
+        "sends its access token (`at_…`) as `Authorization: Bearer`.",
     },
     BEARER_SCHEME: {
         "type": "http",
@@ -92,10 +93,13 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     """Set the principal of a request, and count it against the rate limit of the account.
 
     The limit belongs to the account, not to the key: a rotation does not double it.
+
+    Raises: RateLimited; InsufficientScope if the principal is an application without the scope for this request.
     """
     if not request.is_counted:
         limits.count_authenticated_request(principal.account_id)
         request.is_counted = True
+    scopes.assert_permitted(request, principal)
     g.caller = principal
     client_socket.attribute_request(request.environ, principal.account_id)
 
@@ -128,9 +132,12 @@ def find_principal_by_sdk_key(request: ClientRequest, find: FindPrincipal = serv
 
 
 def _check_any_key(request: ClientRequest) -> None:
+    key = request.headers.get("X-API-Key")
     if "Authorization" in request.headers:
-        presented_keys(request)  # two different keys are refused
-    found = service.find_principal(request.headers.get("X-API-Key"))
+        keys = presented_keys(request)  # two different keys are refused
+        if key is None and keys and keys[0].startswith(f"{grants.PREFIX}_"):
+            key = keys[0]
+    found = service.find_principal(key)
     if found is None:
         raise Unauthorized
     authenticate_as(request, found)
@@ -165,10 +172,10 @@ REGISTRATION = Guard(schemes=(), check=_check_registration)
 KEYLESS = Guard(schemes=(), check=allow_keyless)
 """No key is required; only requests that fail are counted."""
 
-ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key)
+ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key, errors=(InsufficientScope,))
 """An agent's or a gateway-only key. On wallet routes the latter has no agent: empty lists, 404 for ids."""
 
-AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key)
+AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key, errors=(InsufficientScope,))
 """An agent's key; a gateway-only key gets a 401 that explains it."""
 
 MASTER_KEY = Guard(schemes=(MASTER_KEY_SCHEME,), check=_check_master_key)

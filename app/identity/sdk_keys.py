@@ -15,7 +15,7 @@ from urllib.parse import unquote_plus
 from app.errors import Unauthorized
 from app.web.client_request import ClientRequest
 
-_PREFIXES = ("ak_", "gw_")
+_PREFIXES = ("ak_", "gw_", "at_")
 # Azure, Brave, CoinGecko, and what others use.
 _FURTHER_HEADERS = (
     "HTTP_API_KEY", "HTTP_X_SUBSCRIPTION_TOKEN", "HTTP_X_CG_PRO_API_KEY", "HTTP_X_CG_DEMO_API_KEY", "HTTP_APIKEY",
@@ -27,9 +27,9 @@ CREDENTIAL_PARAMETERS = frozenset({
 })  # fmt: skip
 """Parameters that some upstream takes as a credential: it would override the operator's, or identify the client."""
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
-_KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
+_KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw|at)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
 _BEARER_LENGTH = len("bearer ")
-_KEY_IN_TEXT = re.compile(r"\b(ak|gw)_[A-Za-z0-9_-]{16,}")
+_KEY_IN_TEXT = re.compile(r"\b(ak|gw|at)_[A-Za-z0-9_-]{16,}")
 
 
 def presented_keys(request: ClientRequest) -> list[str]:
@@ -71,7 +71,7 @@ def is_ours(text: str) -> bool:
 
 
 def has_key_segment(path: str) -> bool:
-    return "/ak_" in path or "/gw_" in path
+    return any(f"/{prefix}" in path for prefix in _PREFIXES)
 
 
 def without_key_segment(path: str) -> str:
