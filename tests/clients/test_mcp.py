@@ -41,3 +41,7 @@ def test_the_python_clients_log_in(scene: Scene) -> None:
     ):
         ran = run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements)
         check(ran, note=f"{note} with OAuth")
+
+
+def test_the_npm_client_logs_in(scene: Scene) -> None:
+    check(run_node("examples.mjs", scene.service.url, scene.key, "mcp_login_npm"), note=" with OAuth")
