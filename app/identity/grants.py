@@ -94,10 +94,10 @@ def find_live(session: Session, grant_id: str) -> Grant | None:
     return _grant(row) if row is not None and _SEAL.accepts(session, row) else None
 
 
-def find_of_token(session: Session, token: str) -> Grant | None:
-    """Return the live grant of an access token, even if that has expired."""
-    query = select(ApiKey.id).where(ApiKey.digest == identifiers.digest(token))
-    grant_id = session.scalar(query)
+def find_of_token(session: Session, token: str, *, grant_id: str | None = None) -> Grant | None:
+    """Return the live grant with an id, or that of an access token, even if that has expired."""
+    if grant_id is None:
+        grant_id = session.scalar(select(ApiKey.id).where(ApiKey.digest == identifiers.digest(token)))
     return None if grant_id is None else find_live(session, grant_id)
 
 

@@ -1,4 +1,4 @@
-"""What the access token of an application can do: the operations of each scope, and nothing else.
+"""Scopes: the operations that the access token of an application can do, and no others.
 
 None of them shows a key, changes limits, opens a budget or answers for the owner.
 """

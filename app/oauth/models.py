@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import JSON, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
+from app.core import clock
 from app.db.columns import ID, UtcDateTime
 from app.extensions import Model
 
@@ -27,11 +29,12 @@ class OAuthClient(Model):
 class OAuthToken(Authenticated, Model):
     """An authorization code, a refresh token, or a device code, which has a grant once its owner has consented.
 
-    Each is used once; a code or refresh token that is used again ends its grant.
+    Each is used once; one that is used again ends its grant. The methods are those that authlib calls.
     """
 
     __tablename__ = "oauth_tokens"
     not_authenticated = frozenset({"created_at", "polled_at"})
+    code_challenge_method = "S256"
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     kind: Mapped[str] = mapped_column(String(2))
@@ -48,3 +51,21 @@ class OAuthToken(Authenticated, Model):
     denied_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     polled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    def get_redirect_uri(self) -> str | None:
+        return self.redirect_uri
+
+    def get_scope(self) -> str:
+        return self.scope
+
+    def get_client_id(self) -> str:
+        return self.client_id
+
+    def get_user_code(self) -> str:
+        return self.id
+
+    def is_expired(self) -> bool:
+        return self.expires_at <= clock.now()
+
+    def check_client(self, client: Any) -> bool:
+        return bool(self.client_id == client.id)

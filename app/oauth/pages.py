@@ -27,7 +27,7 @@ from app.identity.principal import Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
 from app.oauth.connections import Consent
-from app.oauth.server import Request, Server, assert_target
+from app.oauth.server import Request, Server
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import confirmation
@@ -106,9 +106,7 @@ def authorize() -> Response:
         server = Server(session, client)
         try:
             server.get_consent_grant(server_request)
-            assert_target(values)
         except OAuth2Error as failure:
-            failure.redirect_uri, failure.state = asked.redirect_uri, values.get("state")
             return _to_client(server.handle_error_response(server_request, failure), server)
     return _render_start(asked)
 
@@ -128,7 +126,7 @@ def find_device() -> Response:
         error = "This form has expired or was opened in another browser. Submit it again."
     else:
         with read_only_unit() as session:
-            found = tokens.find_by_user_code(session, user_code)
+            found = tokens.find_unanswered(session, user_code=user_code)
         if found is not None:
             client = Client(found.client_id, found.client_name, ())
             return _render_start(_Asked(client, {"scope": found.scope}, found.id))
@@ -262,7 +260,7 @@ def _read(signed: str) -> _Asked:
         found = clients.find(parameters["client_id"], network=limits.client_network(request.remote_addr))
     else:
         with read_only_unit() as session:
-            waiting = tokens.find_unanswered(session, token_id)
+            waiting = tokens.find_unanswered(session, token_id=token_id)
         found = None if waiting is None else Client(waiting.client_id, name, ())
     if found is None:
         raise NotFound("The application does not wait any more. Start again in the application.")

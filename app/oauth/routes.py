@@ -8,12 +8,12 @@ from authlib.oauth2 import OAuth2Error
 from authlib.oauth2.rfc6749.errors import InvalidClientError
 from authlib.oauth2.rfc8414 import AuthorizationServerMetadata
 from flask import Blueprint, Response, jsonify, request
+from werkzeug.datastructures import MultiDict
 
 from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, ServiceError
-from app.identity import limits, scopes
-from app.oauth import clients, tokens
-from app.oauth.clients import Client
+from app.identity import grants, limits, scopes
+from app.oauth import clients, connections, tokens
 from app.oauth.server import Request, Server, assert_target
 from app.oauth.tokens import TokenKind
 from app.state import app_state
@@ -78,47 +78,46 @@ def register_client() -> Response:
 @oauth.post("/oauth/token")
 def issue_token() -> Response:
     """Exchange a code, a refresh token or a device code for tokens."""
-    limits.count_keyless_request(current_request(), "oauth")
-    server_request = _server_request()
-    client = _client()
+    form = _form()
+    client = clients.named(form.get("client_id", ""))
     try:
-        assert_target(request.form)
+        assert_target(form.getlist("resource"))
     except OAuth2Error as failure:
         return _handled(failure)
     with unit_of_work() as session:
-        answer: Response = Server(session, client).create_token_response(server_request)
+        answer: Response = Server(session, client).create_token_response(Request("POST", form))
     return answer
 
 
 @oauth.post("/oauth/revoke")
 def revoke_token() -> Response:
-    """End the connection of a token (RFC 7009)."""
-    limits.count_keyless_request(current_request(), "oauth")
-    server_request = _server_request()
-    client = _client()
+    """End the connection of an access or refresh token (RFC 7009)."""
+    form, address = _form(), limits.client_address(request.remote_addr)
     with unit_of_work() as session:
-        answer: Response = Server(session, client).create_endpoint_response("revocation", server_request)
-    return answer
+        stored = tokens.find(session, TokenKind.REFRESH, form.get("token", ""))
+        found = grants.find_of_token(session, form.get("token", ""), grant_id=stored.grant_id if stored else None)
+        is_holder = found is None or found.client_id == form.get("client_id")
+        if found is not None and is_holder:
+            connections.end_by_application(session, found, client_address=address)
+    return jsonify({}) if is_holder else _handled(InvalidClientError("This token was issued to another client."))
 
 
 @oauth.post("/oauth/device_authorization")
 def authorize_device() -> Response:
     """Begin the connection of a program without a browser (RFC 8628)."""
-    limits.count_keyless_request(current_request(), "oauth")
-    request.max_content_length = _MAX_FORM_BYTES
-    network = limits.client_network(request.remote_addr)
+    form, network = _form(), limits.client_network(request.remote_addr)
     app_state().rate_limiter.count("20 per minute;200 per day", "device code", network)
-    client = clients.find(request.form.get("client_id", ""), network=network)
+    client = clients.find(form.get("client_id", ""), network=network)
     try:
         if client is None:
             raise InvalidClientError("The client is not registered.")
-        assert_target(request.form)
+        assert_target(form.getlist("resource"))
     except OAuth2Error as failure:
         return _handled(failure)
     user_code = tokens.new_user_code()
     with unit_of_work() as session:
         text = tokens.add(
-            session, TokenKind.DEVICE, client, scope=client.get_allowed_scope(request.form.get("scope")),
+            session, TokenKind.DEVICE, client, scope=client.get_allowed_scope(form.get("scope")),
             user_code_digest=tokens.user_code_digest(user_code),
         )  # fmt: skip
     page = f"{app_state().settings.public_url}/oauth/device"
@@ -146,13 +145,11 @@ def _forbid_caching(response: Response) -> Response:
     return response
 
 
-def _server_request() -> Request:
+def _form() -> MultiDict[str, str]:
+    """Return the parameters of a request, which is counted if it is refused."""
+    limits.count_keyless_request(current_request(), "oauth")
     request.max_content_length = _MAX_FORM_BYTES
-    return Request("POST", request.form, client_address=limits.client_address(request.remote_addr))
-
-
-def _client() -> Client | None:
-    return clients.named(request.form.get("client_id", ""))
+    return request.form
 
 
 def _handled(failure: OAuth2Error) -> Response:

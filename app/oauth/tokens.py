@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -16,7 +15,6 @@ from app.core import clock, identifiers
 from app.oauth.clients import Client
 from app.oauth.models import OAuthToken
 
-_SEAL = seal_of(OAuthToken)
 POLL_SECONDS = 5
 _USER_CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 
@@ -36,71 +34,31 @@ LIFETIMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StoredToken:
-    """A row, with the methods that authlib calls."""
-
-    id: str
-    grant_id: str | None
-    client_id: str
-    client_name: str
-    scope: str
-    redirect_uri: str | None
-    code_challenge: str | None
-    expires_at: datetime
-    is_used: bool
-    is_denied: bool
-    polled_at: datetime | None
-    code_challenge_method: str = "S256"
-
-    def get_redirect_uri(self) -> str | None:
-        return self.redirect_uri
-
-    def get_scope(self) -> str:
-        return self.scope
-
-    def get_client_id(self) -> str:
-        return self.client_id
-
-    def get_user_code(self) -> str:
-        return self.id
-
-    def is_expired(self) -> bool:
-        return self.expires_at <= clock.now()
-
-    def check_client(self, client: Client) -> bool:
-        return self.client_id == client.id
-
-
 def add(session: Session, kind: TokenKind, client: Client, *, until: datetime | None = None, **values: Any) -> str:
     """Insert a token that is valid for the time of its kind, and at most until an instant; return its text."""
     text, now = identifiers.new_key(kind), clock.now()
-    expires_at = min(now + LIFETIMES[kind], until or datetime.max.replace(tzinfo=now.tzinfo))
+    expires_at = now + LIFETIMES[kind]
     row = OAuthToken(
         id=identifiers.new_id(), kind=kind.value, digest=identifiers.digest(text), client_id=client.id,
-        client_name=client.name, expires_at=expires_at, created_at=now, **values,
+        client_name=client.name, expires_at=min(expires_at, until or expires_at), created_at=now, **values,
     )  # fmt: skip
     session.add(row)
     session.flush()
     return text
 
 
-def find(session: Session, kind: TokenKind, text: str) -> StoredToken | None:
+def find(session: Session, kind: TokenKind, text: str) -> OAuthToken | None:
     """Return a token, used and expired ones included."""
-    digest = identifiers.digest(text)
-    return _one(session, OAuthToken.kind == kind.value, OAuthToken.digest == digest)
+    return _one(session, OAuthToken.kind == kind.value, OAuthToken.digest == identifiers.digest(text))
 
 
-def find_by_user_code(session: Session, text: str) -> StoredToken | None:
-    """Return the device code of a user code that nobody has answered."""
-    return _one(session, OAuthToken.user_code_digest == user_code_digest(text), *_unanswered())
+def find_unanswered(session: Session, *, token_id: str = "", user_code: str = "") -> OAuthToken | None:
+    """Return the device code with an id or a user code that nobody has answered."""
+    by_code = OAuthToken.user_code_digest == user_code_digest(user_code)
+    return _one(session, OAuthToken.id == token_id if token_id else by_code, *_unanswered())
 
 
-def find_unanswered(session: Session, token_id: str) -> StoredToken | None:
-    return _one(session, OAuthToken.id == token_id, OAuthToken.kind == TokenKind.DEVICE.value, *_unanswered())
-
-
-def use(session: Session, token: StoredToken) -> bool:
+def use(session: Session, token: OAuthToken) -> bool:
     """Use a token; return False if it was used before."""
     is_unused = OAuthToken.id == token.id, OAuthToken.used_at.is_(None)
     return bool(change(session, OAuthToken, *is_unused, used_at=clock.now()))
@@ -112,16 +70,16 @@ def answer(session: Session, token_id: str, *, grant_id: str | None) -> bool:
     return bool(change(session, OAuthToken, OAuthToken.id == token_id, *_unanswered(), **values))
 
 
-def note_poll(session: Session, token: StoredToken) -> bool:
+def note_poll(session: Session, token: OAuthToken) -> bool:
     """Note that a device asked for its answer; return whether it asks too often."""
-    now = clock.now()
+    now, before = clock.now(), token.polled_at
     session.execute(update(OAuthToken).where(OAuthToken.id == token.id).values(polled_at=now))
-    return token.polled_at is not None and now < token.polled_at + timedelta(seconds=POLL_SECONDS)
+    return before is not None and now < before + timedelta(seconds=POLL_SECONDS)
 
 
 def new_user_code() -> str:
-    letters = [secrets.choice(_USER_CODE_LETTERS) for _ in range(8)]
-    return f"{''.join(letters[:4])}-{''.join(letters[4:])}"
+    letters = "".join(secrets.choice(_USER_CODE_LETTERS) for _ in range(8))
+    return f"{letters[:4]}-{letters[4:]}"
 
 
 def user_code_digest(text: str) -> str:
@@ -134,15 +92,13 @@ def prune(session: Session, now: datetime) -> None:
 
 
 def _unanswered() -> list[Any]:
-    return [OAuthToken.grant_id.is_(None), OAuthToken.denied_at.is_(None), OAuthToken.expires_at > clock.now()]
+    return [
+        OAuthToken.kind == TokenKind.DEVICE.value, OAuthToken.grant_id.is_(None), OAuthToken.denied_at.is_(None),
+        OAuthToken.expires_at > clock.now(),
+    ]  # fmt: skip
 
 
-def _one(session: Session, *conditions: Any) -> StoredToken | None:
-    query = select(*_SEAL.columns, OAuthToken.polled_at).where(*conditions)
-    row = session.execute(query).one_or_none()
-    if row is None or not _SEAL.accepts(session, row):
-        return None
-    return StoredToken(
-        row.id, row.grant_id, row.client_id, row.client_name, row.scope, row.redirect_uri, row.code_challenge,
-        row.expires_at, row.used_at is not None, row.denied_at is not None, row.polled_at,
-    )  # fmt: skip
+def _one(session: Session, *conditions: Any) -> OAuthToken | None:
+    query = select(OAuthToken).where(*conditions)
+    row = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+    return row if row is not None and seal_of(OAuthToken).accepts(session, row) else None

@@ -137,7 +137,7 @@ def test_a_token_can_do_what_its_scopes_say_and_nothing_else(
     for path in ("controls", "sessions", "claim-code", "webhooks", "services", "/v1/wallets"):
         changed = [each for each in done if each[1].endswith(path) and each[0] != "GET" and each[2] < 400]
         assert changed == [], changed
-    assert f"/v1/wallets/<string:wallet_id>/transfer" in reached
+    assert "/v1/wallets/<string:wallet_id>/transfer" in reached
     assert not [each for each in done if each[0] in ("PUT", "DELETE", "PATCH") and each[2] < 400]
     assert not [each for each in done if "/agents/claim-code" in each[1] or each[1].startswith("/v1/webhooks")]
 
@@ -249,7 +249,7 @@ def test_the_end_of_the_agents_keys_ends_its_connections(
 
 @on_each_database
 def test_a_grant_that_was_changed_in_the_database_is_refused(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application
+    made: dict[str, Any], owner: Owner, application: Application
 ) -> None:
     application.connect(owner, made, scope=["catalog"])
     status_writes.by_tests.add("oauth_grants")
@@ -259,7 +259,9 @@ def test_a_grant_that_was_changed_in_the_database_is_refused(
     assert refused(application.refresh())[1] == "invalid_grant"
 
 
-def test_a_token_of_another_service_is_refused(app: Flask, made: dict[str, Any], owner: Owner, application: Application) -> None:
+def test_a_token_of_another_service_is_refused(
+    app: Flask, made: dict[str, Any], owner: Owner, application: Application
+) -> None:
     application.register()
     for resource in ("https://other.example.com/mcp", "http://purser.test/v1", "http://purser.test.evil.example"):
         answer = owner.get(application.authorization(resource=resource))
@@ -276,7 +278,7 @@ def test_a_token_of_another_service_is_refused(app: Flask, made: dict[str, Any],
 
 @on_each_database
 def test_a_code_that_is_used_twice_ends_what_it_gave(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application
+    made: dict[str, Any], owner: Owner, application: Application
 ) -> None:
     application.register()
     code = code_of(consent(owner, application.authorization(), made))
@@ -290,7 +292,7 @@ def test_a_code_that_is_used_twice_ends_what_it_gave(
 
 @on_each_database
 def test_a_refresh_token_that_is_used_twice_ends_the_connection(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application
+    made: dict[str, Any], owner: Owner, application: Application
 ) -> None:
     application.connect(owner, made)
     stolen = application.tokens
@@ -401,7 +403,9 @@ def test_a_request_without_pkce_or_with_plain_is_refused(application: Applicatio
         ("cursor://anysphere.cursor-retrieval/oauth/cb", "cursor://other/oauth/cb", False),
     ],
 )  # fmt: skip
-def test_a_redirect_must_be_exactly_a_registered_one(app: Flask, registered: str, asked: str, accepted: bool) -> None:
+def test_a_redirect_must_be_exactly_a_registered_one(
+    app: Flask, registered: str, asked: str, *, accepted: bool
+) -> None:
     application = Application(app, redirect_uri=registered)
     assert application.register().status_code == 201
     answer = person(app).get(application.authorization(redirect_uri=asked))
@@ -420,7 +424,7 @@ def test_a_redirect_that_leads_elsewhere_is_not_registered(app: Flask, redirect:
     assert refused(answer) == (400, "invalid_redirect_uri")
 
 
-def test_the_host_is_shown_because_anybody_can_choose_a_name(app: Flask, made: dict[str, Any], owner: Owner) -> None:
+def test_the_host_is_shown_because_anybody_can_choose_a_name(app: Flask, owner: Owner) -> None:
     fake = Application(app, redirect_uri="https://evil.example/cb")
     fake.register(client_name="Claude by Anthropic (claude.ai) <b>\u202e verified")
     for page in (owner.get(fake.authorization()), consent_page(owner, fake.authorization())):
@@ -432,7 +436,7 @@ def test_the_host_is_shown_because_anybody_can_choose_a_name(app: Flask, made: d
 
 
 def test_registrations_are_limited_and_deleted_if_nobody_uses_them(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application, monkeypatch: pytest.MonkeyPatch
+    app: Flask, made: dict[str, Any], owner: Owner, application: Application
 ) -> None:
     application.connect(owner, made)
     statuses = [Application(app).register().status_code for _ in range(20)]
@@ -463,7 +467,8 @@ def test_the_consent_form_is_bound_to_the_owners_browser_and_cannot_be_framed(
         assert "frame-ancestors 'none'" in shown.headers["Content-Security-Policy"]
         assert shown.headers["Cache-Control"] == "no-store"
     [path] = [each for each in forms_of(page) if "/owner/connect/" in each]
-    chosen = {"account": f"{made['agentId']} {made['wallet']['id']}", "scope": "gateway", "days": "1", "decision": "allow"}
+    account = f"{made['agentId']} {made['wallet']['id']}"
+    chosen = {"account": account, "scope": "gateway", "days": "1", "decision": "allow"}
     assert owner.client.post(path, data=chosen).status_code == 403
     forged = {**forms_of(page)[path], **chosen}
     other_site = owner.client.post(path, data=forged, headers={"Sec-Fetch-Site": "cross-site"})
@@ -475,9 +480,7 @@ def test_the_consent_form_is_bound_to_the_owners_browser_and_cannot_be_framed(
     assert owner.client.post(path, data=forged).status_code == 303
 
 
-def test_a_request_that_was_changed_after_it_was_checked_is_refused(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application
-) -> None:
+def test_a_request_that_was_changed_after_it_was_checked_is_refused(owner: Owner, application: Application) -> None:
     application.register()
     page = consent_page(owner, application.authorization())
     [path] = [each for each in forms_of(page) if "/owner/connect/" in each]
@@ -486,7 +489,9 @@ def test_a_request_that_was_changed_after_it_was_checked_is_refused(
         assert owner.get(path).status_code == 404
 
 
-def test_an_old_session_must_show_the_owner_key_again(made: dict[str, Any], owner: Owner, application: Application) -> None:
+def test_an_old_session_must_show_the_owner_key_again(
+    made: dict[str, Any], owner: Owner, application: Application
+) -> None:
     application.register()
     with time_machine.travel(clock.now() + timedelta(minutes=11), tick=False):
         page = consent_page(owner, application.authorization())
@@ -516,7 +521,9 @@ def test_a_form_that_is_not_complete_is_shown_again(
     assert grants_of(made) == []
 
 
-def test_an_owner_signs_in_during_the_flow(app: Flask, made: dict[str, Any], owner: Owner, application: Application) -> None:
+def test_an_owner_signs_in_during_the_flow(
+    app: Flask, made: dict[str, Any], owner: Owner, application: Application
+) -> None:
     application.register()
     elsewhere = person(app)
     start = elsewhere.get(application.authorization())
@@ -569,7 +576,7 @@ def poll(application: Application, codes: dict[str, Any]) -> TestResponse:
 @on_each_database
 @pytest.mark.parametrize("decision", ["allow", "deny"])
 def test_an_owner_connects_a_program_by_its_code(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application, decision: str
+    made: dict[str, Any], owner: Owner, application: Application, decision: str
 ) -> None:
     application.register()
     codes = device_codes(application)
@@ -596,7 +603,7 @@ def test_an_owner_connects_a_program_by_its_code(
     assert application.get("/v1/wallets").status_code == 401
 
 
-def test_a_device_code_expires(made: dict[str, Any], owner: Owner, application: Application) -> None:
+def test_a_device_code_expires(owner: Owner, application: Application) -> None:
     application.register()
     codes = device_codes(application)
     with time_machine.travel(clock.now() + timedelta(minutes=16), tick=False):
@@ -609,16 +616,16 @@ def test_a_device_code_expires(made: dict[str, Any], owner: Owner, application: 
 
 
 def document_of(upstream: MisbehavingUpstream, **changes: Any) -> dict[str, Any]:
-    own = {"client_id": f"{upstream.url}/client.json", "client_name": "Documented", "redirect_uris": ["http://127.0.0.1/cb"]}
-    return {**own, **changes}
+    own = {"client_id": f"{upstream.url}/client.json", "redirect_uris": ["http://127.0.0.1/cb"]}
+    return {"client_name": "Documented", **own, **changes}
 
 
-@pytest.mark.parametrize("kind", ["good", "other id", "large", "redirect", "no json", "list", "bad redirect", "missing"])
+@pytest.mark.parametrize("kind", ["good", "other id", "large", "redirect", "no json", "list", "bad", "missing"])
 def test_a_client_metadata_document_is_read_with_care(build_app: Any, sqlite_url: str, kind: str) -> None:
     with misbehaving_upstream() as upstream:
         document = document_of(upstream)
         changes = {"other id": {"client_id": "https://claude.ai/client.json"}, "large": {"x": "y" * 6000},
-                   "bad redirect": {"redirect_uris": ["http://evil.example/"]}}  # fmt: skip
+                   "bad": {"redirect_uris": ["http://evil.example/"]}}  # fmt: skip
 
         def behave(exchange: Exchange) -> None:
             if kind == "redirect":

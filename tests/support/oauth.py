@@ -26,6 +26,7 @@ class Application:
     app: Flask
     redirect_uri: str = REDIRECT
     client_id: str = ""
+    origin: str = ""
     tokens: dict[str, Any] = field(default_factory=dict)
 
     def register(self, **metadata: Any) -> TestResponse:

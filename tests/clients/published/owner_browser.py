@@ -41,21 +41,23 @@ class OwnerBrowser:
         return {name: value for name, [value] in parse_qs(urlsplit(back).query).items()}
 
     def _get(self, address: str) -> str:
-        return str(self._open(Request(address))[2])
+        return str(self._open(address)[2])
 
     def _location(self, address: str, fields: dict[str, Any] | None = None) -> str:
         data = None if fields is None else urlencode(fields, doseq=True).encode()
-        status, headers, text = self._open(Request(address, data=data))
+        status, headers, text = self._open(address, data)
         assert status == 303, text
         return urljoin(self.url, headers["Location"])
 
     def _json(self, path: str, body: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json"}
-        return json.loads(self._open(Request(self.url + path, json.dumps(body).encode(), headers))[2])
+        return json.loads(self._open(self.url + path, json.dumps(body).encode(), headers)[2])
 
-    def _open(self, request: Request) -> tuple[int, Any, str]:
+    def _open(
+        self, address: str, data: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any, str]:
         try:
-            answer = self._opener.open(request)
+            answer = self._opener.open(Request(address, data, headers or {}))  # noqa: S310 - the test's own service
         except OSError as error:
             if not hasattr(error, "headers"):
                 raise
