@@ -63,6 +63,12 @@ class Unauthorized(ServiceError, code="UNAUTHORIZED", status=401):
     default_message = "A valid API key is required in the X-API-Key header."
 
 
+class InsufficientScope(ServiceError, code="INSUFFICIENT_SCOPE", status=403):
+    """The owner did not permit this to the application; `details.scopes` would. Some operations need an API key."""
+
+    default_message = "The owner's permission for this application does not include this operation."
+
+
 class SelfRevoke(ServiceError, code="SELF_REVOKE", status=400):
     """A master key cannot revoke itself."""
 

@@ -47,6 +47,9 @@ from app.identity.service import KeyMemory
 from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
 from app.movements import KINDS
+from app.oauth import pages as oauth_pages
+from app.oauth import routes as oauth
+from app.oauth.clients import ClientDocuments
 from app.observability import error_reporting, logs
 from app.owner.notices import pages as notice_pages
 from app.owner.pages import agent as agent_pages
@@ -140,6 +143,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         document,
         providers,
         KeyMemory(),
+        ClientDocuments(),
         VerifiedRows(),
         StepGroups(is_postgresql=settings.database_url.get_secret_value().startswith("postgres")),
         OutcomePollers(
@@ -271,6 +275,7 @@ def _register_blueprints(app: Flask) -> None:
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
     app.register_blueprint(mcp.mcp)
+    app.register_blueprint(oauth.oauth)
 
 
 def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
@@ -306,5 +311,5 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
     agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, notice_pages,
-    passkey_pages, session_routes, sign_in,
+    oauth_pages, passkey_pages, session_routes, sign_in,
 )  # fmt: skip

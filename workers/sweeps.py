@@ -28,6 +28,7 @@ from app.events import queues as event_queues
 from app.gateway.pricing import price_updates
 from app.idempotency import service as idempotency
 from app.jobs import JobName
+from app.oauth import connections
 from app.observability import counters
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
@@ -113,6 +114,7 @@ def sweep() -> None:
             "retry_faucet": lambda: _retry_faucet(now),
             "prune_idempotency_keys": lambda: idempotency.prune(now),
             "prune_claim_records": lambda: _prune_claim_records(now),
+            "prune_connections": lambda: connections.prune(cutoff),
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),

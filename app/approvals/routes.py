@@ -8,6 +8,7 @@ from app import long_poll
 from app.approvals import schemas, service
 from app.approvals.models import Approval
 from app.core.pagination import Page
+from app.errors import NotFound
 from app.identity import guards
 from app.web.blueprint import Blueprint
 
@@ -24,7 +25,8 @@ blp = Blueprint(
 @blp.response(200, schemas.ApprovalPage)
 def list_approvals(query: dict[str, Any]) -> Page[Approval]:
     """List the agent's approvals, newest first."""
-    return service.list_of(query["page"], agent_id=guards.require_agent(), status=query["status"])
+    wallet_id = guards.current_principal().only_wallet_id
+    return service.list_of(query["page"], agent_id=guards.require_agent(), wallet_id=wallet_id, status=query["status"])
 
 
 @blp.get("/<string:approval_id>")
@@ -33,6 +35,8 @@ def list_approvals(query: dict[str, Any]) -> Page[Approval]:
 def get_approval(approval_id: str) -> Approval:
     """Read an approval: the owner's decision, and the transaction that was executed."""
     approval = service.get(approval_id, agent_id=guards.require_agent())
+    if guards.current_principal().agent_of_wallet(approval.wallet_id) is None:
+        raise NotFound
     return long_poll.wait(
         approval, lambda found: service.get(found.id), lambda found: not found.is_open,
         seconds=long_poll.wait_seconds() or long_poll.NO_WAIT, account_id=guards.current_principal().account_id,

@@ -40,7 +40,8 @@ def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
 
 def agent_actor(key: Principal, *, client_address: str) -> Actor:
     """Return an agent, by the id of its API key."""
-    return Actor(ActorKind.AGENT, key.key_id, "agent", logs.originating_request_id(), client_address)
+    name = "agent" if key.grant is None else f"application {key.grant.client_host}"[:200]
+    return Actor(ActorKind.AGENT, key.key_id, name, logs.originating_request_id(), client_address)
 
 
 def owner_actor(owner_key_id: str, *, client_address: str) -> Actor:

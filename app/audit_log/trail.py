@@ -61,6 +61,8 @@ class AuditAction(StrEnum):
     CONTROLS_LOOSENED = "agent.controls_loosened"
     PAYEE_REMOVED = "agent.payee_removed"
     SESSION_OPENED = "agent.session_opened"
+    CONNECTION_OPENED = "agent.connection_opened"
+    CONNECTION_ENDED = "agent.connection_ended"
     CLAIMED = "agent.claimed"
     OWNER_SIGN_IN = "agent.owner_sign_in"
     OWNER_KEY_REFUSED = "agent.owner_key_refused"

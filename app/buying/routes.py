@@ -31,7 +31,7 @@ from app.errors import (
 from app.forwarding import redaction
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
-from app.identity import guards
+from app.identity import guards, scopes
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.routes import is_not_dry_run
@@ -67,9 +67,11 @@ _FETCH_RESPONSES = {
 
 
 def _order(body: dict[str, Any]) -> FetchOrder:
-    order = replace(X402.parse(body), key_id=guards.current_principal().key_id)
+    principal = guards.current_principal()
+    body["session_id"] = scopes.session_of(principal, body["session_id"])
+    order = replace(X402.parse(body), key_id=principal.key_id)
     redaction.reject_key(
-        current_request().headers["X-API-Key"],
+        guards.presented_keys(current_request())[0],
         target=order.request.target,
         headers=order.request.headers,
         body=order.request.body,

@@ -57,6 +57,8 @@ class EventType(StrEnum):
     WALLET_FROZEN = "wallet.frozen"
     WALLET_UNFROZEN = "wallet.unfrozen"
     CONTROLS_CHANGED = "controls.changed"
+    CONNECTION_OPENED = "connection.opened"
+    CONNECTION_ENDED = "connection.ended"
     SERVICE_UNHEALTHY = "service.unhealthy"
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_TEST = "webhook.test"

@@ -210,7 +210,7 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
 def _locate(provider: Provider, name: str, method: str, line: str, query: str) -> UpstreamLocation:
     """Return where a request line goes. Raises: as `validated`."""
     target = parse_target(line, query, "v1", "gateway", name).without_parameters(_CREDENTIAL_PARAMETERS)
-    if "ak_" in target.path or "gw_" in target.path:
+    if guards.has_key_segment(f"/{target.path}"):
         path = guards.without_key_segment(target.path)
         target = RequestTarget(quote(path), path, target.query)
     location = provider.locate(method, target)

@@ -17,8 +17,8 @@ from urllib.parse import unquote_plus
 
 from flask import g
 
-from app.errors import Unauthorized
-from app.identity import limits, service
+from app.errors import InsufficientScope, Unauthorized
+from app.identity import grants, limits, scopes, service
 from app.identity.principal import MasterKeyPrincipal, Principal
 from app.web import request_bodies
 from app.web.blueprint import Guard
@@ -26,7 +26,7 @@ from app.web.client_request import ClientRequest
 from server import client_socket
 from server.pool import ANONYMOUS
 
-_PREFIXES = ("ak_", "gw_")
+_PREFIXES = ("ak_", "gw_", "at_")
 # Azure, Brave, CoinGecko, and what others use.
 _FURTHER_HEADERS = (
     "HTTP_API_KEY", "HTTP_X_SUBSCRIPTION_TOKEN", "HTTP_X_CG_PRO_API_KEY", "HTTP_X_CG_DEMO_API_KEY", "HTTP_APIKEY",
@@ -38,9 +38,9 @@ CREDENTIAL_PARAMETERS = frozenset({
 })  # fmt: skip
 """Parameters that some upstream takes as a credential: it would override the operator's, or identify the client."""
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
-_KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
+_KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw|at)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
 _BEARER_LENGTH = len("bearer ")
-_KEY_IN_TEXT = re.compile(r"\b(ak|gw)_[A-Za-z0-9_-]{16,}")
+_KEY_IN_TEXT = re.compile(r"\b(ak|gw|at)_[A-Za-z0-9_-]{16,}")
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
@@ -51,7 +51,8 @@ SECURITY_SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "X-API-Key",
-        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet.",
+        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet. An application "
+        "sends its access token (`at_…`) as `Authorization: Bearer`.",
     },
     BEARER_SCHEME: {
         "type": "http",
@@ -118,7 +119,7 @@ def is_ours(text: str) -> bool:
 
 
 def has_key_segment(path: str) -> bool:
-    return "/ak_" in path or "/gw_" in path
+    return any(f"/{prefix}" in path for prefix in _PREFIXES)
 
 
 def without_key_segment(path: str) -> str:
@@ -191,10 +192,13 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     """Set the principal of a request, and count it against the rate limit of the account.
 
     The limit belongs to the account, not to the key: a rotation does not double it.
+
+    Raises: RateLimited; InsufficientScope if the principal is an application without the scope for this request.
     """
     if not request.is_counted:
         limits.count_authenticated_request(principal.account_id)
         request.is_counted = True
+    scopes.assert_permitted(request, principal)
     g.caller = principal
     client_socket.attribute_request(request.environ, principal.account_id)
 
@@ -227,9 +231,12 @@ def find_principal_by_sdk_key(request: ClientRequest, find: FindPrincipal = serv
 
 
 def _check_any_key(request: ClientRequest) -> None:
+    key = request.headers.get("X-API-Key")
     if "Authorization" in request.headers:
-        presented_keys(request)  # two different keys are refused
-    found = service.find_principal(request.headers.get("X-API-Key"))
+        keys = presented_keys(request)  # two different keys are refused
+        if key is None and keys and keys[0].startswith(f"{grants.PREFIX}_"):
+            key = keys[0]
+    found = service.find_principal(key)
     if found is None:
         raise Unauthorized
     authenticate_as(request, found)
@@ -264,10 +271,10 @@ REGISTRATION = Guard(schemes=(), check=_check_registration)
 KEYLESS = Guard(schemes=(), check=allow_keyless)
 """No key is required; only requests that fail are counted."""
 
-ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key)
+ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key, errors=(InsufficientScope,))
 """An agent's or a gateway-only key. On wallet routes the latter has no agent: empty lists, 404 for ids."""
 
-AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key)
+AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key, errors=(InsufficientScope,))
 """An agent's key; a gateway-only key gets a 401 that explains it."""
 
 MASTER_KEY = Guard(schemes=(MASTER_KEY_SCHEME,), check=_check_master_key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, String, Text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
@@ -82,3 +82,24 @@ class OwnerKey(Authenticated, Model):
     digest: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class OwnerGrant(Authenticated, Model):
+    """What an owner has permitted an application. Its access token is the key with the same id, once it has one."""
+
+    __tablename__ = "oauth_grants"
+    not_authenticated = frozenset({"created_at", "used_at"})
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), index=True)
+    client_id: Mapped[str] = mapped_column(String(500))
+    client_name: Mapped[str] = mapped_column(String(100))
+    client_host: Mapped[str] = mapped_column(String(260))
+    resource: Mapped[str] = mapped_column(String(500))
+    scopes: Mapped[list[str]] = mapped_column(JSON)
+    wallet_id: Mapped[str | None] = mapped_column(ID)
+    session_id: Mapped[str | None] = mapped_column(ID)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import Response
 
-from app.errors import InvalidInput, ServiceError, Unauthorized
+from app.errors import InsufficientScope, InvalidInput, ServiceError, Unauthorized
 from app.idempotency.service import HEADER
 from app.identity import guards
 from app.mcp import messages
@@ -110,7 +110,11 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
         return _result_of(call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id))
     if request_id is not None:
         headers[HEADER] = request_id
-    return _result_of(call_view(request, endpoint, arguments, headers=headers, derives_key=tool.moves_money))
+    response = call_view(request, endpoint, arguments, headers=headers, derives_key=tool.moves_money)
+    if response.status_code == HTTPStatus.FORBIDDEN and "WWW-Authenticate" in response.headers:
+        # Clients ask the owner for more scopes at the status of HTTP, too.
+        raise InsufficientScope(headers={"WWW-Authenticate": response.headers["WWW-Authenticate"]})
+    return _result_of(response)
 
 
 def _key_headers(request: ClientRequest) -> dict[str, str]:

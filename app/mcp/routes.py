@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from app.errors import InvalidInput, RouteNotAllowed, Unauthorized
-from app.identity import guards, service
+from app.identity import guards, scopes, service
 from app.mcp import messages, methods
 from app.mcp.messages import PARSE_ERROR, McpError
 from app.state import app_state
@@ -44,13 +44,15 @@ def post_message() -> Response:
 @mcp.get(_METADATA_PATH)
 @mcp.get(f"{_METADATA_PATH}/mcp")
 def resource_metadata() -> Response:
-    """Return the metadata of the protected resource: a key in the header, from registration."""
+    """Return the metadata of the protected resource: a key or an access token in the header."""
     url = app_state().settings.public_url
     return jsonify(
         {
             "resource": f"{url}/mcp",
             "resource_name": "Purser",
             "resource_documentation": f"{url}/llms.txt",
+            "authorization_servers": [url],
+            "scopes_supported": list(scopes.ALL),
             "bearer_methods_supported": ["header"],
         }
     )
@@ -58,9 +60,12 @@ def resource_metadata() -> Response:
 
 @mcp.after_request
 def _name_scheme(response: Response) -> Response:
+    metadata = f'resource_metadata="{app_state().settings.public_url}{_METADATA_PATH}/mcp"'
     if response.status_code == HTTPStatus.UNAUTHORIZED:
-        url = app_state().settings.public_url
-        response.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}{_METADATA_PATH}/mcp"'
+        problem = 'error="invalid_token", ' if "Authorization" in current_request().headers else ""
+        response.headers["WWW-Authenticate"] = f'Bearer {problem}{metadata}, scope="{" ".join(scopes.ALL)}"'
+    elif response.status_code == HTTPStatus.FORBIDDEN and "WWW-Authenticate" in response.headers:
+        response.headers["WWW-Authenticate"] += f", {metadata}"
     return response
 
 

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import structlog
 
 # API, gateway, master and owner keys, services' secrets. Claim codes have no prefix and are never logged.
-_KEY_PATTERN = re.compile(r"\b(ak|gw|mk|ok|sv|cr)_[A-Za-z0-9_-]{16,}")
+_KEY_PATTERN = re.compile(r"\b(ak|gw|mk|ok|sv|cr|at|rt|ac|dc)_[A-Za-z0-9_-]{16,}")
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 _SHARED_PROCESSORS: list[Any] = [

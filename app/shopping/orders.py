@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from app.authenticated import SealedColumn
 from app.core.identifiers import keyed_digests
 from app.db.unit_of_work import read_only_unit
-from app.errors import DomainNotAllowed, InvalidInput
+from app.errors import DomainNotAllowed, InvalidInput, NotFound
 from app.identity.principal import Principal
 from app.ports.shopper import PurchaseRequest, ShippingAddress
 from app.shopping.models import Purchase
@@ -141,6 +141,8 @@ def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
         return None
     with read_only_unit() as session:
         wallet = wallets.first_wallet(session, caller.agent_id)
+        if caller.agent_of_wallet(wallet.id) is None:
+            raise NotFound("Purchases are paid from the agent's first wallet, which this connection does not include.")
         controls = wallet.spending_controls
         # The cost is not known yet; a freeze and the allowlist are.
         request = SpendingRequest(0, domain=order.host, session_id=order.session_id)

@@ -7,7 +7,7 @@ from typing import Any
 from flask import request
 
 from app.errors import AddressNotAllowed, NotFound, PerpdexError, TradingNotImplemented
-from app.identity import guards
+from app.identity import guards, scopes
 from app.ports.perpdex import Json
 from app.trading import preview_actions, read_actions, schemas
 from app.wallets.api.routes import LIMIT_ERRORS
@@ -58,7 +58,9 @@ def call_perpdex(body: dict[str, Any]) -> dict[str, Json]:
     501 with the unsigned payload: nothing is sent, recorded or counted as spent.
     """
     action = body["action"]
-    wallet = wallets.get_owned(body["wallet_id"], agent_id=guards.current_principal().agent_id)
+    principal = guards.current_principal()
+    wallet = wallets.get_owned(body["wallet_id"], agent_id=principal.agent_of_wallet(body["wallet_id"]))
+    scopes.session_of(principal, None, is_counted=False)
     # Without an own default, so that the body decides on unknown members.
     schema = schemas.BODY_OF_ACTION[action]()
     parameters = blp.ARGUMENTS_PARSER.parse(schema, request, location="json", unknown=None)

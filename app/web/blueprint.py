@@ -32,6 +32,8 @@ class Guard:
 
     schemes: tuple[str, ...]
     check: Callable[[ClientRequest], object]
+    errors: tuple[type[ServiceError], ...] = ()
+    """What it raises besides Unauthorized, for the documentation."""
 
 
 _CREDENTIALS = (
@@ -80,6 +82,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
             document.setdefault("security", [{scheme: []} for scheme in self.guard.schemes])
             errors: list[type[ServiceError]] = [InvalidInput, RateLimited, InternalError]
             errors += [Unauthorized] if self.guard.schemes else []
+            errors += self.guard.errors
             errors += [NotFound] if "<" in rule else []
             document_errors(view, errors)
             registered: View = register(view)

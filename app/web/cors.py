@@ -1,4 +1,4 @@
-"""Cross-origin requests of browsers to `/v1` and `/mcp`: the CORS protocol of the Fetch standard, without credentials.
+"""Cross-origin requests to `/v1`, `/mcp` and OAuth: the CORS protocol of the Fetch standard, without credentials.
 
 Errors before a request is read (408, 431) have no such headers: the origin is not known.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as WsgiResponse
 
-_PREFIXES = ("/v1/", "/mcp", "/.well-known/oauth-protected-resource")
+_PREFIXES = ("/v1/", "/mcp", "/.well-known/o", "/oauth/token", "/oauth/register", "/oauth/revoke")
 _ANY = "*"
 # The wildcard does not include Authorization.
 _ALLOWED_HEADERS = "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"

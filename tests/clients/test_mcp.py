@@ -32,3 +32,16 @@ def test_the_previous_python_client(scene: Scene) -> None:
 
 def test_the_npm_clients(scene: Scene) -> None:
     check(run_node("examples.mjs", scene.service.url, scene.key, "mcp_client_npm", "mcp_sdk_npm"))
+
+
+def test_the_python_clients_log_in(scene: Scene) -> None:
+    for module, requirements, note in (
+        ("mcp_login_examples", "mcp.txt", ""),
+        ("mcp_previous_login_examples", "mcp-previous.txt", " of the previous major"),
+    ):
+        ran = run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements)
+        check(ran, note=f"{note} with OAuth")
+
+
+def test_the_npm_client_logs_in(scene: Scene) -> None:
+    check(run_node("examples.mjs", scene.service.url, scene.key, "mcp_login_npm"), note=" with OAuth")

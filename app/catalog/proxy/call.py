@@ -35,6 +35,7 @@ from app.forwarding import call, redaction
 from app.forwarding import headers as relayed_headers
 from app.forwarding.relay import ForwardingOptions
 from app.forwarding.views import target_under_prefix
+from app.identity import scopes
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal
 from app.payments.x402 import gate, guard, terms
@@ -126,7 +127,7 @@ def _validated(
     _check_domain(wallet, url)
     _check_price(request, service)
     body = call.body(request, call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES)
-    session_charge = _session_charge(request, service, wallet, url)
+    session_charge = _session_charge(request, service, wallet, url, caller)
     wallet_id = None if wallet is None else wallet.id
     return _ProxiedCall(request, service, url, target, body, wallet_id, session_charge)
 
@@ -201,8 +202,9 @@ def _wallet(request: ClientRequest, caller: Principal | None) -> WalletView | No
         if named:
             raise guard.key_or_payment_required()
         return None
+    named = named or caller.only_wallet_id
     if named:
-        return wallets.with_controls(wallets.get_owned(named, agent_id=caller.agent_id))
+        return wallets.with_controls(wallets.get_owned(named, agent_id=caller.agent_of_wallet(named)))
     if caller.agent_id is None:
         return None
     try:
@@ -224,10 +226,16 @@ def _check_domain(wallet: WalletView | None, url: BaseUrl) -> None:
 
 
 def _session_charge(
-    request: ClientRequest, service: CallableService, wallet: WalletView | None, url: BaseUrl
+    request: ClientRequest,
+    service: CallableService,
+    wallet: WalletView | None,
+    url: BaseUrl,
+    caller: Principal | None,
 ) -> SpendingRequest | None:
     """Return what counts against the session in the request, if one is. Raises: InvalidInput, NotFound."""
     named = request.headers.get(SESSION_HEADER)
+    if caller is not None:
+        named = scopes.session_of(caller, named)
     if named is None:
         return None
     session_id = identifiers.parse_id(named)

@@ -19,7 +19,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
-from app.owner.pages.limits import week_limit_of
+from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
@@ -145,7 +145,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
     week_nanos, method = 0, OwnerMethod.SESSION
     if _waits(approval) and decision is not Decision.REJECT:
         if decision is Decision.WEEKLY:
-            week_nanos = week_limit_of(request.form.get("week_usd", ""))
+            week_nanos = dollars_of(request.form.get("week_usd", ""))
             if not week_nanos or not (approval.recipient or approval.domain):
                 error = "Enter the amount in dollars that may be paid per week. Nothing was decided."
                 return _render(key, approval_id, error=error, status=400)

@@ -93,8 +93,8 @@ def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[s
     return (None, problems) if problems else (ControlsChange(**values), {})
 
 
-def week_limit_of(text: str) -> int:
-    """Return the nano-dollars that an owner typed as an amount per week, 0 if it is no valid amount."""
+def dollars_of(text: str) -> int:
+    """Return the nano-dollars that an owner typed as an amount, 0 if it is no valid amount."""
     try:
         number = _number(text)
         limit: int = ControlsBody().load({"weekly_limit_usd": number})["weekly_limit_nanos"] if number else 0

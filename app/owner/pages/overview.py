@@ -62,6 +62,12 @@ def agent_summaries(keys: Sequence[OwnerKeyView]) -> list[dict[str, Any]]:
     return found
 
 
+def accounts_of(session: Session, key: OwnerKeyView) -> list[tuple[AgentSnapshot, WalletView | None]]:
+    """Return an agent with each of its wallets, or once without one."""
+    agent = identity.get_agent(session, key.agent_id)
+    return [(agent, wallet) for wallet in wallets.all_of(session, agent.id)] or [(agent, None)]
+
+
 def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any]:
     """Return the content of an agent's page, with the given wallet, or the first if none is given.
 

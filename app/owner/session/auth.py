@@ -35,13 +35,13 @@ session_pages = Blueprint("owner", __name__, url_prefix="/owner")
 
 SESSION_COOKIE = "purser_owner"
 _SESSION_KEY = "purser.owner_session"
+_FORM_TARGETS = "purser.form_targets"
 _CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'{targets}; "
     "frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types push-worker"
 )
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
@@ -105,6 +105,11 @@ def agent_of(key: OwnerKeyView) -> AgentSnapshot:
         return identity.get_agent(session, key.agent_id)
 
 
+def allow_form_target(source: str) -> None:
+    """Let a form of this response end in a redirect to another place: Chromium checks redirects, too."""
+    request.environ[_FORM_TARGETS] = f" {source}"
+
+
 def set_session_cookie(response: Response, token: str) -> Response:
     cookies.set_cookie(response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds()))
     return response
@@ -165,6 +170,12 @@ def _require_session() -> Response | None:
 def _set_security_headers(response: Response) -> Response:
     csrf.set_nonce_cookie(response)
     response.headers.update(_HEADERS)
+    policy = _CONTENT_SECURITY_POLICY.format(targets=request.environ.get(_FORM_TARGETS, ""))
+    response.headers["Content-Security-Policy"] = policy
+    places = (request.path, request.args.get("next", ""), response.headers.get("Location", ""))
+    if any(each.startswith(("/oauth/", "/owner/connect/")) for each in places):
+        # An application may have opened this page as a window, and waits for that to come back.
+        response.headers["Cross-Origin-Opener-Policy"] = "unsafe-none"
     return response
 
 

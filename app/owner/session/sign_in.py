@@ -24,7 +24,10 @@ from app.owner.session.auth import (
 )
 
 # Only paths of these pages: a crafted link must not redirect a signed-in owner elsewhere.
-_RETURN_PATH = re.compile(r"/owner/agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?", re.ASCII)
+_RETURN_PATH = re.compile(
+    r"/owner/(?:agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?|connect/[A-Za-z0-9_.-]+)",
+    re.ASCII,
+)
 _INVALID_KEY = "This is not a valid owner key."
 _INVALID_KEY_NEXT_STEP = (
     "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "

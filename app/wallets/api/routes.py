@@ -60,9 +60,9 @@ def resolve_wallet() -> None:
     if request.method == "POST" and not arguments:
         guards.require_agent()
     if arguments and "wallet_id" in arguments:
-        arguments["wallet"] = wallets.get_owned(
-            arguments.pop("wallet_id"), agent_id=guards.current_principal().agent_id
-        )
+        wallet_id = arguments.pop("wallet_id")
+        owner_id = guards.current_principal().agent_of_wallet(wallet_id)
+        arguments["wallet"] = wallets.get_owned(wallet_id, agent_id=owner_id)
 
 
 @blp.get("")
@@ -70,7 +70,8 @@ def resolve_wallet() -> None:
 @blp.response(200, schemas.WalletPage)
 def list_wallets(query: dict[str, Any]) -> Page[WalletView]:
     """List the agent's wallets, oldest first."""
-    return wallets.list_of(guards.current_principal().agent_id, query["page"])
+    principal = guards.current_principal()
+    return wallets.list_of(principal.agent_id, query["page"], only=principal.only_wallet_id)
 
 
 @blp.post("")

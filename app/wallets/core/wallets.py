@@ -193,13 +193,14 @@ def find_by_address(session: Session, address: str, *, agent_id: str) -> WalletV
     return None if wallet is None else _view(session, wallet, {})
 
 
-def list_of(agent_id: str | None, page: PageRequest) -> Page[WalletView]:
-    """Return an agent's wallets, oldest first; a gateway-only key has none."""
+def list_of(agent_id: str | None, page: PageRequest, *, only: str | None = None) -> Page[WalletView]:
+    """Return an agent's wallets, oldest first, or `only` one of them; a gateway-only key has none."""
     if agent_id is None:
         return Page((), 0, page)
+    are_listed = [Wallet.agent_id == agent_id, *([Wallet.id == only] if only is not None else [])]
     with read_only_unit() as session:
-        total = count(session, Wallet, Wallet.agent_id == agent_id)
-        wallets = session.scalars(_of_agent(agent_id).limit(page.limit).offset(page.offset)).all()
+        total = count(session, Wallet, *are_listed)
+        wallets = session.scalars(_of_agent(agent_id).where(*are_listed).limit(page.limit).offset(page.offset)).all()
         controls = spending_controls.controls_of(session, [wallet.id for wallet in wallets])
         return Page([_view(session, wallet, controls) for wallet in wallets], total, page)
 

@@ -1,0 +1,125 @@
+"""Connections: an owner permits an application to act for an agent, and ends that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from app.audit_log import actors, trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
+from app.core import clock
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InvalidInput, LimitReached, NotFound
+from app.events import outbox
+from app.events.outbox import EventType
+from app.identity import grants
+from app.identity.principal import Grant, KeyKind, Principal, Scope
+from app.oauth import clients, tokens
+from app.oauth.clients import Client
+from app.spending import sessions
+from app.spending.models import SpendingSession
+
+MAX_CONNECTIONS = 50
+_WALLET_SCOPES = {Scope.WALLET_READ, Scope.WALLET_PAY}
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What an owner has chosen; `budget_nanos` of 0 leaves it to the limits of the wallet."""
+
+    agent_id: str
+    wallet_id: str | None
+    scopes: tuple[Scope, ...]
+    budget_nanos: int
+    lifetime: timedelta
+
+
+def open_connection(session: Session, client: Client, consent: Consent, *, redirect_uri: str | None) -> Grant:
+    """Open a connection; the unit has to `announce_opened` it last. Raises: InvalidInput, LimitReached, NotFound."""
+    if not consent.scopes:
+        raise InvalidInput("Select at least one permission.")
+    if consent.wallet_id is None and _WALLET_SCOPES & set(consent.scopes):
+        raise InvalidInput("These permissions need a wallet, and this agent has none.")
+    expires_at = clock.now() + consent.lifetime
+    session_id = None
+    if consent.budget_nanos and consent.wallet_id is not None:
+        opened = sessions.open_session(
+            session, consent.wallet_id, max_nanos=consent.budget_nanos, expires_at=expires_at, domains=()
+        )
+        session_id = opened.id
+    if len(grants.list_live(session, consent.agent_id)) >= MAX_CONNECTIONS:
+        raise LimitReached(f"An agent can have at most {MAX_CONNECTIONS} connections; end one first.")
+    clients.keep(session, client.id, expires_at)
+    return grants.add(
+        session, agent_id=consent.agent_id, client_id=client.id, client_name=client.name,
+        client_host=client.host(redirect_uri), scopes=[each.value for each in consent.scopes],
+        wallet_id=consent.wallet_id, session_id=session_id, expires_at=expires_at,
+    )  # fmt: skip
+
+
+def announce_opened(session: Session, actor: Actor, grant: Grant) -> None:
+    """Record the event and the audit entry of a new connection, last in its unit."""
+    _record(session, EventType.CONNECTION_OPENED, grant)
+    act = AuditEvent(AuditAction.CONNECTION_OPENED, grant.agent_id, after={"id": grant.id, **grants.as_json(grant)})
+    trail.record(session, actor, act)
+
+
+def end(session: Session, actor: Actor, grant: Grant, *, reason: str) -> bool:
+    """End a connection, last in a unit; return whether this call did so."""
+    if not grants.end(session, grant.id):
+        return False
+    _record(session, EventType.CONNECTION_ENDED, grant, reason=reason)
+    before = {"id": grant.id, **grants.as_json(grant)}
+    act = AuditEvent(AuditAction.CONNECTION_ENDED, grant.agent_id, before=before, after={"reason": reason})
+    trail.record(session, actor, act)
+    return True
+
+
+def end_reused(session: Session, grant_id: str) -> None:
+    """End a connection because one of its codes or refresh tokens was used twice: somebody else has it, too."""
+    found = grants.find_live(session, grant_id)
+    if found is not None:
+        end(session, actors.system_actor("reuse of a token"), found, reason="token_reused")
+
+
+def end_by_application(session: Session, grant: Grant, *, client_address: str) -> None:
+    """End a connection because its application revokes it."""
+    holder = Principal(KeyKind.AGENT, grant.id, grant.agent_id, grant.agent_id, grant)
+    end(session, actors.agent_actor(holder, client_address=client_address), grant, reason="revoked_by_application")
+
+
+def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:
+    """End a connection of an agent. Raises: NotFound."""
+    with unit_of_work() as session:
+        found = next((each for each in grants.list_live(session, agent_id) if each.id == grant_id), None)
+        if found is None:
+            raise NotFound("This agent has no such connection.")
+        end(session, actor, found, reason="ended_by_owner")
+
+
+def list_of(agent_id: str) -> Sequence[tuple[Grant, SpendingSession | None]]:
+    """Return an agent's connections, newest first, with their budgets."""
+    with read_only_unit() as session:
+        return [
+            (grant, None if grant.session_id is None else session.get(SpendingSession, grant.session_id))
+            for grant in grants.list_live(session, agent_id)
+        ]
+
+
+def prune(before: datetime) -> None:
+    """Delete expired registrations and tokens, and connections that ended before an instant."""
+    now = clock.now()
+    with unit_of_work() as session:
+        tokens.prune(session, now)
+        clients.prune(session, now)
+    with unit_of_work() as session:
+        grants.prune(session, before)
+
+
+def _record(session: Session, event_type: EventType, grant: Grant, **more: str) -> None:
+    data = {"connection_id": grant.id, **grants.as_json(grant), **more}
+    outbox.record(session, event_type, agent_id=grant.agent_id, object_id=grant.id, data=data)

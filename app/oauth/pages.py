@@ -1,0 +1,307 @@
+"""The pages on which an owner connects an application to an agent, and those that list and end connections.
+
+The page that an application opens shows who asks, and changes nothing. The owner continues on it, because the browser
+sends the session's cookie only from pages of this site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from authlib.oauth2 import OAuth2Error
+from flask import Response, redirect, request, url_for
+from itsdangerous import BadData
+from werkzeug.datastructures import MultiDict
+
+from app.agents import service as registration
+from app.core import clock
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.device import service as device
+from app.errors import InvalidInput, LimitReached, NotFound
+from app.identity import limits
+from app.identity.owner_keys import OwnerKeyView
+from app.identity.principal import Scope
+from app.oauth import clients, connections, tokens
+from app.oauth.clients import Client
+from app.oauth.connections import Consent
+from app.oauth.server import Request, Server
+from app.owner.pages import overview
+from app.owner.pages.limits import dollars_of
+from app.owner.passkeys import confirmation
+from app.owner.session import csrf, sessions
+from app.owner.session.auth import (
+    agent_of,
+    allow_form_target,
+    current_session,
+    owner_key_of,
+    public_pages,
+    render_page,
+    see_other,
+    session_pages,
+    session_token,
+    set_session_cookie,
+    use_session_token,
+)
+from app.owner.session.signed_texts import serializer
+
+_PARAMETERS = (
+    "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
+)  # fmt: skip
+_MAX_STATE = 1000
+_VALID_FOR_SECONDS = 1800
+# A session this young needs no second proof: its owner has just shown the key or a passkey.
+_FRESH_FOR = timedelta(minutes=10)
+LIFETIMES = {"1": "One day", "7": "One week", "30": "30 days", "90": "90 days", "365": "One year"}
+_DEFAULT_DAYS = "90"
+_CONNECT = "/connect/<string:signed>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an application asks for: a redirect with a code, or the answer to a device code."""
+
+    client: Client
+    parameters: dict[str, str]
+    token_id: str | None = None
+
+    @property
+    def redirect_uri(self) -> str | None:
+        return None if self.token_id else self.parameters.get("redirect_uri") or self.client.get_default_redirect_uri()
+
+    @property
+    def scopes(self) -> list[str]:
+        return self.client.get_allowed_scope(self.parameters.get("scope")).split()
+
+    @property
+    def host(self) -> str:
+        return self.client.host(self.redirect_uri)
+
+    @property
+    def redirect_host(self) -> str:
+        """Return where the code goes, if that is another place than the host that is shown."""
+        shown = Client("", "", ()).host(self.redirect_uri)
+        return "" if shown == self.host or self.redirect_uri is None else shown
+
+
+@public_pages.get("/oauth/authorize")
+def authorize() -> Response:
+    """Show which application asks; the owner continues to sign in, or to make an agent."""
+    values = MultiDict((name, value) for name, value in request.args.items(multi=True))
+    try:
+        client = clients.find(values.get("client_id", ""), network=limits.client_network(request.remote_addr))
+    except InvalidInput as failure:
+        return _refused(failure.message)
+    if client is None:
+        return _refused("This application is not registered here, or its registration has expired.")
+    asked = _Asked(client, {name: values[name] for name in _PARAMETERS if name in values})
+    if asked.redirect_uri is None or not client.check_redirect_uri(asked.redirect_uri):
+        return _refused("The application asked to be answered at an address that it has not registered.")
+    if len(values.get("state", "")) > _MAX_STATE or any(len(values.getlist(name)) > 1 for name in _PARAMETERS):
+        return _refused("The application's request is too long, or has a parameter twice.")
+    server_request = Request("GET", values)
+    with read_only_unit() as session:
+        server = Server(session, client)
+        try:
+            server.get_consent_grant(server_request)
+        except OAuth2Error as failure:
+            return _to_client(server.handle_error_response(server_request, failure), server)
+    return _render_start(asked)
+
+
+@public_pages.get("/oauth/device")
+def show_device_form() -> Response:
+    """Ask for the code that a program shows."""
+    return _render_device_form(request.args.get("user_code", ""))
+
+
+@public_pages.post("/oauth/device")
+def find_device() -> Response:
+    """Show which program waits with this code."""
+    user_code = request.form.get("user_code", "")
+    error = ""
+    if not csrf.is_valid():
+        error = "This form has expired or was opened in another browser. Submit it again."
+    else:
+        with read_only_unit() as session:
+            found = tokens.find_unanswered(session, user_code=user_code)
+        if found is not None:
+            client = Client(found.client_id, found.client_name, ())
+            return _render_start(_Asked(client, {"scope": found.scope}, found.id))
+        error = "No program waits with this code. Start again in the program; a code is valid for 15 minutes."
+    return _render_device_form(user_code, error=error)
+
+
+@public_pages.post("/oauth/agent")
+def make_agent() -> Response:
+    """Register and claim an agent for a person without one, who continues with it."""
+    signed = request.form.get("request", "")
+    asked = _read(signed)
+    if not csrf.is_valid():
+        return _refused("This form has expired or was opened in another browser.", status=403)
+    network = limits.client_network(request.remote_addr)
+    limits.count_registration(network)
+    made = registration.register(name=None, email=None)
+    claimed = device.claim_agent(made.claim_code, email=None, network=network)
+    token = sessions.open_claimed_agent(str(claimed.owner_key), current=session_token())
+    use_session_token(token)
+    page = render_page("connect_new.html", owner_key=claimed.owner_key, asked=asked, signed=signed)
+    return set_session_cookie(page, token)
+
+
+@session_pages.get(_CONNECT)
+def show_consent(signed: str) -> Response:
+    """Show the form with which the owner permits the application what it may do."""
+    return _render_consent(_read(signed), signed)
+
+
+@session_pages.post(_CONNECT)
+def answer(signed: str) -> Response:
+    """Store the owner's answer, and send the browser back to the application."""
+    asked = _read(signed)
+    if request.form.get("decision") != "allow":
+        return _deny(asked)
+    try:
+        consent = _consent()
+        key = owner_key_of(consent.agent_id)
+        if not _is_fresh():
+            is_owner, error = confirmation.check_owner(key)
+            if not is_owner:
+                return _render_consent(asked, signed, error=error, status=403)
+        return _allow(asked, consent, key)
+    except (InvalidInput, LimitReached) as failure:
+        return _render_consent(asked, signed, error=failure.message, status=failure.status)
+
+
+@session_pages.get("/agents/<string:agent_id>/connections")
+def show_connections(agent_id: str) -> Response:
+    """List the applications that are connected to an agent."""
+    agent = agent_of(owner_key_of(agent_id))
+    return render_page(
+        "connections.html", agent=agent, listed=connections.list_of(agent_id), done=request.args.get("done")
+    )
+
+
+@session_pages.post("/agents/<string:agent_id>/connections/end")
+def end_connection(agent_id: str) -> Response:
+    """End a connection immediately, without asking for the owner key."""
+    actor = sessions.acting_owner(owner_key_of(agent_id))
+    connections.end_by_owner(actor, agent_id, request.form.get("connection_id", "")[:36])
+    return see_other(url_for("owner.show_connections", agent_id=agent_id, done="ended"))
+
+
+def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
+    owned = [] if consent.wallet_id is None else [overview.owned_wallet(key, consent.wallet_id)]
+    actor = sessions.acting_owner(key)
+    assert all(wallet.agent_id == consent.agent_id for wallet in owned)  # noqa: S101 - owned_wallet has checked it
+    with unit_of_work() as session:
+        grant = connections.open_connection(session, asked.client, consent, redirect_uri=asked.redirect_uri)
+        response: Response | None = None
+        if asked.token_id is None:
+            server, server_request = Server(session, asked.client), Request("GET", MultiDict(asked.parameters))
+            flow = server.get_consent_grant(server_request, end_user=grant)
+            response = server.create_authorization_response(server_request, grant_user=grant, grant=flow)
+        elif not tokens.answer(session, asked.token_id, grant_id=grant.id):
+            raise InvalidInput("The program does not wait any more; start again in the program.")
+        connections.announce_opened(session, actor, grant)
+    if response is None:
+        return render_page("connected.html", asked=asked, allowed=True, agent=agent_of(key))
+    return _to_client(response)
+
+
+def _deny(asked: _Asked) -> Response:
+    with unit_of_work() as session:
+        if asked.token_id is not None:
+            tokens.answer(session, asked.token_id, grant_id=None)
+            return render_page("connected.html", asked=asked, allowed=False, agent=None)
+        server, server_request = Server(session, asked.client), Request("GET", MultiDict(asked.parameters))
+        flow = server.get_consent_grant(server_request)
+        return _to_client(server.create_authorization_response(server_request, grant_user=None, grant=flow))
+
+
+def _to_client(response: Response, server: Server | None = None) -> Response:
+    if server is not None:
+        server.execute_hook("after_create_authorization_response", response)
+    return redirect(response.headers["Location"], 303)  # type: ignore[return-value]
+
+
+def _consent() -> Consent:
+    """Return what was chosen in the form. Raises: InvalidInput."""
+    form = request.form
+    agent_id, _, wallet_id = form.get("account", "").partition(" ")
+    if form.get("days") not in LIFETIMES:
+        raise InvalidInput("Select when the connection ends.")
+    typed = form.get("budget_usd", "").strip()
+    budget_nanos = dollars_of(typed)
+    if typed and not budget_nanos:
+        raise InvalidInput("The budget must be an amount in dollars, such as 50 or 12.50, or empty.")
+    chosen = tuple(each for each in Scope if each.value in form.getlist("scope"))
+    return Consent(agent_id, wallet_id or None, chosen, budget_nanos, timedelta(days=int(form["days"])))
+
+
+def _is_fresh() -> bool:
+    began_at = current_session().expires_at - sessions.SESSION_LIFETIME
+    return clock.now() < began_at + _FRESH_FOR
+
+
+def _sign(asked: _Asked) -> str:
+    return str(serializer("oauth-request").dumps([asked.parameters, asked.token_id, asked.client.name]))
+
+
+def _read(signed: str) -> _Asked:
+    """Return the request that this service has checked and signed. Raises: NotFound, InvalidInput."""
+    try:
+        parameters, token_id, name = serializer("oauth-request").loads(signed, max_age=_VALID_FOR_SECONDS)
+    except (BadData, ValueError):
+        raise NotFound("This request of an application has expired. Start again in the application.") from None
+    if token_id is None:
+        found = clients.find(parameters["client_id"], network=limits.client_network(request.remote_addr))
+    else:
+        with read_only_unit() as session:
+            waiting = tokens.find_unanswered(session, token_id=token_id)
+        found = None if waiting is None else Client(waiting.client_id, name, ())
+    if found is None:
+        raise NotFound("The application does not wait any more. Start again in the application.")
+    return _Asked(found, parameters, token_id)
+
+
+def _render_start(asked: _Asked) -> Response:
+    return render_page("connect_start.html", asked=asked, signed=_sign(asked))
+
+
+def _render_device_form(user_code: str, *, error: str = "") -> Response:
+    return render_page("connect_device.html", status=400 if error else 200, user_code=user_code[:20], error=error)
+
+
+def _render_consent(asked: _Asked, signed: str, *, error: str = "", status: int = 200) -> Response:
+    keys = current_session().keys
+    with read_only_unit() as session:
+        accounts = [each for key in keys for each in overview.accounts_of(session, key)]
+    if asked.redirect_uri is not None:
+        allow_form_target(_form_target(asked.redirect_uri))
+    form: Any = request.form
+    return render_page(
+        "connect.html", status=status, asked=asked, signed=signed, accounts=accounts, error=error,
+        chosen=form.getlist("scope") if form else asked.scopes,
+        account=form.get("account", ""), budget=form.get("budget_usd", "")[:30], lifetimes=LIFETIMES,
+        days=form.get("days") or _DEFAULT_DAYS, needs_proof=not _is_fresh(),
+        prompt=confirmation.prompt_for(keys[0]) if len(keys) == 1 and not _is_fresh() else None,
+    )  # fmt: skip
+
+
+def _form_target(redirect_uri: str) -> str:
+    """Return the source expression of the redirect after the form: an origin, or the scheme of an application."""
+    parts = urlsplit(redirect_uri)
+    if parts.scheme not in ("http", "https") or ":" in (parts.hostname or ""):
+        # An address of IPv6 cannot be written in a policy.
+        return f"{parts.scheme}:"
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _refused(message: str, *, status: int = 400) -> Response:
+    return render_page(
+        "error.html", status=status, title="This application cannot be connected", message=message,
+        next_step="Nothing was permitted. Go back to the application and start again.",
+    )  # fmt: skip
