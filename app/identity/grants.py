@@ -14,14 +14,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import RowSeal, change, seal_of, withdraw
+from app.authenticated import RowSeal, SealedColumn, change, seal_of, withdraw
 from app.core import clock, identifiers
 from app.db.prepared import PreparedRead
 from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit
 from app.identity.models import ApiKey, OwnerGrant
 from app.identity.principal import Grant, KeyKind, Principal, Scope
-from app.sealing import SealedColumn
 from app.state import app_state
 
 PREFIX = "at"

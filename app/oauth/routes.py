@@ -19,8 +19,7 @@ from app.oauth.tokens import TokenKind
 from app.state import app_state
 from app.web import error_responses
 from app.web.client_request import current_request
-from app.web.parsing import parsed_body
-from app.web.request_bodies import limit_to_keyless
+from app.web.request_bodies import limit_to_keyless, parsed_body
 
 oauth = Blueprint("oauth", __name__)
 _WELL_KNOWN = "/.well-known/oauth-authorization-server"
