@@ -72,7 +72,7 @@ PAYMENTS = StateMachine(
         permitted={
             # `void` when it can no longer land; `closed` when a database restore preceded its landing.
             PaymentStatus.SETTLING: {PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID},
-            # `lost` when a reorg reversed it permanently.
+            # `reversed` when a reorg reversed it permanently.
             PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
             # `paid` again when the call is known not to have been served.
             PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
