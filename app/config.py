@@ -110,6 +110,7 @@ class Settings(BaseSettings):
     web_concurrency: int = Field(0, ge=1)
     web_threads: int = Field(0, ge=1)
     database_pool_size: int = Field(0, ge=1)
+    database_prepared_statements: bool = True
 
     initial_credits_usd: Decimal = Field(Decimal("10.00"), ge=0, le=1_000_000)
     grant_budget_usd_per_day: Decimal | None = Field(None, ge=0)

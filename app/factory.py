@@ -11,6 +11,7 @@ from typing import Any
 import flask_swagger_ui  # type: ignore[import-untyped]
 from flask import Flask, Request, Response, request
 from flask.sessions import SessionInterface
+from psycopg import Connection
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -221,6 +222,11 @@ def prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _prepare_no_statements(connection: Connection[Any], _record: object) -> None:
+    """Make `app.db.libpq` execute the statements of a new connection without preparing them."""
+    connection.prepared_max = 0
+
+
 def _bind_extensions(app: Flask, settings: Settings) -> None:
     db.init_app(app)
     with app.app_context():
@@ -229,6 +235,8 @@ def _bind_extensions(app: Flask, settings: Settings) -> None:
             event.listen(db.engine, "connect", prepare_sqlite)
         else:
             pool_liveness.install(db.engine)
+            if not settings.database_prepared_statements:
+                event.listen(db.engine, "connect", _prepare_no_statements)
 
 
 def _register_blueprints(app: Flask) -> None:

@@ -1,19 +1,21 @@
 """Execution of prepared statements by libpq itself: psycopg's cursor costs several times as much processor time.
 
 Values are converted by psycopg. It prepares nothing on these connections (`prepare_threshold`), because after a
-rollback it would deallocate everything that is prepared.
+rollback it would deallocate everything that is prepared. Without prepared statements (`psycopg.Connection.prepared_max`
+is 0), the server parses each statement each time: a pooler may execute it on any of its connections.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import secrets
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from psycopg import Connection, OperationalError
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
@@ -76,14 +78,36 @@ class PreparedStatements:
     def result(self, sql: str, values: Sequence[Any], types: Sequence[int] | None = None) -> PGresult:
         """Execute a statement with values in the text format, without a conversion. Raises: psycopg.Error."""
         pgconn = self.connection.pgconn
-        name = self._prepared.get(sql)
-        if name is None:
-            name = b"purser_%d" % next(_names)
-            _check(pgconn, pgconn.prepare(name, sql.encode(), types))
-            self._prepared[sql] = name
-        result = pgconn.exec_prepared(name, values)
+        if self.connection.prepared_max == 0:
+            result = pgconn.exec_params(sql.encode(), values, types)
+        else:
+            name = self._prepared.get(sql)
+            if name is None:
+                name = b"purser_%d" % next(_names)
+                _check(pgconn, pgconn.prepare(name, sql.encode(), types))
+                self._prepared[sql] = name
+            result = pgconn.exec_prepared(name, values)
         _check(pgconn, result)
         return result
+
+
+def keep_prepared_statements(connections: Sequence[Connection[Any]]) -> bool:
+    """Return whether each connection keeps its own statements: PgBouncer before 1.22 in transaction mode mixes them up.
+
+    Raises: psycopg.Error.
+    """
+    name = b"purser_try_%s" % secrets.token_hex(8).encode()
+    try:
+        for connection in connections:
+            _check(connection.pgconn, connection.pgconn.prepare(name, b"SELECT 1"))
+        for connection in connections:
+            _check(connection.pgconn, connection.pgconn.exec_prepared(name, ()))
+    except (DuplicatePreparedStatement, InvalidSqlStatementName):
+        return False
+    finally:
+        for connection in connections:
+            connection.pgconn.exec_(b"DEALLOCATE " + name)
+    return True
 
 
 def _check(pgconn: Any, result: Any) -> None:

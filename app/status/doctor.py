@@ -9,9 +9,11 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import func, select, text
@@ -24,9 +26,10 @@ from app.config import MIN_SECRET_LENGTH, Network, Settings
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
 from app.core.loopback import is_loopback
-from app.db import heartbeats
+from app.db import heartbeats, libpq
 from app.db.heartbeats import ProcessKind
 from app.db.unit_of_work import read_only_unit
+from app.extensions import db
 from app.gateway.pricing import price_updates
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
@@ -164,9 +167,27 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
                 )
             isolation = session.scalar(text("SHOW default_transaction_isolation"))
             yield _ok("database", f"default isolation {isolation}")
+            yield from _check_prepared_statements()
         yield from _check_custody(session, network, vault)
         yield from _check_integrity(session)
         yield from _check_processes(session)
+
+
+def _check_prepared_statements() -> Iterator[Finding]:
+    """Try statements on two connections, as two processes use them."""
+    if not app_state().settings.database_prepared_statements:
+        yield _ok("database", "statements are not prepared")
+        return
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(db.engine.raw_connection())) for _ in range(2)]
+        drivers: list[Any] = [connection.driver_connection for connection in connections]
+        if libpq.keep_prepared_statements(drivers):
+            return
+        yield _fail(
+            "database",
+            "a pooler mixes up the prepared statements of its clients, so that many requests fail",
+            "use PgBouncer 1.22 or later with max_prepared_statements, or set DATABASE_PREPARED_STATEMENTS=0",
+        )
 
 
 def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:

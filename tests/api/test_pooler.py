@@ -1,0 +1,55 @@
+"""Behind a pooler that mixes up prepared statements, doctor says so, and the service works without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from flask import Flask
+from sqlalchemy import bindparam, select
+
+from app.core import clock
+from app.db.heartbeats import Heartbeat
+from app.db.kept_connection import KeptConnection
+from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.statements import table_of
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from tests.support.applications import close, make_app, settings_for
+from tests.support.transaction_pooler import transaction_pooler
+
+pytestmark = pytest.mark.postgres
+BEATS = table_of(Heartbeat)
+FIX = "DATABASE_PREPARED_STATEMENTS=0"
+
+
+@pytest.fixture
+def pooler_url(postgres_url: str) -> Iterator[str]:
+    with transaction_pooler(postgres_url) as url:
+        yield url
+
+
+def test_doctor_recognises_a_pooler_that_mixes_up_prepared_statements(postgres_url: str, pooler_url: str) -> None:
+    for url, is_found in ((postgres_url, False), (pooler_url, True)):
+        app = make_app(settings_for(url))
+        try:
+            output = app.test_cli_runner().invoke(args=["doctor"]).output
+        finally:
+            close(app)
+        assert (FIX in output) is is_found, output
+
+
+def test_without_prepared_statements_each_transaction_may_use_another_connection(
+    pooler_url: str, build_app: Callable[..., Flask]
+) -> None:
+    app = build_app(pooler_url, settings={"database_prepared_statements": False})
+    insert = PreparedInsert(Heartbeat)
+    read = PreparedRead(select(BEATS.c.name).where(BEATS.c.name > bindparam("after")).order_by(BEATS.c.name))
+    with app.app_context():
+        kept = KeptConnection()
+        for number in range(4):
+            with unit_of_work() as session:
+                insert.execute(session, {"name": f"beat-{number}", "at": clock.now()})
+            with read_only_unit() as session:
+                assert len(read.all(session, {"after": ""})) == number + 1
+            assert kept.execute("SELECT $1::int + 1", [23], [b"%d" % number]) == [[b"%d" % (number + 1)]]
+    assert FIX not in app.test_cli_runner().invoke(args=["doctor"]).output
