@@ -145,7 +145,16 @@ def _find_uv(root: Path, python: str) -> str | None:
 
 
 def _pip(python: str) -> list[str]:
-    return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    return [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--root-user-action=ignore",
+        "--no-input",
+    ]
 
 
 def _is_usable(venv: Path, root: Path) -> bool:

@@ -79,17 +79,21 @@ class Fork:
         folder: Path,
         environment: Mapping[str, str],
         parent_death_hook: Callable[[], None] | None,
+        listener: int | None = None,
     ) -> None:
+        """Fork. A listening socket becomes its descriptor 3, as from systemd (sd_listen_fds(3))."""
         output = os.pipe()
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             status = 1
             try:
-                _detach(name, output[1], parent_death_hook)
+                _detach(name, output[1], parent_death_hook, listener)
                 os.chdir(folder)
                 os.environ.clear()
                 os.environ.update(environment)
+                if listener is not None:
+                    os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
                 sys.argv = list(command)
                 status = _exit_status(run)
             except BaseException:
@@ -120,7 +124,7 @@ class Fork:
             os.kill(self.pid, signal.SIGTERM)
 
 
-def _detach(name: str, output: int, parent_death_hook: Callable[[], None] | None) -> None:
+def _detach(name: str, output: int, parent_death_hook: Callable[[], None] | None, listener: int | None) -> None:
     """Give a fork its own session, signals, files and name, like a program that was executed."""
     os.setsid()
     if parent_death_hook is not None:
@@ -135,7 +139,11 @@ def _detach(name: str, output: int, parent_death_hook: Callable[[], None] | None
     os.dup2(output, 2)
     # The lock of the launcher's folder among them, which must end with the launcher.
     # Not up to SC_OPEN_MAX, which may be a thousand million: some builds of Python close one by one.
-    os.closerange(_FIRST_INHERITED, max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 1)
+    inherited = _FIRST_INHERITED
+    if listener is not None:
+        os.dup2(listener, inherited)
+        inherited += 1
+    os.closerange(inherited, max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)

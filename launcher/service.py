@@ -12,6 +12,7 @@ from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
 from launcher.settings import DATABASE_FILE, SECRETS_FILE, Plan, complete
+from launcher.starting import StartingListener
 from launcher.supervisor import Program, Supervisor
 
 SHOPPER = "shopper"
@@ -80,6 +81,8 @@ def welcome_text(plan: Plan) -> str:
         key = f"KEY={extract_command} 'ak_[A-Za-z0-9_-]*')"
         wallet = f"""WALLET={extract_command} '"id": *"[^"]*' | cut -d '"' -f 4)"""
         fund = """'{"chain": "base", "currency": "USDC", "amount": "25"}'"""
+        if faucet := plan.environment.get("FAUCET_URL"):
+            lines.append(f"  faucet         {faucet}")
         lines += [
             f"  master key     {plan.environment['BOOTSTRAP_MASTER_KEY']}  (X-Master-Key, this sandbox only)",
             "",
@@ -94,6 +97,9 @@ def welcome_text(plan: Plan) -> str:
 def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool:
     """Start everything in order; return False if a signal interrupts it. Raises: LauncherError."""
     commands = read_procfile(plan.root / "Procfile")
+    listener = _listen(plan, _resolve(plan, commands["web"]))
+    if listener is not None:
+        supervisor.watch(listener)
     if plan.redis_port is not None:
         _start_redis(plan, supervisor, plan.redis_port)
     if plan.sandbox_ports:
@@ -105,14 +111,13 @@ def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool
     if not _has_newest_schema(plan, commands["release"]):
         supervisor.print_line("Preparing the database ...")
         command = _resolve(plan, commands["release"])
-        release = Program("release", command, plan.environment, _SERVICE, is_service=True)
+        release = Program("release", command, plan.environment, _SERVICE, is_service=True, is_quiet=True)
         if supervisor.run(release) != 0 and not supervisor.stopping:
             raise LauncherError("The database could not be prepared: see the lines above.")
-    # The web process starts in parallel with the chains, which it does not need; the workers wait for them.
-    _start_processes(plan, supervisor, {"web": commands.pop("web")})
-    _wait_until(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
     if plan.sandbox_ports:
         _wait_until(supervisor, lambda: SANDBOX_READY_LINE in supervisor.recent_output("sandbox"), "The sandbox", None)
+    _start_processes(plan, supervisor, {"web": commands.pop("web")}, listener)
+    _wait_until(supervisor, lambda: _is_healthy(plan.port), "The web process", _WEB_START_SECONDS)
     if SHOPPER in commands and (obstacle := browser.obstacle(plan.environment)):
         del commands[SHOPPER]
         supervisor.print_line(obstacle)
@@ -120,10 +125,24 @@ def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool
     return not supervisor.stopping
 
 
-def _start_processes(plan: Plan, supervisor: Supervisor, commands: Mapping[str, tuple[str, ...]]) -> None:
+def _listen(plan: Plan, web: list[str]) -> StartingListener | None:
+    """Listen on the port until the chains work; None without chains, or if the web process chooses its address."""
+    chooses_address = any(plan.environment.get(name) for name in ("GUNICORN_CMD_ARGS", "SANDBOX_PUBLIC"))
+    if not plan.sandbox_ports or chooses_address or forks.entry_point(web) is None:
+        return None
+    return StartingListener(network_ports.LOOPBACK, plan.port)
+
+
+def _start_processes(
+    plan: Plan,
+    supervisor: Supervisor,
+    commands: Mapping[str, tuple[str, ...]],
+    listener: StartingListener | None = None,
+) -> None:
     for name, command in commands.items():
         if name != "release" and not supervisor.stopping:
-            supervisor.start(Program(name, _resolve(plan, command), plan.environment, _SERVICE, 28, is_service=True))
+            program = _resolve(plan, command)
+            supervisor.start(Program(name, program, plan.environment, _SERVICE, 28, is_service=True, listener=listener))
 
 
 def _preload(plan: Plan, supervisor: Supervisor, modules: Sequence[str]) -> None:
@@ -155,7 +174,7 @@ def _start_redis(plan: Plan, supervisor: Supervisor, port: int) -> None:
     folder = plan.var / "redis"
     folder.mkdir(mode=0o700, exist_ok=True)
     command = redis_server.command(program, port=port, folder=folder, password=plan.redis_password)
-    supervisor.start(Program("redis", command, plan.non_secret_environment, _SERVERS))
+    supervisor.start(Program("redis", command, plan.non_secret_environment, _SERVERS, is_quiet=True))
     _wait_until(
         supervisor,
         lambda: network_ports.accepts_connections(port),
@@ -189,6 +208,7 @@ def _wait_until(supervisor: Supervisor, condition: Callable[[], bool], waiting_f
     if not supervisor.wait(condition, timeout) and not supervisor.stopping:
         # Another program in a crash loop also ends the wait.
         name = supervisor.crash_looping
+        supervisor.show_quiet()
         program_name = waiting_for if name is None else name.capitalize()
         raise LauncherError(f"{program_name} did not start: see the lines above.")
 

@@ -21,6 +21,7 @@ from typing import Self, TextIO
 
 from launcher import forks, processes
 from launcher.forks import Fork
+from launcher.starting import StartingListener
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 15.0
@@ -47,6 +48,10 @@ class Program:
     grace_seconds: float = 10.0
     is_service: bool = False
     """Whether it runs the service's code, so that a fork which has loaded that can run it."""
+    is_quiet: bool = False
+    """Whether its output is printed only when it fails."""
+    listener: StartingListener | None = None
+    """The socket that a fork inherits."""
 
 
 @dataclass(slots=True)
@@ -129,7 +134,18 @@ class Supervisor:
                 return -signal.SIGTERM
             self._tick()
         self._collect_output(child)
+        if status:
+            self._show_quiet(child)
         return status
+
+    def watch(self, listener: StartingListener) -> None:
+        """Let a listener answer its clients, until a program inherits it."""
+        self._selector.register(listener, selectors.EVENT_READ, listener.answer)
+
+    def show_quiet(self) -> None:
+        """Print what quiet programs have printed."""
+        for child in self._children.values():
+            self._show_quiet(child)
 
     @property
     def crash_looping(self) -> str | None:
@@ -214,9 +230,12 @@ class Supervisor:
         entry_point = forks.entry_point(program.command) if program.is_service else None
         process: subprocess.Popen[bytes] | Fork
         if entry_point is not None:
+            if program.listener is not None and program.listener.fileno() in self._selector.get_map():
+                self._selector.unregister(program.listener)
             process = Fork(
                 program.name, program.command, entry_point,
                 folder=self._folder, environment=environment, parent_death_hook=self._parent_death_hook,
+                listener=None if program.listener is None else program.listener.fileno(),
             )  # fmt: skip
         else:
             process = subprocess.Popen(
@@ -245,6 +264,7 @@ class Supervisor:
 
     def _handle_exit(self, child: _Child, now: float) -> None:
         self._end_group(child)
+        self._show_quiet(child)
         program = child.program
         was_stable = now - child.started > _STABLE_SECONDS
         delay = FIRST_DELAY_SECONDS if was_stable else child.restart_delay
@@ -276,6 +296,8 @@ class Supervisor:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     self._wakeup_read.recv(_CHUNK_BYTES)
+            elif callable(key.data):
+                key.data()
             else:
                 self._read(key.data)
 
@@ -307,7 +329,13 @@ class Supervisor:
     def _record_line(self, child: _Child, raw: bytes) -> None:
         line = raw.decode(errors="replace").rstrip()
         child.lines.append(line)
-        self._show(child.program.name, line)
+        if not child.program.is_quiet:
+            self._show(child.program.name, line)
+
+    def _show_quiet(self, child: _Child) -> None:
+        if child.program.is_quiet:
+            for line in child.lines:
+                self._show(child.program.name, line)
 
     def _show(self, name: str, line: str) -> None:
         self.print_line(f"{name:<{_NAME_WIDTH}} | {line}")

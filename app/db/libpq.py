@@ -11,6 +11,7 @@ import itertools
 import re
 import secrets
 from collections.abc import MutableMapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from psycopg import Connection, OperationalError
@@ -18,6 +19,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
+from sqlalchemy.engine import Engine
 
 _PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|%)")
 _COMPLETED = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
@@ -91,22 +93,24 @@ class PreparedStatements:
         return result
 
 
-def keep_prepared_statements(connections: Sequence[Connection[Any]]) -> bool:
-    """Return whether each connection keeps its own statements: PgBouncer before 1.22 in transaction mode mixes them up.
+def keeps_prepared_statements(engine: Engine) -> bool:
+    """Try whether each connection has its own statements: PgBouncer before 1.22 in transaction mode mixes them up.
 
-    Raises: psycopg.Error.
+    Raises: psycopg.Error; SQLAlchemyError.
     """
     name = b"purser_try_%s" % secrets.token_hex(8).encode()
-    try:
-        for connection in connections:
-            _check(connection.pgconn, connection.pgconn.prepare(name, b"SELECT 1"))
-        for connection in connections:
-            _check(connection.pgconn, connection.pgconn.exec_prepared(name, ()))
-    except (DuplicatePreparedStatement, InvalidSqlStatementName):
-        return False
-    finally:
-        for connection in connections:
-            connection.pgconn.exec_(b"DEALLOCATE " + name)
+    with closing(engine.raw_connection()) as first, closing(engine.raw_connection()) as second:
+        both: list[Any] = [first.driver_connection, second.driver_connection]
+        try:
+            for connection in both:
+                _check(connection.pgconn, connection.pgconn.prepare(name, b"SELECT 1"))
+            for connection in both:
+                _check(connection.pgconn, connection.pgconn.exec_prepared(name, ()))
+        except (DuplicatePreparedStatement, InvalidSqlStatementName):
+            return False
+        finally:
+            for connection in both:
+                connection.pgconn.exec_(b"DEALLOCATE " + name)
     return True
 
 

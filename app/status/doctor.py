@@ -9,11 +9,9 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import func, select, text
@@ -29,7 +27,6 @@ from app.core.loopback import is_loopback
 from app.db import heartbeats, libpq
 from app.db.heartbeats import ProcessKind
 from app.db.unit_of_work import read_only_unit
-from app.extensions import db
 from app.gateway.pricing import price_updates
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
@@ -165,29 +162,16 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
                     f"its clock and this machine's differ by {skew} seconds",
                     "synchronize them: leases depend on both",
                 )
-            isolation = session.scalar(text("SHOW default_transaction_isolation"))
-            yield _ok("database", f"default isolation {isolation}")
-            yield from _check_prepared_statements()
+            yield _ok("database", f"default isolation {session.scalar(text('SHOW default_transaction_isolation'))}")
+            if app_state().settings.database_prepared_statements and not libpq.keeps_prepared_statements(bind.engine):
+                yield _fail(
+                    "database",
+                    "a pooler mixes up the prepared statements of its clients, so that many requests fail",
+                    "use PgBouncer 1.22 or later with max_prepared_statements, or set DATABASE_PREPARED_STATEMENTS=0",
+                )
         yield from _check_custody(session, network, vault)
         yield from _check_integrity(session)
         yield from _check_processes(session)
-
-
-def _check_prepared_statements() -> Iterator[Finding]:
-    """Try statements on two connections, as two processes use them."""
-    if not app_state().settings.database_prepared_statements:
-        yield _ok("database", "statements are not prepared")
-        return
-    with ExitStack() as stack:
-        connections = [stack.enter_context(closing(db.engine.raw_connection())) for _ in range(2)]
-        drivers: list[Any] = [connection.driver_connection for connection in connections]
-        if libpq.keep_prepared_statements(drivers):
-            return
-        yield _fail(
-            "database",
-            "a pooler mixes up the prepared statements of its clients, so that many requests fail",
-            "use PgBouncer 1.22 or later with max_prepared_statements, or set DATABASE_PREPARED_STATEMENTS=0",
-        )
 
 
 def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -236,3 +238,54 @@ def test_the_folder_of_a_service_is_private_to_its_owner(launcher: Launcher) -> 
     launcher.start_and_wait()
     var = Path(launcher.root / "var")
     assert var.stat().st_mode & 0o077 == 0
+
+
+_SANDBOX = """#!/bin/sh
+while [ ! -e ready ]; do sleep 0.05; done
+echo 'sandbox ready'
+exec sleep 600
+"""
+
+
+def _status(port: int) -> tuple[int, str | None, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/health", timeout=5) as answer:
+            return answer.status, None, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Retry-After"], error.read()
+    except OSError:
+        return 0, None, b""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux starts the web process as a fork")
+def test_the_port_answers_starting_until_the_sandbox_is_ready(launcher: Launcher) -> None:
+    for name in ("ETHEREUM_RPC_URL", "BASE_RPC_URL", "SOLANA_RPC_URL"):
+        del launcher.settings[name]
+    python = launcher.root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(_SANDBOX)
+    python.chmod(0o755)
+    # Like gunicorn, it serves the socket that it inherits.
+    web = (launcher.root / "web.py").read_text()
+    own, _, _ = web.partition("http.server.HTTPServer(")
+    inheriting = "import socket\nserver = http.server.HTTPServer(('', 0), Handler, bind_and_activate=False)\n"
+    inheriting += "assert os.environ['LISTEN_PID'] == str(os.getpid())\n"
+    inheriting += "server.socket = socket.socket(fileno=3)\nserver.socket.setblocking(True)\nserver.serve_forever()\n"
+    (launcher.root / "web.py").write_text(own + inheriting)
+    procfile = launcher.root / "Procfile"
+    procfile.write_text(procfile.read_text().replace(" web.py", " -m web"))
+    launcher.start()
+    status, retry_after, body = wait_until(
+        lambda: (found := _status(launcher.port))[0] and found, what="an answer while the chains start"
+    )
+    assert (status, retry_after, json.loads(body)["code"]) == (503, "1", "STARTING")
+    assert "web pid" not in launcher.output()
+    (launcher.root / "ready").touch()
+    seen = wait_until(
+        lambda: (found := _status(launcher.port)[0]) != 503 and found, what="an answer of the web process"
+    )
+    assert seen == 200
+    wait_until(lambda: "Purser runs on" in launcher.output(), what="the launcher's welcome")
+    assert "  faucet         http://127.0.0.1:" in launcher.output()
+    assert "released" not in launcher.output()
