@@ -54,9 +54,7 @@ def server_metadata() -> Response:
             "service_documentation": f"{url}/llms.txt",
         }
     )
-    response = jsonify(metadata)
-    response.headers["Cache-Control"] = "public, max-age=300"
-    return response
+    return jsonify(metadata)
 
 
 @oauth.post("/oauth/register")

@@ -144,6 +144,23 @@ TABLE: dict[str, Access] = {
         ),
         access(400, tuple(ClientKind)),
     ),
+    **dict.fromkeys(
+        (
+            "GET /.well-known/oauth-authorization-server", "GET /.well-known/oauth-authorization-server/mcp",
+            "GET /.well-known/openid-configuration", "GET /.well-known/openid-configuration/mcp",
+            "GET /mcp/.well-known/openid-configuration", "GET /oauth/device", "POST /oauth/revoke",
+        ),
+        access(200, tuple(ClientKind)),
+    ),
+    **dict.fromkeys(
+        ("GET /oauth/authorize", "POST /oauth/device", "POST /oauth/token", "POST /oauth/device_authorization"),
+        access(400, tuple(ClientKind)),
+    ),
+    "POST /oauth/register": access(201, tuple(ClientKind)),
+    # Not a request that this service has signed.
+    "POST /oauth/agent": access(404, tuple(ClientKind)),
+    "GET /owner/connect/<string:signed>": Access({**SIGN_IN, ClientKind.COOKIE: 404}),
+    "POST /owner/connect/<string:signed>": FORM,
     "GET /owner/sign-in": access(200, tuple(ClientKind), cookie=303),
     "POST /owner/sign-out": FORM,
     "POST /owner/sign-in/passkey": access(403, tuple(ClientKind)),
@@ -226,6 +243,7 @@ TABLE: dict[str, Access] = {
                     ("GET", f"{_HELD}/transactions"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
                     ("GET", "/passkeys"), ("POST", "/passkeys"), ("POST", "/passkeys/create"),
                     ("POST", "/passkeys/remove"), ("GET", "/notices"),
+                    ("GET", "/connections"), ("POST", "/connections/end"),
                     ("POST", "/notices/email"), ("POST", "/notices/email/<string:token>"), ("POST", "/notices/browser"),
                     ("POST", "/notices/webhook"), ("POST", "/notices/test"), ("POST", "/notices/remove"),
                     ("GET", "/approvals/<string:approval_id>"), ("POST", "/approvals/<string:approval_id>"),
@@ -401,6 +419,7 @@ class _Scene:
             "agent_id": owner.id,
             "wallet_id": owner.wallet_id,
             "token": "x",
+            "signed": "none",
         }
         if "service_id" in names:
             values["service_id"] = owner.post("/v1/services", offer()).get_json()["id"]

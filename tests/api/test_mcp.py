@@ -112,7 +112,8 @@ def test_what_needs_a_key_is_401_with_the_place_of_the_metadata(
 ) -> None:
     refused = send(client, message, key=key)
     assert (refused.status_code, refused.get_json()["code"]) == (401, "UNAUTHORIZED")
-    url = refused.headers["WWW-Authenticate"].partition('resource_metadata="')[2].strip('"')
+    url, _, scope = refused.headers["WWW-Authenticate"].partition('resource_metadata="')[2].partition('", ')
+    assert scope == 'scope="wallet:read wallet:pay gateway catalog"'
     metadata = client.get("/.well-known/oauth-protected-resource/mcp").get_json()
     assert metadata == client.get("/.well-known/oauth-protected-resource").get_json()
     assert url.endswith("/.well-known/oauth-protected-resource/mcp")
