@@ -20,7 +20,7 @@ class ServerHooks(Hooks):
     def error_body(self, status: HTTPStatus, message: str | None, request_id: str) -> bytes:
         """Return the body of an error of the API; count the request."""
         error = _ERRORS[status](message)
-        counters.REQUESTS.labels("", "", str(error.status)).inc()
+        counters.REQUESTS.labels("", "", str(error.status), error.code).inc()
         members = {"error": error.message, "code": error.code, "request_id": request_id}
         return json.dumps(members).encode()
 
