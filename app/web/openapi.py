@@ -89,7 +89,7 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
                 "(0.30000000000000004) is removed. "
                 "Every error has the same body: `error`, `code`, `details`, `request_id`."
             ),
-            "license": {"name": "Proprietary", "identifier": "LicenseRef-Proprietary"},
+            "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": public_url}],
         "components": {"securitySchemes": dict(security_schemes)},

@@ -39,4 +39,27 @@ class OpenApiDocument:
 
     @cached_property
     def text(self) -> str:
-        return json.dumps(self.read(), separators=(",", ":"))
+        """The document as it is served."""
+        return json.dumps(_without_defaults(self.read()), separators=(",", ":"))
+
+
+def _without_defaults(node: Any) -> Any:
+    """Return a document whose properties name their defaults in words: generators require what has a default."""
+    if isinstance(node, list):
+        return [_without_defaults(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    copy = {name: _without_defaults(value) for name, value in node.items()}
+    if isinstance(copy.get("properties"), dict):
+        copy["properties"] = {name: _explained(each) for name, each in copy["properties"].items()}
+    return copy
+
+
+def _explained(schema: Any) -> Any:
+    if not isinstance(schema, dict) or "default" not in schema:
+        return schema
+    rest = {name: value for name, value in schema.items() if name != "default"}
+    if schema["default"] is None:
+        return rest
+    note = f"Default: `{json.dumps(schema['default'])}`."
+    return {**rest, "description": f"{schema['description']} {note}" if schema.get("description") else note}

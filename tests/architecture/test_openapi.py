@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ def _operations(document: Document) -> Iterator[tuple[str, str, dict[str, Any]]]
 def test_generators_can_read_the_document(document: Document) -> None:
     assert document["openapi"].startswith("3.1")
     validate(document)
+
+
+def test_generators_require_no_property_because_of_its_default(document: Document) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        for member, definition in schema.get("properties", {}).items():
+            assert "default" not in definition, (name, member)
+
+
+def test_the_document_names_the_license_of_the_repository(document: Document) -> None:
+    license_text = (Path(__file__).parents[2] / "LICENSE").read_text()
+    assert license_text.startswith(f"{document['info']['license']['identifier']} License\n")
 
 
 def test_clients_in_other_languages_can_compile_the_patterns(document: Document) -> None:
