@@ -303,10 +303,7 @@ class Settings(BaseSettings):
 
     def secret_key_list(self) -> tuple[str, ...]:
         """Return the secret for new tokens and digests, then those that are still accepted."""
-        return (
-            self.secret_key.get_secret_value(),
-            *split(self.secret_key_fallbacks.get_secret_value()),
-        )
+        return (self.secret_key.get_secret_value(), *split(self.secret_key_fallbacks.get_secret_value()))
 
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new data first."""

@@ -145,10 +145,7 @@ def bridges_between(
 ) -> dict[BridgeRoute, tuple[BridgeProvider, ...]]:
     network = settings.network.value
     cctp = CCTP_DEPLOYMENTS[network]
-    attestations = AttestationClient(
-        settings.cctp_attestation_url or cctp.default_url,
-        _access(settings, "circle"),
-    )
+    attestations = AttestationClient(settings.cctp_attestation_url or cctp.default_url, _access(settings, "circle"))
     bounds = BridgeFeeLimits(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
     endpoints: list[CctpChain] = []
     for chain in chains.values():
@@ -197,8 +194,7 @@ def _shopper(settings: Settings) -> Shopper | None:
 
 def _upstream(settings: Settings, kind: type[HttpUpstream]) -> HttpUpstream:
     return kind(
-        connect_seconds=settings.upstream_connect_timeout_seconds,
-        read_seconds=settings.upstream_read_timeout_seconds,
+        connect_seconds=settings.upstream_connect_timeout_seconds, read_seconds=settings.upstream_read_timeout_seconds
     )
 
 

@@ -15,14 +15,7 @@ from flask_migrate import upgrade
 from sqlalchemy import insert, select, text
 
 from app.catalog.browse import listing
-from app.catalog.models import (
-    Service,
-    ServiceCaller,
-    ServiceLatency,
-    ServiceMinute,
-    ServiceSearchText,
-    ServiceTotal,
-)
+from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceSearchText, ServiceTotal
 from app.catalog.services import service as services
 from app.catalog.statistics import counts as statistics
 from app.config import Settings
@@ -42,25 +35,7 @@ _BATCH = 5_000
 _MAX_SEARCH_MS = 250
 _MAX_STATISTICS_MS = 50
 _SYLLABLES = (
-    *(
-        "ka",
-        "to",
-        "mi",
-        "ra",
-        "ne",
-        "lo",
-        "wea",
-        "ther",
-        "pay",
-        "ment",
-        "ge",
-        "o",
-        "co",
-        "de",
-        "tra",
-        "ns",
-        "la",
-    ),
+    *("ka", "to", "mi", "ra", "ne", "lo", "wea", "ther", "pay", "ment", "ge", "o", "co", "de", "tra", "ns", "la"),
     *("te", "sen", "ti", "ana", "ly", "sis", "im", "age", "vo", "ice", "sto", "ck", "map", "ro", "ute"),
 )
 _PIECES = ("a", "zz", "ka", "ment", "weather", "zebra", "nothing like it")
@@ -165,12 +140,7 @@ def _insert_calls() -> str:
         for _ in range(1_000)
     ]
     totals = [
-        {
-            "service_id": service_id,
-            "stripe": stripe,
-            "calls": _CALLS // len(stripes),
-            "revenue_nanos": _CALLS,
-        }
+        {"service_id": service_id, "stripe": stripe, "calls": _CALLS // len(stripes), "revenue_nanos": _CALLS}
         for stripe in stripes
     ]
     with unit_of_work() as session:

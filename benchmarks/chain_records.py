@@ -45,10 +45,7 @@ _Flows = Counter[tuple[str, str, str]]
 
 
 def compare(
-    connection: psycopg.Connection[Any],
-    chains: Mapping[ChainName, Chain],
-    urls: Mapping[ChainName, str],
-    faucet: Path,
+    connection: psycopg.Connection[Any], chains: Mapping[ChainName, Chain], urls: Mapping[ChainName, str], faucet: Path
 ) -> Iterator[str]:
     """Yield a sentence for each disagreement; `faucet` is the faucet's ledger, the source of all deposits."""
     with connection.cursor(row_factory=kwargs_row(SimpleNamespace)) as cursor:

@@ -159,10 +159,7 @@ def _compare_chats(
     if theirs := found.get("LiteLLM", {}).get(_COMPARED):
         promises += [
             thresholds.at_least(
-                "times the rate of LiteLLM without a database",
-                at_compared.per_second / theirs.per_second,
-                5,
-                "x",
+                "times the rate of LiteLLM without a database", at_compared.per_second / theirs.per_second, 5, "x"
             ),
             thresholds.at_most("part of LiteLLM's p50", at_compared.p50_ms / theirs.p50_ms, 0.25, "x"),
         ]

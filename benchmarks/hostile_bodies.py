@@ -108,10 +108,7 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
                 )
     return [
         thresholds.at_most(
-            f"{_CONCURRENT} concurrent hostile bodies: growth of the web processes",
-            max(growths),
-            _GROWTH,
-            "x",
+            f"{_CONCURRENT} concurrent hostile bodies: growth of the web processes", max(growths), _GROWTH, "x"
         ),
         thresholds.at_most(
             f"{_CONCURRENT} concurrent hostile bodies: /v1/health within", max(healths), _HEALTH_SECONDS, "s"
@@ -153,13 +150,7 @@ def _run_attack(
             sender.start()
         for sender in senders:
             sender.join()
-    return (
-        seen["peak"],
-        _resident(service),
-        seen["health"],
-        processes.processor_seconds(service.web) - began,
-        answers,
-    )
+    return (seen["peak"], _resident(service), seen["health"], processes.processor_seconds(service.web) - began, answers)
 
 
 def _send(service: Service, attack: Attack, body: bytes, headers: Mapping[str, str], answers: Counter[str]) -> None:

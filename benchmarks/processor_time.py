@@ -30,25 +30,13 @@ _WARM_UP, _TIMED, _PROFILED = 30, 200, 150
 _LAYERS = {
     "SQLAlchemy": ("/sqlalchemy/", "/flask_sqlalchemy/"),
     "Database driver": ("/psycopg/", "psycopg_binary", "sqlite3"),
-    "Redis, rate limits": (
-        "/redis/",
-        "/limits/",
-        "/flask_limiter/",
-        "/app/capacity/",
-        "/app/identity/limits",
-    ),
+    "Redis, rate limits": ("/redis/", "/limits/", "/flask_limiter/", "/app/capacity/", "/app/identity/limits"),
     "Exchange with the upstream": ("/app/adapters/upstream_http/", "/http/client", "/urllib3/"),
     "Gateway: request, price, relay": ("/app/gateway/", "/app/forwarding/", "/app/catalog/"),
     "Ledger, units of work": ("/app/usage/", "/app/credits/", "/app/db/"),
     "Logging, metrics": ("/structlog/", "/logging/", "/app/observability/", "/prometheus_client/"),
     "Other application code": ("/app/",),
-    "Flask, Werkzeug, marshmallow": (
-        "/flask/",
-        "/werkzeug/",
-        "/flask_smorest/",
-        "/marshmallow/",
-        "/webargs/",
-    ),
+    "Flask, Werkzeug, marshmallow": ("/flask/", "/werkzeug/", "/flask_smorest/", "/marshmallow/", "/webargs/"),
 }
 _REST = "Rest"
 _Function = tuple[str, int, str]

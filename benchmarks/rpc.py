@@ -268,10 +268,7 @@ def _measure_pending(scene: _Scene) -> None:
         scene.node.faults(drop=100_000)
     agents = [_agent(scene) for _ in range(_PENDING_WALLETS)]
     senders = [agent for agent in agents for _ in range(_PENDING // _PENDING_WALLETS)]
-    for some, which in (
-        (senders[:1], "alone"),
-        (senders[1:], f"of {_PENDING} of {_PENDING_WALLETS} wallets"),
-    ):
+    for some, which in ((senders[:1], "alone"), (senders[1:], f"of {_PENDING} of {_PENDING_WALLETS} wallets")):
         for client, wallet in some:
             _send(scene, client, wallet, "USDC", Prefer="respond-async")
         for _ in range(2):

@@ -127,10 +127,7 @@ def _idle(made: Infrastructure, service: Service, *, seconds: float) -> _IdleRat
     before, began = _read_totals(made, service), time.monotonic()
     time.sleep(seconds)
     after, spent = _read_totals(made, service), time.monotonic() - began
-    idle = _IdleRates(
-        (after.commits - before.commits) / spent,
-        (after.redis_commands - before.redis_commands) / spent,
-    )
+    idle = _IdleRates((after.commits - before.commits) / spent, (after.redis_commands - before.redis_commands) / spent)
     thresholds.print_note(
         f"idle: {idle.commits:.0f} commits and {idle.redis_commands:.0f} Redis commands a second, taken off below"
     )
@@ -138,13 +135,7 @@ def _idle(made: Infrastructure, service: Service, *, seconds: float) -> _IdleRat
 
 
 def _run_round(
-    made: Infrastructure,
-    service: Service,
-    name: str,
-    plans: ConnectionPlans,
-    *,
-    seconds: float,
-    idle: _IdleRates,
+    made: Infrastructure, service: Service, name: str, plans: ConnectionPlans, *, seconds: float, idle: _IdleRates
 ) -> int:
     """Run one load, print its results, and return how many requests failed."""
     before = _read_totals(made, service)
@@ -174,14 +165,7 @@ def _read_totals(made: Infrastructure, service: Service) -> _Totals:
 
 
 def _print(
-    name: str,
-    count: int,
-    result: Result,
-    seen: WaitSamples,
-    *,
-    before: _Totals,
-    after: _Totals,
-    idle: _IdleRates,
+    name: str, count: int, result: Result, seen: WaitSamples, *, before: _Totals, after: _Totals, idle: _IdleRates
 ) -> None:
     answered = max(1, result.answered)
     parts = {group: after.processor[group] - before.processor[group] for group in after.processor}

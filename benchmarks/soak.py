@@ -205,11 +205,7 @@ def measure(infrastructure: Infrastructure, *, quick: bool, minutes: float, rate
         running.callback(lambda: _keep_evidence(infrastructure, run.log, folder / "var" / "sandbox"))
         run.await_welcome()
         secrets = read_dotenv(folder / "var" / "secrets.env")
-        settings |= {
-            "NETWORK": "sandbox",
-            **secrets,
-            **read_record(folder / "var" / "launcher.json")["settings"],
-        }
+        settings |= {"NETWORK": "sandbox", **secrets, **read_record(folder / "var" / "launcher.json")["settings"]}
         traffic = Traffic(run.port, settings, master_key=secrets["BOOTSTRAP_MASTER_KEY"], seed=seed, rate=rate)
         traffic.prepare(upstream.port)
         app = create_app(Settings(**stack.settings_of(settings)))

@@ -43,12 +43,7 @@ class BenchmarkAgent:
 
 
 def measure(
-    infrastructure: Infrastructure,
-    service: Service,
-    *,
-    rounds: int,
-    seconds: float,
-    agents: Sequence[BenchmarkAgent],
+    infrastructure: Infrastructure, service: Service, *, rounds: int, seconds: float, agents: Sequence[BenchmarkAgent]
 ) -> list[Threshold]:
     """Run all loads in alternating rounds."""
     thresholds.print_heading(f"Requests of agents: medians of {rounds} alternating rounds of {seconds:g} s")

@@ -82,10 +82,7 @@ def pids_with_marker(marker: str) -> set[int]:
 
 
 def terminate(
-    pids: Callable[[], Iterable[int]],
-    *,
-    grace_seconds: float,
-    skip_grace: Callable[[], bool] = lambda: False,
+    pids: Callable[[], Iterable[int]], *, grace_seconds: float, skip_grace: Callable[[], bool] = lambda: False
 ) -> None:
     """Terminate the processes, and kill those that have not ended after the grace (or once `skip_grace`).
 

@@ -175,26 +175,14 @@ def _start_redis(plan: Plan, supervisor: Supervisor, port: int) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     command = redis_server.command(program, port=port, folder=folder, password=plan.redis_password)
     supervisor.start(Program("redis", command, plan.non_secret_environment, _SERVERS, is_quiet=True))
-    _wait_until(
-        supervisor,
-        lambda: network_ports.accepts_connections(port),
-        "The embedded Redis",
-        _REDIS_START_SECONDS,
-    )
+    _wait_until(supervisor, lambda: network_ports.accepts_connections(port), "The embedded Redis", _REDIS_START_SECONDS)
 
 
 def _sandbox_command(plan: Plan) -> list[str]:
     options = []
     for name, port in plan.sandbox_ports.items():
         options += [f"--{name.split('_')[0].lower()}-port", str(port)]
-    return [
-        str(plan.root / ".venv/bin/python"),
-        "-m",
-        "sandbox",
-        "--state",
-        str(plan.var / "sandbox"),
-        *options,
-    ]
+    return [str(plan.root / ".venv/bin/python"), "-m", "sandbox", "--state", str(plan.var / "sandbox"), *options]
 
 
 def _resolve(plan: Plan, command: tuple[str, ...]) -> list[str]:

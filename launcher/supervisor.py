@@ -68,12 +68,7 @@ class Supervisor:
     """The processes of one launcher. Use as a context manager: leaving it stops everything."""
 
     def __init__(
-        self,
-        *,
-        folder: Path,
-        marker: str,
-        output: TextIO,
-        on_spawn: Callable[[int], None] = lambda _pid: None,
+        self, *, folder: Path, marker: str, output: TextIO, on_spawn: Callable[[int], None] = lambda _pid: None
     ) -> None:
         """Children run in `folder` with `marker` in their environment; `on_spawn` gets the id of each."""
         self._folder = folder
@@ -221,11 +216,7 @@ class Supervisor:
                 self._restart(program, delay)
 
     def _spawn(self, program: Program, *, delay: float) -> _Child:
-        environment = {
-            **program.environment,
-            processes.MARKER_VARIABLE: self._marker,
-            "PYTHONUNBUFFERED": "1",
-        }
+        environment = {**program.environment, processes.MARKER_VARIABLE: self._marker, "PYTHONUNBUFFERED": "1"}
         # Each runs in its own session: the terminal's Ctrl-C reaches only the launcher.
         entry_point = forks.entry_point(program.command) if program.is_service else None
         process: subprocess.Popen[bytes] | Fork

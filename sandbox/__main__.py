@@ -63,13 +63,7 @@ def _read_arguments() -> Options:
     add("--perpdex-port", type=int, default=18548, metavar="N", help="the exchange's stand-in (%(default)s)")
     add("--solana-port", type=int, default=18899, metavar="N", help="JSON-RPC; N+1: WebSocket (%(default)s)")
     add("--jupiter-port", type=int, default=18549, metavar="N", help="GET /swap/v2/build (%(default)s)")
-    add(
-        "--cctp-port",
-        type=int,
-        default=18550,
-        metavar="N",
-        help="CCTP's attester, Relay and LI.FI (%(default)s)",
-    )
+    add("--cctp-port", type=int, default=18550, metavar="N", help="CCTP's attester, Relay and LI.FI (%(default)s)")
     add("--openai-port", type=int, default=18551, metavar="N", help="a stand-in for language models (%(default)s)")
     add("--no-solana", action="store_true", help="leave Solana out")
     add("--block-time", type=float, metavar="S", help="seconds between blocks (Ethereum 2, Base 1)")

@@ -96,9 +96,7 @@ class Faucet:
         with self._reference_lock(order.reference):
             earlier = self._book.reserve(order)
             return self._payers[order.chain].pay(
-                order,
-                earlier=earlier,
-                record=lambda payment: self._book.record(order, payment),
+                order, earlier=earlier, record=lambda payment: self._book.record(order, payment)
             )
 
     @contextmanager

@@ -20,13 +20,7 @@ from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 
 from sandbox.evm.rpc import NodeClient, NodeDown, NodeError
-from solana_node.addresses import (
-    COMPUTE_BUDGET,
-    TOKEN,
-    USDC_MINT,
-    WRAPPED_SOL_MINT,
-    associated_token_address,
-)
+from solana_node.addresses import COMPUTE_BUDGET, TOKEN, USDC_MINT, WRAPPED_SOL_MINT, associated_token_address
 from solana_node.exchange import JUPITER, POOL, ROUTE_V2, quote
 from solana_node.loopback_server import LoopbackHandler, LoopbackServer
 from solana_node.tokens import create_token_account

@@ -30,11 +30,7 @@ def start(command: Sequence[str], *, log: Path | None = None) -> subprocess.Pope
     output = subprocess.DEVNULL if log is None else log.open("ab")
     try:
         return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            process_group=0,
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, process_group=0
         )
     finally:
         if not isinstance(output, int):

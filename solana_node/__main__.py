@@ -46,10 +46,7 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port",
-        type=int,
-        default=18899,
-        help="HTTP port; WebSocket takes the next one (default: %(default)s)",
+        "--port", type=int, default=18899, help="HTTP port; WebSocket takes the next one (default: %(default)s)"
     )
     parser.add_argument(
         "--slot-ms",
@@ -58,10 +55,7 @@ def _parse_arguments() -> argparse.Namespace:
         help="milliseconds per slot; 0 stops the clock until sandbox_advance (default: %(default)s)",
     )
     parser.add_argument(
-        "--finalized-lag",
-        type=int,
-        default=32,
-        help="slots until a transaction is finalized (default: %(default)s)",
+        "--finalized-lag", type=int, default=32, help="slots until a transaction is finalized (default: %(default)s)"
     )
     parser.add_argument("--state", type=Path, metavar="FILE", help="keep the chain in this SQLite file between starts")
     parser.add_argument(

@@ -207,13 +207,7 @@ def _use_nonce(program: SbpfProgram) -> None:
         program.load(8, 1, 9, place)
         program.store(8, _STACK, _PAYLOAD + 20 + place, "r1")
     _invoke(
-        program,
-        _INFOS,
-        count=8,
-        target=2,
-        metas=((0, 1, 1), (1, 1, 1)),
-        payload=(_PAYLOAD, 52),
-        signers=(_SIGNERS, 1),
+        program, _INFOS, count=8, target=2, metas=((0, 1, 1), (1, 1, 1)), payload=(_PAYLOAD, 52), signers=(_SIGNERS, 1)
     )
 
 

@@ -48,12 +48,7 @@ def mint(chain: Chain, owner: Pubkey, units: int, *, mint: Pubkey | None = None)
         [
             tokens.create_token_account(authority, owner, mint, program=program),
             tokens.mint_to_checked(
-                mint,
-                token_account,
-                authority=authority,
-                amount=units,
-                decimals=state.decimals,
-                program=program,
+                mint, token_account, authority=authority, amount=units, decimals=state.decimals, program=program
             ),
         ],
     )

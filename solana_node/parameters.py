@@ -13,12 +13,7 @@ from solders.transaction import VersionedTransaction
 from solana_node import base58
 from solana_node.chain import Chain
 from solana_node.clock import Commitment
-from solana_node.errors import (
-    MIN_CONTEXT_SLOT_NOT_REACHED,
-    InvalidParamsError,
-    JsonObject,
-    RpcError,
-)
+from solana_node.errors import MIN_CONTEXT_SLOT_NOT_REACHED, InvalidParamsError, JsonObject, RpcError
 
 Config = JsonObject | None
 
@@ -77,9 +72,7 @@ def require_context_slot(config: Config, slot: int) -> None:
     """
     if ((config or {}).get("minContextSlot") or 0) > slot:
         raise RpcError(
-            MIN_CONTEXT_SLOT_NOT_REACHED,
-            "Minimum context slot has not been reached",
-            data={"contextSlot": slot},
+            MIN_CONTEXT_SLOT_NOT_REACHED, "Minimum context slot has not been reached", data={"contextSlot": slot}
         )
 
 

@@ -125,25 +125,15 @@ _TOKEN: Final[dict[int, tuple[str, _Parser]]] = {
     1: ("initializeAccount", lambda call: call.named("account", "mint", "owner", "rentSysvar")),
     3: (
         "transfer",
-        lambda call: {
-            **call.named("source", "destination"),
-            **call.amount(),
-            **call.signed_by("authority", 2),
-        },
+        lambda call: {**call.named("source", "destination"), **call.amount(), **call.signed_by("authority", 2)},
     ),
-    4: (
-        "approve",
-        lambda call: {**call.named("source", "delegate"), **call.amount(), **call.signed_by("owner", 2)},
-    ),
+    4: ("approve", lambda call: {**call.named("source", "delegate"), **call.amount(), **call.signed_by("owner", 2)}),
     5: ("revoke", lambda call: {**call.named("source"), **call.signed_by("owner", 1)}),
     7: (
         "mintTo",
         lambda call: {**call.named("mint", "account"), **call.amount(), **call.signed_by("mintAuthority", 2)},
     ),
-    8: (
-        "burn",
-        lambda call: {**call.named("account", "mint"), **call.amount(), **call.signed_by("authority", 2)},
-    ),
+    8: ("burn", lambda call: {**call.named("account", "mint"), **call.amount(), **call.signed_by("authority", 2)}),
     9: ("closeAccount", lambda call: {**call.named("account", "destination"), **call.signed_by("owner", 2)}),
     12: (
         "transferChecked",
@@ -163,26 +153,15 @@ _TOKEN: Final[dict[int, tuple[str, _Parser]]] = {
     ),
     14: (
         "mintToChecked",
-        lambda call: {
-            **call.named("mint", "account"),
-            **call.checked_amount(),
-            **call.signed_by("mintAuthority", 2),
-        },
+        lambda call: {**call.named("mint", "account"), **call.checked_amount(), **call.signed_by("mintAuthority", 2)},
     ),
     15: (
         "burnChecked",
-        lambda call: {
-            **call.named("account", "mint"),
-            **call.checked_amount(),
-            **call.signed_by("authority", 2),
-        },
+        lambda call: {**call.named("account", "mint"), **call.checked_amount(), **call.signed_by("authority", 2)},
     ),
     17: ("syncNative", lambda call: call.named("account")),
     18: ("initializeAccount3", lambda call: {**call.named("account", "mint"), "owner": call.key(1)}),
     20: ("initializeMint2", _mint_fields),
-    21: (
-        "getAccountDataSize",
-        lambda call: {**call.named("mint"), "extensionTypes": ["immutableOwner"]},
-    ),
+    21: ("getAccountDataSize", lambda call: {**call.named("mint"), "extensionTypes": ["immutableOwner"]}),
     22: ("initializeImmutableOwner", lambda call: call.named("account")),
 }

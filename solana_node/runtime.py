@@ -19,11 +19,7 @@ from solders.message import Message, MessageV0, MessageV1
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
-from solders.transaction_metadata import (
-    FailedTransactionMetadata,
-    SimulatedTransactionInfo,
-    TransactionMetadata,
-)
+from solders.transaction_metadata import FailedTransactionMetadata, SimulatedTransactionInfo, TransactionMetadata
 
 from solana_node import base58
 from solana_node.addresses import MEMO_PROGRAMS, SYSTEM
@@ -97,13 +93,7 @@ class Runtime:
             clock = machine.get_clock()
             machine.set_slot_hashes(slot_hashes)
             machine.set_clock(
-                Clock(
-                    slot,
-                    clock.epoch_start_timestamp,
-                    clock.epoch,
-                    clock.leader_schedule_epoch,
-                    int(time.time()),
-                )
+                Clock(slot, clock.epoch_start_timestamp, clock.epoch, clock.leader_schedule_epoch, int(time.time()))
             )
 
     def keys_of(self, message: AnyMessage) -> TransactionKeys:

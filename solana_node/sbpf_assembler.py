@@ -139,8 +139,7 @@ def _elf(text: bytes, calls: list[tuple[int, str]]) -> bytes:
         )
     head = b"\x7fELF\2\1\1" + bytes(9)
     head += struct.pack(
-        "<HHIQQQIHHHHHH",
-        *(3, 247, 1, _TEXT_AT, 64, names_at + len(_padded(section_names)), 0, 64, 56, 3, 64, 7, 6),
+        "<HHIQQQIHHHHHH", *(3, 247, 1, _TEXT_AT, 64, names_at + len(_padded(section_names)), 0, 64, 56, 3, 64, 7, 6)
     )
     for kind, flags, at, size in (
         (1, 5, _TEXT_AT, len(text)),

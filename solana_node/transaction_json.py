@@ -49,13 +49,7 @@ def inner_instructions_json(groups: list[JsonObject], keys: list[str], *, parsed
 
 
 def _instruction_json(
-    keys: list[str],
-    program_index: int,
-    accounts: list[int],
-    data: bytes,
-    *,
-    parsed: bool,
-    stack_height: int | None,
+    keys: list[str], program_index: int, accounts: list[int], data: bytes, *, parsed: bool, stack_height: int | None
 ) -> JsonObject:
     if not parsed:
         return {

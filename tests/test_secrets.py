@@ -82,14 +82,7 @@ def fail_everywhere(agent: Agent, canaries: Canaries) -> Iterator[TestResponse]:
     for header in ("X-API-Key", "X-Master-Key", "Authorization", "Cookie"):
         for value in (agent.key + "x", MASTER_KEY, f"Bearer {agent.key}", "x" * 9000):
             yield client.get("/v1/usage", headers={header: value})
-    for path in (
-        "/v1/wallets/{}",
-        "/v1/{}",
-        "/{}",
-        "/v1/wallets?limit={}",
-        "/v1/device/info?code={}x",
-        "/static/{}",
-    ):
+    for path in ("/v1/wallets/{}", "/v1/{}", "/{}", "/v1/wallets?limit={}", "/v1/device/info?code={}x", "/static/{}"):
         for value in (agent.key, MASTER_KEY, code):
             yield client.get(path.format(value), headers=agent.headers())
     yield client.post("/v1/device/claim", json={"code": code, "email": "other@example.com"})

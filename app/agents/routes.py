@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.agents import claims, service
-from app.agents.schemas import (
-    ClaimCodeResponse,
-    KeyRequest,
-    KeyResponse,
-    RegisterRequest,
-    RegisterResponse,
-)
+from app.agents.schemas import ClaimCodeResponse, KeyRequest, KeyResponse, RegisterRequest, RegisterResponse
 from app.errors import AlreadyClaimed
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -20,23 +14,10 @@ from app.state import app_state
 from app.web.blueprint import Blueprint
 
 registration = Blueprint(
-    "registration",
-    guard=REGISTRATION,
-    url_prefix="/v1",
-    description="Agents register themselves, without a key.",
+    "registration", guard=REGISTRATION, url_prefix="/v1", description="Agents register themselves, without a key."
 )
-keys = Blueprint(
-    "keys",
-    guard=REGISTRATION,
-    url_prefix="/v1",
-    description="Gateway-only keys, issued without a key.",
-)
-agents = Blueprint(
-    "agents",
-    guard=AGENT_KEY,
-    url_prefix="/v1/agents",
-    description="The agent's own administration.",
-)
+keys = Blueprint("keys", guard=REGISTRATION, url_prefix="/v1", description="Gateway-only keys, issued without a key.")
+agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", description="The agent's own administration.")
 
 
 @registration.post("/agents/register")
@@ -45,12 +26,7 @@ agents = Blueprint(
 def register_agent(body: dict[str, Any]) -> dict[str, Any]:
     """Register an agent: a key with credits, a wallet on three chains under limits, a claim code."""
     made = service.register(name=body["name"], email=body["email"])
-    return {
-        "agent_id": made.agent_id,
-        "api_key": made.api_key,
-        "wallet": made.wallet,
-        **_claim_code(made.claim_code),
-    }
+    return {"agent_id": made.agent_id, "api_key": made.api_key, "wallet": made.wallet, **_claim_code(made.claim_code)}
 
 
 @keys.post("/keys")

@@ -41,9 +41,7 @@ class RegisterResponse(Schema):
         required=True, data_key="claimCode", metadata={"description": "Four letters, a hyphen, four digits."}
     )
     verification_uri = fields.String(
-        required=True,
-        data_key="verificationUri",
-        metadata={"description": "Where a person claims the agent."},
+        required=True, data_key="verificationUri", metadata={"description": "Where a person claims the agent."}
     )
     expires_in = fields.Integer(
         required=True, data_key="expiresIn", metadata={"description": "The claim code's validity in seconds."}

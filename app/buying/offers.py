@@ -36,16 +36,7 @@ _V2 = 2
 _LEGACY_HEADER = "X-PAYMENT"
 _IDENTIFIER = "payment-identifier"
 _UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
-_INTERNAL_SUFFIXES = (
-    ".localhost",
-    ".local",
-    ".internal",
-    ".intranet",
-    ".home.arpa",
-    ".lan",
-    ".corp",
-    ".localdomain",
-)
+_INTERNAL_SUFFIXES = (".localhost", ".local", ".internal", ".intranet", ".home.arpa", ".lan", ".corp", ".localdomain")
 # The cheapest to settle for the seller comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 
@@ -90,11 +81,7 @@ class PaymentOffer:
         if self.terms.version != _V2:
             legacy = {"x402Version": 1, "scheme": "exact", "network": self.network, "payload": signed.payload}
             return encode_header(legacy)
-        document: dict[str, Any] = {
-            "x402Version": _V2,
-            "accepted": self.requirements,
-            "payload": signed.payload,
-        }
+        document: dict[str, Any] = {"x402Version": _V2, "accepted": self.requirements, "payload": signed.payload}
         if self.terms.resource is not None:
             document["resource"] = self.terms.resource
         extensions = dict(self.terms.extensions)

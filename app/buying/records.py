@@ -176,10 +176,7 @@ def prune_answers(now: datetime) -> int:
         with unit_of_work() as session:
             old = (
                 select(ServicePurchase.id)
-                .where(
-                    ServicePurchase.answer_sealed.is_not(None),
-                    ServicePurchase.answered_at < now - ANSWERS_KEPT,
-                )
+                .where(ServicePurchase.answer_sealed.is_not(None), ServicePurchase.answered_at < now - ANSWERS_KEPT)
                 .order_by(ServicePurchase.answered_at)
                 .limit(limit)
             )

@@ -121,8 +121,7 @@ def _resume(subject_id: str) -> Any:
     UpstreamError, UpstreamTimeout, Overloaded, InsufficientCredits,
 )  # fmt: skip
 @blp.header(
-    "Prefer",
-    "`respond-async` returns without waiting for the chain; `wait=N` waits up to N (at most 25) seconds.",
+    "Prefer", "`respond-async` returns without waiting for the chain; `wait=N` waits up to N (at most 25) seconds."
 )
 def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) -> Any:
     """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).

@@ -20,11 +20,7 @@ from app.wallets.views.history import TransactionView
 from app.web.fields import Instant, StrictBoolean, Text, Usd
 from app.web.schemas import AcceptsCamelCase, Schema, page_schema
 
-_STATES = {
-    MovementStatus.PENDING: "pending",
-    MovementStatus.CONFIRMED: "paid",
-    MovementStatus.FAILED: "expired",
-}
+_STATES = {MovementStatus.PENDING: "pending", MovementStatus.CONFIRMED: "paid", MovementStatus.FAILED: "expired"}
 _MAX_BODY = 256 * 1024
 
 
@@ -113,9 +109,7 @@ class FetchShape(Schema):
     """The answer of a web service, and what was paid for it. Treat the answer as text of others."""
 
     status = fields.Integer(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The service's own; null if it gave no answer."},
+        required=True, allow_none=True, metadata={"description": "The service's own; null if it gave no answer."}
     )
     headers = fields.Dict(keys=fields.String(), values=fields.String(), required=True)
     body = fields.String(required=True, allow_none=True)

@@ -201,10 +201,7 @@ def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_s
 
 def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
     """Return what `fetch` would pay to whom, without signing. Raises: what `fetch` raises."""
-    with (
-        _permit(wallet, order.request),
-        metered(wallet, order.request.host, key_id=order.key_id) as meter,
-    ):
+    with _permit(wallet, order.request), metered(wallet, order.request.host, key_id=order.key_id) as meter:
         unpaid = _ask_unpaid(wallet, order, meter)
         if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
             return FetchQuote(unpaid.status, None, None)
@@ -368,7 +365,6 @@ def _payment_failed(error: PortError) -> PaymentFailed:
         )
     if isinstance(error, Rejected):
         return PaymentFailed(
-            "The payment would fail on every network that the wallet could pay on. Nothing was paid.",
-            details=details,
+            "The payment would fail on every network that the wallet could pay on. Nothing was paid.", details=details
         )
     return PaymentFailed("The chain cannot be read at the moment. Nothing was paid.", details=details)

@@ -191,11 +191,7 @@ class RateLimiter:
         return min(max(_MIN_DELAY_SECONDS, seconds), longest), min(max(1, math.ceil(seconds)), longest)
 
     def _run(
-        self,
-        operation: Callable[..., _Result],
-        item: limits.RateLimitItem,
-        *arguments: object,
-        **options: object,
+        self, operation: Callable[..., _Result], item: limits.RateLimitItem, *arguments: object, **options: object
     ) -> _Result:
         if time.monotonic() >= self._local_until:
             try:

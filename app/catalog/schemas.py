@@ -199,10 +199,7 @@ class CatalogEntryShape(_Callable):
 
 
 CatalogPage = page_schema(
-    "CatalogPage",
-    "services",
-    CatalogEntryShape,
-    "A page of the catalog: most calls first, then by name and id.",
+    "CatalogPage", "services", CatalogEntryShape, "A page of the catalog: most calls first, then by name and id."
 )
 
 
@@ -211,8 +208,7 @@ class CatalogDetail(_Callable):
 
     total_calls = fields.Integer(required=True, attribute="totals.calls")
     openapi_spec = fields.Dict(
-        required=True,
-        metadata={"description": "The seller's OpenAPI document; empty if it has not provided one."},
+        required=True, metadata={"description": "The seller's OpenAPI document; empty if it has not provided one."}
     )
     agent_summary = fields.String(
         required=True, metadata={"description": "Everything an agent needs for a call, in plain text."}

@@ -36,12 +36,7 @@ def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -
         spending_accounts.lock_account(session, wallet_id)
         _lock_active(session, service_id)
         if not _insert(session, service_id, wallet_id=wallet_id, agent_id=agent_id, at=now) and not SUBSCRIPTIONS.move(
-            session,
-            this,
-            SubscriptionStatus.CANCELLED,
-            SubscriptionStatus.ACTIVE,
-            reactivated=True,
-            updated_at=now,
+            session, this, SubscriptionStatus.CANCELLED, SubscriptionStatus.ACTIVE, reactivated=True, updated_at=now
         ):
             raise AlreadySubscribed
         row: SubscriptionRow = session.execute(_select_subscriptions().where(this)).one()

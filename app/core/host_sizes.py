@@ -15,12 +15,7 @@ DEFAULTS: Mapping[str, int] = {
 }
 """For a host of unknown size."""
 _BY_SIZE: Mapping[str, Mapping[str, int]] = {
-    "512MB": {
-        "web_concurrency": 1,
-        "web_threads": 400,
-        "web_body_memory_mb": 48,
-        "database_pool_size": 8,
-    },
+    "512MB": {"web_concurrency": 1, "web_threads": 400, "web_body_memory_mb": 48, "database_pool_size": 8},
     "1GB": {**DEFAULTS, "web_threads": 600, "web_body_memory_mb": 64, "database_pool_size": 10},
     "4GB": {**DEFAULTS, "web_concurrency": 4},
 }

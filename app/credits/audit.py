@@ -76,8 +76,7 @@ _WRONG_HOLDS = (
     )
 )
 _WRONGLY_ENDED_HOLDS = select(CreditHold.id).where(
-    CreditHold.state.in_([CreditHoldState.HELD.value, CreditHoldState.RELEASED.value]),
-    CreditHold.settled_nanos != 0,
+    CreditHold.state.in_([CreditHoldState.HELD.value, CreditHoldState.RELEASED.value]), CreditHold.settled_nanos != 0
 )
 _ISSUED = CreditLedgerEntry.amount_nanos * (
     _outside_of(CreditLedgerEntry.debit) - _outside_of(CreditLedgerEntry.credit)

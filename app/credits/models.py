@@ -48,8 +48,7 @@ class CreditLedgerEntry(Model):
         Index("ix_credit_postings_account_id", "account_id"),
         CheckConstraint("amount_nanos > 0", name="ck_credit_postings_amount"),
         CheckConstraint(
-            f"debit IN {_BUCKETS} AND credit IN {_BUCKETS} AND debit <> credit",
-            name="ck_credit_postings_buckets",
+            f"debit IN {_BUCKETS} AND credit IN {_BUCKETS} AND debit <> credit", name="ck_credit_postings_buckets"
         ),
     )
 

@@ -53,10 +53,7 @@ class GroupCommit(Generic[JobT, ResultT]):
     """Runs jobs in batches: `execute` gets at least one, and returns the result of each, in order."""
 
     def __init__(
-        self,
-        execute: Callable[[Sequence[JobT]], Sequence[ResultT]],
-        *,
-        max_wait: timedelta = _MAX_WAIT,
+        self, execute: Callable[[Sequence[JobT]], Sequence[ResultT]], *, max_wait: timedelta = _MAX_WAIT
     ) -> None:
         self._execute = execute
         self._max_wait = max_wait

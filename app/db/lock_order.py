@@ -104,8 +104,7 @@ class StatementLocks:
 def locks_of(statement: str) -> StatementLocks:
     """Return what a statement locks, in the order in which it names the tables."""
     locking = sorted(
-        (found for pattern in (_UPSERTS, _WRITES, _LOCKS) for found in pattern.finditer(statement)),
-        key=re.Match.start,
+        (found for pattern in (_UPSERTS, _WRITES, _LOCKS) for found in pattern.finditer(statement)), key=re.Match.start
     )
     return StatementLocks(_ranks(locking), _ranks(_INSERTS.finditer(statement)))
 

@@ -11,19 +11,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any, cast
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Table,
-    and_,
-    bindparam,
-    column,
-    func,
-    literal,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ARRAY, ColumnElement, Table, and_, bindparam, column, func, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -48,11 +36,7 @@ def count(session: Session, model: type[Base], *conditions: ColumnElement[bool])
 
 
 def page_of(
-    session: Session,
-    model: Any,
-    page: PageRequest,
-    *conditions: ColumnElement[bool],
-    newest_first: bool = False,
+    session: Session, model: Any, page: PageRequest, *conditions: ColumnElement[bool], newest_first: bool = False
 ) -> Page[Any]:
     """Return a page of the rows that meet all conditions, oldest first by default.
 

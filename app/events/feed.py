@@ -65,13 +65,7 @@ def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event
 
 
 def wait(
-    subscriber: Subscriber,
-    *,
-    after: int | None,
-    types: Sequence[str],
-    limit: int,
-    seconds: Decimal,
-    account_id: str,
+    subscriber: Subscriber, *, after: int | None, types: Sequence[str], limit: int, seconds: Decimal, account_id: str
 ) -> EventPage:
     """Return the events after a cursor, waiting for the first one as long as asked and while a thread is free."""
 

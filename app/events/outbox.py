@@ -129,10 +129,5 @@ class OutboxOf:
         parameters: Mapping[str, Any],
     ) -> None:
         """Record an event as `record` does, of the agent that the parameters identify."""
-        values = {
-            "id": identifiers.new_id(),
-            "type": event_type.value,
-            "object_id": object_id,
-            "data": dict(data),
-        }
+        values = {"id": identifiers.new_id(), "type": event_type.value, "object_id": object_id, "data": dict(data)}
         self._insert.execute(session, {**values, "created_at": clock.now(), **parameters})

@@ -37,10 +37,7 @@ class EventsQuery(Schema):
     )
     types = TypesInQuery(
         load_default=None,
-        metadata={
-            "description": "Types, separated by commas: `transaction.confirmed,payment.*`.",
-            "type": "string",
-        },
+        metadata={"description": "Types, separated by commas: `transaction.confirmed,payment.*`.", "type": "string"},
     )
     limit = QueryCount(
         load_default=50,

@@ -65,13 +65,7 @@ def described(row: EventTarget) -> dict[str, Any]:
     scheme, _, rest = row.url.partition(":")
     local, at, domain = rest.partition("@")
     shown = f"{local[:1]}…{at}{domain}" if scheme == "mailto" else row.url[: row.url.find("/", len(scheme) + 3)]
-    values = {
-        "id": row.id,
-        "agent_id": row.agent_id,
-        "kind": row.kind,
-        "address": shown,
-        "status": row.status,
-    }
+    values = {"id": row.id, "agent_id": row.agent_id, "kind": row.kind, "address": shown, "status": row.status}
     return {**values, "types": list(row.types), "created_by": row.created_by}
 
 
@@ -102,10 +96,7 @@ TARGETS = StateMachine(
     EventTarget.status,
     Transitions(
         initial={TargetStatus.ENABLED},
-        permitted={
-            TargetStatus.ENABLED: {TargetStatus.DISABLED},
-            TargetStatus.DISABLED: {TargetStatus.ENABLED},
-        },
+        permitted={TargetStatus.ENABLED: {TargetStatus.DISABLED}, TargetStatus.DISABLED: {TargetStatus.ENABLED}},
     ),
     logger=structlog.get_logger(__name__),
     values=lambda status, reason: {
@@ -166,13 +157,7 @@ def add_email(subscriber: Subscriber, address: str, *, types: Sequence[str]) -> 
 
 
 def add_browser(
-    subscriber: Subscriber,
-    *,
-    endpoint: str,
-    p256dh: str,
-    auth: str,
-    types: Sequence[str],
-    description: str = "",
+    subscriber: Subscriber, *, endpoint: str, p256dh: str, auth: str, types: Sequence[str], description: str = ""
 ) -> TargetView:
     """Add a browser by its push subscription. Raises: InvalidInput, LimitReached."""
     url = parse_webhook_url(endpoint)

@@ -58,11 +58,7 @@ def forward(request: ClientRequest, outgoing: UpstreamRequest, paid: PaidCall, o
 
 
 def _exchange(
-    request: ClientRequest,
-    outgoing: UpstreamRequest,
-    paid: PaidCall,
-    options: ForwardingOptions,
-    permit: Permit,
+    request: ClientRequest, outgoing: UpstreamRequest, paid: PaidCall, options: ForwardingOptions, permit: Permit
 ) -> Response:
     try:
         incoming = options.upstream.send(outgoing)

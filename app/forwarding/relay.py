@@ -38,13 +38,7 @@ Piece = TypeVar("Piece", bytes, bytes | None)
 _MAX_BUFFERED_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
 _FIRST_PIECE_SECONDS = Decimal(1)
-_BUFFERED_TYPES = (
-    "application/json",
-    "application/problem+json",
-    "text/html",
-    "text/plain",
-    "application/xml",
-)
+_BUFFERED_TYPES = ("application/json", "application/problem+json", "text/html", "text/plain", "application/xml")
 _BODYLESS = frozenset({204, 304})
 _CONTENT_LENGTH = "Content-Length"
 # One line break: at a blank line, some SDKs dispatch an event without data, and fail to parse it.
@@ -95,11 +89,7 @@ def upstream_error_of(error: PortError) -> UpstreamError | UpstreamTimeout:
 
 
 def relay(
-    request: ClientRequest,
-    incoming: UpstreamResponse,
-    paid: PaidCall,
-    permit: Permit,
-    options: ForwardingOptions,
+    request: ClientRequest, incoming: UpstreamResponse, paid: PaidCall, permit: Permit, options: ForwardingOptions
 ) -> Response:
     """Return the response to a request, once an upstream's head has arrived; the paid call gets the outcome.
 

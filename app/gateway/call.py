@@ -245,10 +245,7 @@ def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
 def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Response:
     request, provider, validated = call.request, call.provider, call.validated
     body = validated.body if paid.params is None else paid.params.body
-    own_headers = {
-        **provider.credential_headers(),
-        **forwarding.idempotency_key(request, client_id, provider.slug),
-    }
+    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, client_id, provider.slug)}
     if body and not validated.is_form:
         # It was parsed as JSON, and is sent as JSON whatever type the client gave.
         own_headers["Content-Type"] = "application/json"
@@ -261,12 +258,7 @@ def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Resp
         secrets=[key for key in guards.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
     )
     outgoing = UpstreamRequest(
-        request.method,
-        validated.location.origin,
-        validated.location.target,
-        headers,
-        body,
-        call.timeout_seconds,
+        request.method, validated.location.origin, validated.location.target, headers, body, call.timeout_seconds
     )
     options = ForwardingOptions(
         app_state().ports.upstream,

@@ -49,12 +49,7 @@ _HINTS = (b"error", b":429", b": 429", b'"429"')
 _log = structlog.get_logger(__name__)
 # Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
 _OPERATOR_ERRORS = frozenset(
-    {
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.PAYMENT_REQUIRED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.TOO_MANY_REQUESTS,
-    }
+    {HTTPStatus.UNAUTHORIZED, HTTPStatus.PAYMENT_REQUIRED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
 )
 _UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 

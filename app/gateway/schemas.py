@@ -31,9 +31,7 @@ class PriceShape(Schema):
         metadata={"description": "Prices of individual routes or JSON-RPC methods, in US dollars."},
     )
     table = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The price table and its version, for tokens."},
+        required=True, allow_none=True, metadata={"description": "The price table and its version, for tokens."}
     )
 
 

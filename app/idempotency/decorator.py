@@ -136,12 +136,7 @@ def _execute(view: Callable[..., Any], claim: Claim, args: tuple[Any, ...], kwar
 
 
 def _execute_and_store(
-    view: Callable[..., Any],
-    claim: Claim,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    stores_response: bool,
+    view: Callable[..., Any], claim: Claim, args: tuple[Any, ...], kwargs: dict[str, Any], *, stores_response: bool
 ) -> Response:
     try:
         response = make_response(_execute(view, claim, args, kwargs))
@@ -165,9 +160,7 @@ def _execute_and_store(
 
 
 def _replay(
-    stored: StoredResponse,
-    rebuild: Callable[[str], Response],
-    on_replay: Callable[[str], None] | None,
+    stored: StoredResponse, rebuild: Callable[[str], Response], on_replay: Callable[[str], None] | None
 ) -> Response:
     found = stored.read()
     if found is not None:

@@ -234,10 +234,7 @@ def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _M
     """Delete keys older than 24 hours, in a bounded number of short units; return how many."""
     old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - RETENTION)
     return batching.delete_in_batches(
-        IdempotencyKey.id,
-        old.order_by(IdempotencyKey.created_at),
-        batch_size=batch_size,
-        max_batches=max_batches,
+        IdempotencyKey.id, old.order_by(IdempotencyKey.created_at), batch_size=batch_size, max_batches=max_batches
     )
 
 

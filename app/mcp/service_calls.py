@@ -41,11 +41,7 @@ from app.web.schemas import canonical_json, validated_fields
 _MAX_RESPONSE_BYTES = 2**20
 _MAX_STORED_BYTES = 64 * 1024
 _MAX_STORED_KIB_PER_DAY = 8 * 1024
-_CATALOG_HEADERS = {
-    "max_price_usd": MAX_PRICE_HEADER,
-    "wallet_id": WALLET_HEADER,
-    "session_id": SESSION_HEADER,
-}
+_CATALOG_HEADERS = {"max_price_usd": MAX_PRICE_HEADER, "wallet_id": WALLET_HEADER, "session_id": SESSION_HEADER}
 _BODY, _RESULT = ServiceCallBody(), ServiceCallResult()
 
 

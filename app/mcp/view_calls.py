@@ -104,13 +104,7 @@ def _environ(
 
 
 def environ_of(
-    request: ClientRequest,
-    method: str,
-    path: str,
-    query: str,
-    *,
-    headers: Mapping[str, str],
-    body: Mapping[str, Any],
+    request: ClientRequest, method: str, path: str, query: str, *, headers: Mapping[str, str], body: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the environ of a request that comes in the place of another; `path` is as it would be sent."""
     environ = {name: request.environ[name] for name in _KEPT if name in request.environ}

@@ -60,18 +60,11 @@ UPSTREAM_SECONDS = _declare(
 )
 RPC_SECONDS = _declare(Histogram, "rpc_seconds", "Time of a call to a chain's endpoint.", "chain", "endpoint")
 RPC_FAILURES = _declare(
-    Counter,
-    "rpc_failures",
-    "Calls to a chain's endpoint without a usable response.",
-    "chain",
-    "endpoint",
-    "reason",
+    Counter, "rpc_failures", "Calls to a chain's endpoint without a usable response.", "chain", "endpoint", "reason"
 )
 CONNECTIONS_SHED = _declare(Counter, "connections_shed", "Connections shed or evicted, by reason.", "reason")
 JOBS_REJECTED = _declare(
-    Counter,
-    "jobs_rejected",
-    "Queue entries that are not jobs of this service: another program writes to its Redis.",
+    Counter, "jobs_rejected", "Queue entries that are not jobs of this service: another program writes to its Redis."
 )
 AUDIT_VIOLATIONS = _declare(
     Counter, "audit_violations", "Violations that audits found: sums that differ, changed rows, a changed audit log."

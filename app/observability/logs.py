@@ -77,9 +77,7 @@ class LineHandler(logging.StreamHandler):  # type: ignore[type-arg] # not a gene
 def configure(level: str) -> None:
     """Send structlog and the standard library's loggers to stdout as JSON lines, one shape for both."""
     structlog.configure(
-        processors=_PROCESSORS,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
+        processors=_PROCESSORS, logger_factory=structlog.stdlib.LoggerFactory(), cache_logger_on_first_use=True
     )
     handler = LineHandler(sys.stdout)
     handler.setFormatter(_LineFormatter(foreign_pre_chain=_SHARED_PROCESSORS, processors=_FINAL_PROCESSORS))

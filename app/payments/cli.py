@@ -51,10 +51,7 @@ def show() -> None:
 @click.option("--amount", required=True)
 @click.option("--currency", default="USDC", show_default=True)
 @click.option(
-    "--from",
-    "role",
-    type=click.Choice([role.value for role in WalletRole]),
-    default=WalletRole.TREASURY.value,
+    "--from", "role", type=click.Choice([role.value for role in WalletRole]), default=WalletRole.TREASURY.value
 )
 def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None:
     """Transfer from one of the service's wallets, which also pays the network fee."""

@@ -122,10 +122,7 @@ class TopUp(Model):
     """Credits to grant for a transfer to the treasury once it is final."""
 
     __tablename__ = "topups"
-    __table_args__ = (
-        Index("ix_topups_open", "chain", "closed_at"),
-        Index("ix_topups_wallet_id", "wallet_id"),
-    )
+    __table_args__ = (Index("ix_topups_open", "chain", "closed_at"), Index("ix_topups_wallet_id", "wallet_id"))
 
     transaction_id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)

@@ -68,9 +68,7 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
     """
     assert_accepted(session, payment.payer, payment.terms["claim"])
     open_units = select(func.coalesce(func.sum(Payment.units), 0)).where(
-        Payment.status == PaymentStatus.SETTLING.value,
-        Payment.payer == payment.payer,
-        Payment.chain == payment.chain,
+        Payment.status == PaymentStatus.SETTLING.value, Payment.payer == payment.payer, Payment.chain == payment.chain
     )
     needed_units = payment.units + int(session.scalar(open_units) or 0)
     if draft.payer_units is not None and draft.payer_units < needed_units:

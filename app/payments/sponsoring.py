@@ -23,11 +23,7 @@ def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
     wallet = treasury.wallet(WalletRole.SETTLEMENT, chain)
     with read_only_unit() as session:
         failed_units = relayed.failed_fee_units(
-            session,
-            wallet.id,
-            chain,
-            kind=submissions.SUBMISSION_KIND,
-            since=clock.now() - settlement_risks.PERIOD,
+            session, wallet.id, chain, kind=submissions.SUBMISSION_KIND, since=clock.now() - settlement_risks.PERIOD
         )
     # Another party that submits a transfer first makes ours fail: agents cost nothing, so all of them share a budget.
     if reserve_units is None or settlement_risks.exceeds_budget(chain, failed_units):

@@ -42,9 +42,7 @@ class NewAgentShape(Schema):
     api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
     name = fields.String(required=True)
     email = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "A placeholder: change it before a claim."},
+        required=True, allow_none=True, metadata={"description": "A placeholder: change it before a claim."}
     )
     credits_usd = Usd(required=True, attribute="credits_nanos")
     wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
@@ -220,9 +218,7 @@ class FleetResult(Schema):
     unchanged = fields.List(fields.UUID(), required=True, metadata={"description": "Already had these controls."})
     failed = fields.List(fields.Nested(FleetFailure), required=True)
     next_after = fields.UUID(
-        required=True,
-        allow_none=True,
-        metadata={"description": "With `all`: send it as `after` for the next batch."},
+        required=True, allow_none=True, metadata={"description": "With `all`: send it as `after` for the next batch."}
     )
 
 

@@ -82,10 +82,7 @@ def _fail(purchase_id: str, row: ColumnElement[bool], source: PurchaseStatus, co
 
 
 def _mark_unknown(
-    session: Session,
-    rows: ColumnElement[bool],
-    sources: PurchaseStatus | AbstractSet[PurchaseStatus],
-    message: str,
+    session: Session, rows: ColumnElement[bool], sources: PurchaseStatus | AbstractSet[PurchaseStatus], message: str
 ) -> list[str]:
     message = f"{message} Check the orders of the shop's account."
     code = FailureCode.OUTCOME_UNKNOWN

@@ -58,13 +58,7 @@ class ModelAdviser:
     """The model for one purchase: asked a few times at most, within a maximum of US dollars."""
 
     def __init__(
-        self,
-        purchase_id: str,
-        payer: Principal,
-        model: str,
-        *,
-        max_nanos: int,
-        timeout_seconds: int = _TIMEOUT_SECONDS,
+        self, purchase_id: str, payer: Principal, model: str, *, max_nanos: int, timeout_seconds: int = _TIMEOUT_SECONDS
     ) -> None:
         self._purchase_id = purchase_id
         self._payer = payer

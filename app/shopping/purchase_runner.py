@@ -254,10 +254,7 @@ class PurchaseSession:
 
     def _spending(self, value_nanos: int) -> SpendingRequest:
         return SpendingRequest(
-            value_nanos,
-            domain=self._purchase.host,
-            session_id=self.spending_session_id,
-            approved=self._approved,
+            value_nanos, domain=self._purchase.host, session_id=self.spending_session_id, approved=self._approved
         )
 
     def _limit_failure(self, refusal: ServiceError) -> PurchaseFailed:
@@ -270,13 +267,9 @@ class PurchaseSession:
 
     def _assert_within_max_total(self, value_nanos: int, subject: str) -> None:
         if self._purchase.max_total_nanos is not None and value_nanos > self._purchase.max_total_nanos:
-            value, cap = (
-                money.usd_from_nanos(value_nanos),
-                money.usd_from_nanos(self._purchase.max_total_nanos),
-            )
+            value, cap = (money.usd_from_nanos(value_nanos), money.usd_from_nanos(self._purchase.max_total_nanos))
             raise PurchaseFailed(
-                FailureCode.LIMIT_EXCEEDED,
-                f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD.",
+                FailureCode.LIMIT_EXCEEDED, f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD."
             )
 
     def _store_evidence(self, name: str, media_type: str, content: bytes) -> None:
@@ -299,10 +292,7 @@ class PurchaseSession:
     def _renew_lease(self, session: Session, **values: Any) -> None:
         session.execute(
             update(Purchase)
-            .where(
-                self._row,
-                Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value]),
-            )
+            .where(self._row, Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value]))
             .values(lease_until=clock.now() + LEASE, **values)
             .execution_options(synchronize_session=False)
         )

@@ -59,10 +59,7 @@ class ShippingAddressBody(Schema):
 class BuyBody(AcceptsCamelCase):
     """The product, the shop account and the recipient."""
 
-    url = Text(
-        required=True,
-        metadata={"description": "The product's page.", "example": "https://shop.example/p/1"},
-    )
+    url = Text(required=True, metadata={"description": "The product's page.", "example": "https://shop.example/p/1"})
     credentials = fields.Nested(
         ShopCredentials,
         load_default=None,
@@ -73,15 +70,10 @@ class BuyBody(AcceptsCamelCase):
         },
     )
     shippingAddress = fields.Nested(  # noqa: N815 - the wire's spelling
-        ShippingAddressBody,
-        required=True,
-        metadata={"example": {"name": "Ada Buyer", "zip": "94107"}},
+        ShippingAddressBody, required=True, metadata={"example": {"name": "Ada Buyer", "zip": "94107"}}
     )
     quantity = fields.Integer(
-        load_default=1,
-        strict=True,
-        validate=ma.validate.Range(1, MAX_QUANTITY),
-        metadata={"description": "Pieces."},
+        load_default=1, strict=True, validate=ma.validate.Range(1, MAX_QUANTITY), metadata={"description": "Pieces."}
     )
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
@@ -137,10 +129,7 @@ class PurchasePayment(Schema):
     method = fields.String(required=True, allow_none=True)
     status = fields.String(
         required=True,
-        metadata={
-            "enum": ["pending", "unknown"],
-            "description": "`pending`: the shop has not been paid yet.",
-        },
+        metadata={"enum": ["pending", "unknown"], "description": "`pending`: the shop has not been paid yet."},
     )
 
 
@@ -231,9 +220,7 @@ class PurchaseShape(Schema):
 
     id = fields.UUID(required=True, attribute="purchase.id")
     status = fields.String(
-        required=True,
-        attribute="purchase.status",
-        metadata={"enum": [status.value for status in PurchaseStatus]},
+        required=True, attribute="purchase.status", metadata={"enum": [status.value for status in PurchaseStatus]}
     )
     status_url = fields.String(required=True)
     url = fields.String(required=True, attribute="purchase.url")

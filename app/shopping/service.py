@@ -278,10 +278,6 @@ def _view(session: Session, purchase: Purchase) -> PurchaseView:
         .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
         .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
     ).all()
-    added: dict[str, Any] = {
-        "status": PurchaseStatus(purchase.status),
-        "steps": steps,
-        "evidence": screenshots,
-    }
+    added: dict[str, Any] = {"status": PurchaseStatus(purchase.status), "steps": steps, "evidence": screenshots}
     copied = {name: getattr(purchase, name) for name in PurchaseView.__slots__ if name not in added}
     return PurchaseView(**copied, **added)

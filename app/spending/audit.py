@@ -12,13 +12,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.spending import policy
 from app.spending.holds import SpendingHoldState
-from app.spending.models import (
-    ApprovedPayee,
-    SpendingAccount,
-    SpendingControls,
-    SpendingHold,
-    SpendingSession,
-)
+from app.spending.models import ApprovedPayee, SpendingAccount, SpendingControls, SpendingHold, SpendingSession
 from app.spending.policy import WindowTotals
 
 _ACCOUNTS_PER_PAGE = 1000
@@ -29,20 +23,13 @@ _BEFORE_ALL = str(UUID(int=0))
 # count.
 _page = (
     select(SpendingAccount)
-    .where(
-        SpendingAccount.counted_on >= bindparam("oldest_count"),
-        SpendingAccount.wallet_id > bindparam("after"),
-    )
+    .where(SpendingAccount.counted_on >= bindparam("oldest_count"), SpendingAccount.wallet_id > bindparam("after"))
     .order_by(SpendingAccount.wallet_id)
     .limit(_ACCOUNTS_PER_PAGE)
     .subquery()
 )
 _per_day = (
-    select(
-        SpendingHold.wallet_id,
-        SpendingHold.made_on,
-        func.sum(SpendingHold.amount_nanos).label("amount_nanos"),
-    )
+    select(SpendingHold.wallet_id, SpendingHold.made_on, func.sum(SpendingHold.amount_nanos).label("amount_nanos"))
     .where(
         SpendingHold.wallet_id.in_(select(_page.c.wallet_id)),
         SpendingHold.made_on >= bindparam("oldest_hold"),

@@ -25,13 +25,7 @@ from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType
 from app.spending import accounts, policy
-from app.spending.models import (
-    ApprovedPayee,
-    SpendingAccount,
-    SpendingControls,
-    SpendingHold,
-    SpendingSession,
-)
+from app.spending.models import ApprovedPayee, SpendingAccount, SpendingControls, SpendingHold, SpendingSession
 from app.spending.policy import DEFAULT, Controls, Window
 
 _SEAL = RowSeal(SpendingControls, wallet_id="controlled_id", mac="controls_mac")

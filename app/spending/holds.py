@@ -93,10 +93,7 @@ _CONTROLS_AND_HOLD = PreparedRead(
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
     .outerjoin(
         SpendingHold,
-        and_(
-            SpendingHold.reference == bindparam("of_reference"),
-            SpendingHold.wallet_id == SpendingAccount.wallet_id,
-        ),
+        and_(SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == SpendingAccount.wallet_id),
     )
     .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )

@@ -319,13 +319,7 @@ def _price_unknown() -> LimitRefusal:
 
 
 def _limit_exceeded(
-    rule: SpendingRule,
-    period: str,
-    limit_nanos: int,
-    spent_nanos: int,
-    *,
-    window: Window | None,
-    value_nanos: int,
+    rule: SpendingRule, period: str, limit_nanos: int, spent_nanos: int, *, window: Window | None, value_nanos: int
 ) -> LimitRefusal:
     limit, requested = money.usd_from_nanos(limit_nanos), money.usd_from_nanos(value_nanos)
     remaining = money.usd_from_nanos(max(0, limit_nanos - spent_nanos))

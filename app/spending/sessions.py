@@ -79,10 +79,7 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
     """Delete sessions that expired before an instant, in short units; return how many."""
     old = select(SpendingSession.id).where(SpendingSession.expires_at < before)
     return batching.delete_in_batches(
-        SpendingSession.id,
-        old.order_by(SpendingSession.expires_at),
-        batch_size=batch_size,
-        max_batches=max_batches,
+        SpendingSession.id, old.order_by(SpendingSession.expires_at), batch_size=batch_size, max_batches=max_batches
     )
 
 

@@ -41,11 +41,7 @@ def _nanos(text: str) -> int:
     help="With --live: ask what a provider bills, too, until the maximum costs add up to this.",
 )
 @click.option(
-    "--timeout",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="With --live: seconds for each probe.",
+    "--timeout", type=click.IntRange(min=1), default=20, show_default=True, help="With --live: seconds for each probe."
 )
 @click.option("--json", "is_json", is_flag=True, help="With --live: print JSON.")
 @with_appcontext

@@ -214,9 +214,7 @@ def _check_processes(session: Session) -> Iterator[Finding]:
     if age is None or age > _ALIVE_WITHIN_SECONDS:
         message = "no worker has ever run" if age is None else f"no worker has run for {age} seconds"
         yield _fail(
-            "workers",
-            message,
-            "start `worker` and `scheduler` of the Procfile: pending transactions wait for them",
+            "workers", message, "start `worker` and `scheduler` of the Procfile: pending transactions wait for them"
         )
     else:
         yield _ok("workers", f"last seen {age} seconds ago")
@@ -285,9 +283,7 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
             )
         elif (behind := max(heights) - (state.height or 0)) > _MAX_BLOCKS_BEHIND:
             yield _warn(
-                component,
-                f"{endpoint_name} is {behind} blocks behind",
-                f"check entry {state.number} of {setting}",
+                component, f"{endpoint_name} is {behind} blocks behind", f"check entry {state.number} of {setting}"
             )
         else:
             yield _ok(component, f"{endpoint_name} responds, at block {state.height}")
@@ -370,8 +366,7 @@ def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
     configured = [row.slug for row in providers.rows if row.is_configured]
     unconfigured = [row.slug for row in providers.rows if not row.is_configured]
     yield _ok(
-        "gateway",
-        f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}",
+        "gateway", f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}"
     )
     if app_state().settings.gateway_prices_url and (problem := price_updates.problem_since_accepted()):
         yield _warn(

@@ -16,13 +16,7 @@ from app.web.blueprint import PUBLIC, Blueprint
 from app.web.schemas import Schema
 
 _log = structlog.get_logger(__name__)
-blp = Blueprint(
-    "status",
-    guard=PUBLIC,
-    url_prefix="/v1",
-    description="Health of the service.",
-    cacheable=True,
-)
+blp = Blueprint("status", guard=PUBLIC, url_prefix="/v1", description="Health of the service.", cacheable=True)
 
 
 class Checks(Schema):

@@ -145,12 +145,7 @@ def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingN
             "action": action,
             "wallet_id": wallet.id,
             "address": exchange_address(wallet),
-            "payload": {
-                "action": payload.action,
-                "nonce": payload.nonce,
-                "signature": None,
-                "vaultAddress": None,
-            },
+            "payload": {"action": payload.action, "nonce": payload.nonce, "signature": None, "vaultAddress": None},
             **notes,
         }
     )

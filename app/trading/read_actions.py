@@ -28,13 +28,7 @@ def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dic
     found = _READS[action](wallet, parameters)
     address = exchange_address(wallet)
     transaction_id = relayed.record_query(wallet.id, address=address, kind=action)
-    return {
-        "action": action,
-        "wallet_id": wallet.id,
-        "address": address,
-        "transaction_id": transaction_id,
-        **found,
-    }
+    return {"action": action, "wallet_id": wallet.id, "address": address, "transaction_id": transaction_id, **found}
 
 
 def exchange_address(wallet: WalletView) -> str:
@@ -46,10 +40,7 @@ def _account_query(topic: PerpdexTopic, wallet: WalletView) -> Json:
 
 
 def _status(wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
-    return {
-        "account": _account_query(PerpdexTopic.ACCOUNT, wallet),
-        "spot": _account_query(PerpdexTopic.SPOT, wallet),
-    }
+    return {"account": _account_query(PerpdexTopic.ACCOUNT, wallet), "spot": _account_query(PerpdexTopic.SPOT, wallet)}
 
 
 def _markets(_wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:

@@ -72,12 +72,7 @@ class ClientOrderId(ParsedField, fields.String):
 class CallBody(Schema):
     """The wallet and the action."""
 
-    wallet_id = Text(
-        required=True,
-        data_key="walletId",
-        validate=_NOT_EMPTY,
-        metadata={"example": EXAMPLE_ID},
-    )
+    wallet_id = Text(required=True, data_key="walletId", validate=_NOT_EMPTY, metadata={"example": EXAMPLE_ID})
     action = _action(_ALL_ACTIONS)
 
     @ma.pre_load
@@ -110,9 +105,7 @@ class TickerBody(CallBody):
 
     action = _action(["ticker"])
     symbol = Text(
-        load_default=None,
-        validate=_NOT_EMPTY,
-        metadata={**_SYMBOL_EXAMPLE, "description": "Omitted: all markets."},
+        load_default=None, validate=_NOT_EMPTY, metadata={**_SYMBOL_EXAMPLE, "description": "Omitted: all markets."}
     )
 
 
@@ -150,9 +143,7 @@ class OrderBody(WriteBody):
         },
     )
     tif = Choice(
-        _TIFS,
-        load_default="Gtc",
-        metadata={"description": "Good until cancelled, immediate or cancel, or post only."},
+        _TIFS, load_default="Gtc", metadata={"description": "Good until cancelled, immediate or cancel, or post only."}
     )
     reduce_only = StrictBoolean(
         load_default=False,
@@ -201,8 +192,7 @@ class SetLeverageBody(WriteBody):
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
     leverage = QueryCount(required=True, metadata={"example": 5, "minimum": 1})
     cross = StrictBoolean(
-        load_default=True,
-        metadata={"description": "Margin shared by all positions; false: isolated margin."},
+        load_default=True, metadata={"description": "Margin shared by all positions; false: isolated margin."}
     )
 
 
@@ -338,6 +328,5 @@ class TradingRefusalShape(ErrorBody):
     )
     open_orders_error = fields.String(metadata={"description": "`cancel_all`: why they could not be read."})
     left_out = fields.List(
-        fields.Integer(),
-        metadata={"description": "`cancel_all`: open orders outside perpetual markets."},
+        fields.Integer(), metadata={"description": "`cancel_all`: open orders outside perpetual markets."}
     )

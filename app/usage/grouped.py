@@ -231,10 +231,7 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
     now, statement = clock.now(), steps[0].statement
-    parameters = (
-        _JSON.encode([step.parameters(now) for step in steps]).encode(),
-        now.isoformat().encode(),
-    )
+    parameters = (_JSON.encode([step.parameters(now) for step in steps]).encode(), now.isoformat().encode())
     types = step_statements.PARAMETER_TYPES
     try:
         rows = kept.execute(statement, types, parameters)

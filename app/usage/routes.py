@@ -24,10 +24,7 @@ balance = Blueprint(
     description="Credits that pay for gateway and catalog calls.",
 )
 usage = Blueprint(
-    "usage",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/usage",
-    description="What gateway and catalog calls were charged.",
+    "usage", guard=guards.ANY_KEY, url_prefix="/v1/usage", description="What gateway and catalog calls were charged."
 )
 
 

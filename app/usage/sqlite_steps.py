@@ -85,11 +85,7 @@ def _take(connection: sqlite3.Connection, step: Mapping[str, Any], nanos: int, n
 
 
 def _place(
-    connection: sqlite3.Connection,
-    step: Mapping[str, Any],
-    values: tuple[str, int, int],
-    lease_until: str,
-    now: str,
+    connection: sqlite3.Connection, step: Mapping[str, Any], values: tuple[str, int, int], lease_until: str, now: str
 ) -> None:
     state, nanos, settled_nanos = values
     memo = json.dumps(step["memo"])
@@ -98,10 +94,7 @@ def _place(
 
 
 def _post(
-    connection: sqlite3.Connection,
-    step: Mapping[str, Any],
-    entry: tuple[str, str, str, str, int],
-    now: str,
+    connection: sqlite3.Connection, step: Mapping[str, Any], entry: tuple[str, str, str, str, int], now: str
 ) -> None:
     reason, kind, debit, credit, nanos = entry
     if nanos:

@@ -119,20 +119,12 @@ def _schema_name(schema: type[Schema] | Schema) -> str:
 class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]
     """Adds to operations and schemas what is common to their kind."""
 
-    def schema_helper(
-        self,
-        name: str,
-        definition: dict[str, Any],
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def schema_helper(self, name: str, definition: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         doc = inspect.getdoc(resolve_schema_cls(kwargs["schema"])) if kwargs.get("schema") else None
         return {"description": doc} if doc else {}
 
     def operation_helper(
-        self,
-        path: str | None = None,
-        operations: dict[str, Any] | None = None,
-        **_kwargs: Any,
+        self, path: str | None = None, operations: dict[str, Any] | None = None, **_kwargs: Any
     ) -> None:
         for operation in (operations or {}).values():
             parameters = operation.get("parameters", [])

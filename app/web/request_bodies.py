@@ -271,10 +271,7 @@ def parse_json(
         max_values = MAX_KEYLESS_VALUES if is_limited_to_keyless(request) else MAX_VALUES
     with serialize_decoding(request, len(body)):
         return strict_json.parse_json(
-            body,
-            max_depth=max_depth,
-            max_values=max_values,
-            reserve=partial(reserve_memory, request),
+            body, max_depth=max_depth, max_values=max_values, reserve=partial(reserve_memory, request)
         )
 
 

@@ -127,10 +127,7 @@ def page_query(*, default: int, maximum: int, has_after: bool = False) -> type[S
         limit = QueryCount(
             load_default=default,
             validate=ma.validate.Range(min=1, error="must be at least 1"),
-            metadata={
-                "description": f"Rows per page, at most {maximum}.",
-                "default": default,
-            },
+            metadata={"description": f"Rows per page, at most {maximum}.", "default": default},
         )
         offset = QueryCount(
             load_default=0,

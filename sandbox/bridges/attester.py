@@ -149,8 +149,7 @@ class Attester:
             data = call_data("receiveMessage(bytes,bytes)", message, attestation)
             try:
                 sent = node.call(
-                    "eth_sendTransaction",
-                    {"from": relayer, "to": _CCTP.transmitter, "data": data, "gas": hex(500_000)},
+                    "eth_sendTransaction", {"from": relayer, "to": _CCTP.transmitter, "data": data, "gas": hex(500_000)}
                 )
             except NodeError:
                 return "FAILED", None

@@ -174,8 +174,7 @@ class Relay:
 
     def _deposit(self, chain_id: int, order_id: str) -> tuple[int, str] | None:
         logs = self._nodes[chain_id].call(
-            "eth_getLogs",
-            {"address": DEPOSITORY, "topics": [_DEPOSIT_TOPIC], "fromBlock": "0x0", "toBlock": "latest"},
+            "eth_getLogs", {"address": DEPOSITORY, "topics": [_DEPOSIT_TOPIC], "fromBlock": "0x0", "toBlock": "latest"}
         )
         for log in logs:
             _depositor, amount, named = decode_result("(address,uint256,bytes32)", log["data"])

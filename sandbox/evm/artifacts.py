@@ -48,19 +48,13 @@ _OPTIMISM = Package(
 )
 
 _MEMBERS: Mapping[str, tuple[Package, str]] = {
-    "SignatureChecker": (
-        _CIRCLE,
-        "artifacts/hardhat/contracts/util/SignatureChecker.sol/SignatureChecker.json",
-    ),
+    "SignatureChecker": (_CIRCLE, "artifacts/hardhat/contracts/util/SignatureChecker.sol/SignatureChecker.json"),
     "FiatTokenV2_2": (_CIRCLE, "artifacts/hardhat/contracts/v2/FiatTokenV2_2.sol/FiatTokenV2_2.json"),
     "FiatTokenProxy": (_CIRCLE, "artifacts/hardhat/contracts/v1/FiatTokenProxy.sol/FiatTokenProxy.json"),
     "WETH9": (_WETH, "build/contracts/WETH9.json"),
     "MockPermit2": (_ACROSS, "dist/evm/artifacts/MockPermit2.sol/MockPermit2.json"),
     "Multicall3": (_ACROSS, "dist/evm/artifacts/Multicall3.sol/Multicall3.json"),
-    "UniswapV3Factory": (
-        _UNISWAP_CORE,
-        "artifacts/contracts/UniswapV3Factory.sol/UniswapV3Factory.json",
-    ),
+    "UniswapV3Factory": (_UNISWAP_CORE, "artifacts/contracts/UniswapV3Factory.sol/UniswapV3Factory.json"),
     "NonfungiblePositionManager": (
         _UNISWAP_PERIPHERY,
         "artifacts/contracts/NonfungiblePositionManager.sol/NonfungiblePositionManager.json",

@@ -16,7 +16,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 _INTEGRITY = {
     "@foundry-rs/anvil-linux-amd64": (
         "sha512-+XmShybEaxfCrr0OUUZwYEy2OnYZt5pHH9TzBtLv3+VrK0O/ANuNSVEahqNhKHlgX7GRJ59383ofNhxkRWIYTg=="
-    ),
+    )
 }
 
 

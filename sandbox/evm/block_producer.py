@@ -94,12 +94,7 @@ class BlockProducer:
                 with connect(url, proxy=None, ping_interval=None, close_timeout=_CLOSE_SECONDS) as events:
                     self._events = events
                     for number, kind in enumerate(_EVENTS):
-                        request = {
-                            "jsonrpc": "2.0",
-                            "id": number,
-                            "method": "eth_subscribe",
-                            "params": [kind],
-                        }
+                        request = {"jsonrpc": "2.0", "id": number, "method": "eth_subscribe", "params": [kind]}
                         events.send(json.dumps(request))
                     self._follow(events)
             except (NodeDown, NodeError, OSError, WebSocketException):

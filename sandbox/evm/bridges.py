@@ -74,9 +74,7 @@ def place_portal(builder: Builder) -> None:
     builder.place("OptimismPortal2", PORTAL, parameters="(uint256,uint256)", arguments=(604_800, 302_400))
     builder.set_storage(PORTAL, 0, 0)
     builder.transact(
-        PORTAL,
-        "initialize(address,address,address,uint32)",
-        *(NO_ADDRESS, _SYSTEM_CONFIG, _SUPERCHAIN_CONFIG, 0),
+        PORTAL, "initialize(address,address,address,uint32)", *(NO_ADDRESS, _SYSTEM_CONFIG, _SUPERCHAIN_CONFIG, 0)
     )
 
 

@@ -24,12 +24,7 @@ class Builder:
     """
 
     def __init__(
-        self,
-        client: NodeClient,
-        artifacts: Artifacts,
-        *,
-        deployment: EvmDeployment,
-        accounts: tuple[str, ...],
+        self, client: NodeClient, artifacts: Artifacts, *, deployment: EvmDeployment, accounts: tuple[str, ...]
     ) -> None:
         self.client = client
         self.artifacts = artifacts
@@ -94,25 +89,14 @@ class Builder:
         self.client.call("anvil_setBalance", address, hex(wei))
 
     def transact(
-        self,
-        address: str,
-        signature: str,
-        *arguments: Argument,
-        sender: str | None = None,
-        wei: int = 0,
+        self, address: str, signature: str, *arguments: Argument, sender: str | None = None, wei: int = 0
     ) -> None:
         """Call a contract in a transaction of a node-held account, and wait until it is mined."""
         self.transact_raw(address, call_data(signature, *arguments), sender=sender, wei=wei)
 
     def transact_raw(self, address: str, data: str, *, sender: str | None = None, wei: int = 0) -> None:
         """Send input bytes in a transaction of a node-held account, and wait until it is mined."""
-        transaction = {
-            "from": sender or self.accounts[0],
-            "to": address,
-            "data": data,
-            "value": hex(wei),
-            "gas": _GAS,
-        }
+        transaction = {"from": sender or self.accounts[0], "to": address, "data": data, "value": hex(wei), "gas": _GAS}
         self._send(transaction, data[:10])
 
     def read(self, address: str, signature: str, returns: str, *arguments: Argument) -> tuple[Any, ...]:

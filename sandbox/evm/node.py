@@ -155,10 +155,7 @@ class EvmNode:
         return self.start()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
 
@@ -261,10 +258,7 @@ class EvmNode:
     def _deploy_contracts(self) -> None:
         client = self._connected()
         builder = Builder(
-            client,
-            Artifacts(self._cache),
-            deployment=self.deployment,
-            accounts=tuple(client.call("eth_accounts")),
+            client, Artifacts(self._cache), deployment=self.deployment, accounts=tuple(client.call("eth_accounts"))
         )
         place_missing(builder)
 

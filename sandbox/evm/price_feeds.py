@@ -22,11 +22,7 @@ _DECIMALS = bytes.fromhex("5b60085f5260205ff3")  # JUMPDEST; mstore(0, 8); retur
 
 def feed_address(deployment: EvmDeployment, symbol: str) -> str:
     """Return the address of the feed of a symbol's USD price. Raises: KeyError."""
-    feeds = {
-        "ETH": deployment.eth_usd_feed,
-        "SOL": deployment.sol_usd_feed,
-        "USDC": deployment.usdc_usd_feed,
-    }
+    feeds = {"ETH": deployment.eth_usd_feed, "SOL": deployment.sol_usd_feed, "USDC": deployment.usdc_usd_feed}
     feed = feeds[symbol]
     if feed is None:
         raise KeyError(symbol)
@@ -54,6 +50,4 @@ def _runtime() -> bytes:
 
 def _dispatch(latest_round_data: int, decimals: int) -> bytes:
     # calldataload(0) >> 224; jump to the function of the selector, or revert(0, 0)
-    return bytes.fromhex(
-        f"5f3560e01c8063feaf968c1460{latest_round_data:02x}5763313ce5671460{decimals:02x}575f5ffd",
-    )
+    return bytes.fromhex(f"5f3560e01c8063feaf968c1460{latest_round_data:02x}5763313ce5671460{decimals:02x}575f5ffd")

@@ -16,11 +16,7 @@ def place_usdc(builder: Builder) -> None:
     owner = builder.accounts[roles.OWNER]
     faucet = builder.accounts[roles.FAUCET]
     builder.place("SignatureChecker", _SIGNATURE_CHECKER)
-    builder.place(
-        "FiatTokenV2_2",
-        _USDC_IMPLEMENTATION,
-        libraries={"SignatureChecker": _SIGNATURE_CHECKER},
-    )
+    builder.place("FiatTokenV2_2", _USDC_IMPLEMENTATION, libraries={"SignatureChecker": _SIGNATURE_CHECKER})
     builder.place(
         "FiatTokenProxy",
         usdc,

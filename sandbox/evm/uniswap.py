@@ -38,10 +38,7 @@ def place_uniswap(builder: Builder) -> None:
         arguments=(NO_ADDRESS, chain.uniswap_factory, chain.uniswap_position_manager, chain.weth),
     )
     builder.place(
-        "QuoterV2",
-        chain.uniswap_quoter,
-        parameters="(address,address)",
-        arguments=(chain.uniswap_factory, chain.weth),
+        "QuoterV2", chain.uniswap_quoter, parameters="(address,address)", arguments=(chain.uniswap_factory, chain.weth)
     )
     _fill_pool(builder)
 
@@ -58,8 +55,7 @@ def _fill_pool(builder: Builder) -> None:
     for token in (chain.usdc, chain.weth):
         builder.transact(token, "approve(address,uint256)", manager, _NO_LIMIT)
     (token0, amount0), (token1, amount1) = sorted(
-        [(chain.usdc, usdc_units), (chain.weth, weth_units)],
-        key=lambda side: int(side[0], 16),
+        [(chain.usdc, usdc_units), (chain.weth, weth_units)], key=lambda side: int(side[0], 16)
     )
     builder.transact(
         manager,
@@ -69,16 +65,10 @@ def _fill_pool(builder: Builder) -> None:
     builder.transact(
         manager,
         "mint((address,address,uint24,int24,int24,uint256,uint256,uint256,uint256,address,uint256))",
-        (
-            *(token0, token1, _FEE, -_WHOLE_RANGE_TICK, _WHOLE_RANGE_TICK),
-            *(amount0, amount1, 0, 0, owner, _FAR_FUTURE),
-        ),
+        (*(token0, token1, _FEE, -_WHOLE_RANGE_TICK, _WHOLE_RANGE_TICK), *(amount0, amount1, 0, 0, owner, _FAR_FUTURE)),
     )
     (pool,) = builder.read(
-        chain.uniswap_factory,
-        "getPool(address,address,uint24)",
-        "(address)",
-        *(chain.usdc, chain.weth, _FEE),
+        chain.uniswap_factory, "getPool(address,address,uint24)", "(address)", *(chain.usdc, chain.weth, _FEE)
     )
     # The address is derived from factory, tokens and the pool's code, so it verifies all three.
     expected = _MAINNET_POOLS[chain.uniswap_factory]

@@ -27,14 +27,7 @@ class Fault:
     @classmethod
     def from_json(cls, document: Any) -> Fault:
         """Parse the body of `POST /faults`. Raises: ValueError."""
-        known = {
-            "type": str,
-            "status": int,
-            "body": str,
-            "seconds": (int, float),
-            "hangs": bool,
-            "times": int,
-        }
+        known = {"type": str, "status": int, "body": str, "seconds": (int, float), "hangs": bool, "times": int}
         if not isinstance(document, dict) or not document.keys() <= known.keys():
             raise ValueError(f"a fault is an object of {', '.join(known)}")
         wrong = [name for name, value in document.items() if not isinstance(value, known[name])]  # type: ignore[arg-type]

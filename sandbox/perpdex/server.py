@@ -109,9 +109,7 @@ class _Handler(LoopbackHandler):
             document = responses.answer(body)
         except UnknownQuery:
             self.reply(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                _DESERIALIZATION_ERROR,
-                content_type="text/plain; charset=utf-8",
+                HTTPStatus.UNPROCESSABLE_ENTITY, _DESERIALIZATION_ERROR, content_type="text/plain; charset=utf-8"
             )
             return
         except UnknownCoin:

@@ -294,7 +294,5 @@ def _assert_unambiguous(found: Sequence[object], texts: Iterable[str]) -> None:
         choices = tuple(" ".join(text.split())[:120] for text in texts)
         if len(set(choices)) > 1:
             raise PurchaseFailed(
-                FailureCode.ADDRESS_MISMATCH,
-                "Several stored addresses match; send line1 as well.",
-                choices=choices,
+                FailureCode.ADDRESS_MISMATCH, "Several stored addresses match; send line1 as well.", choices=choices
             )

@@ -65,10 +65,7 @@ def ask_payment(session: BrowserSession, snapshot: PageSnapshot, options: list[F
 
 
 def _index(
-    session: BrowserSession,
-    snapshot: PageSnapshot,
-    candidates: list[ElementCandidate],
-    purpose: ChoicePurpose,
+    session: BrowserSession, snapshot: PageSnapshot, candidates: list[ElementCandidate], purpose: ChoicePurpose
 ) -> int | None:
     question = ElementQuestion(_cut(snapshot.heading or snapshot.title), tuple(candidates), purpose)
     index = session.handler.choose(question)

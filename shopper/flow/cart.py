@@ -168,8 +168,7 @@ def set_quantity(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapsho
     except PageActionFailed:
         raise PurchaseFailed(FailureCode.STUCK, "The quantity could not be set in the cart.") from None
     return session.tab.wait_for(
-        lambda now: prices.goods_match(breakdown.labelled_amounts(now), session.goods_nanos) is True,
-        seconds=5,
+        lambda now: prices.goods_match(breakdown.labelled_amounts(now), session.goods_nanos) is True, seconds=5
     )
 
 

@@ -300,8 +300,7 @@ def _advised_button(session: BrowserSession, snapshot: PageSnapshot, progress: _
     if chosen is not None:
         return chosen
     raise PurchaseFailed(
-        FailureCode.STUCK,
-        "The checkout does not continue: no button to the next step or to the order was found.",
+        FailureCode.STUCK, "The checkout does not continue: no button to the next step or to the order was found."
     )
 
 
@@ -317,8 +316,7 @@ def _assert_nothing_missing(session: BrowserSession, snapshot: PageSnapshot) -> 
         )
     if session.is_guest and any(login.signs_in(snapshot, button) for button in snapshot.buttons):
         raise PurchaseFailed(
-            FailureCode.LOGIN_FAILED,
-            "The shop sells only to customers with an account; send its credentials.",
+            FailureCode.LOGIN_FAILED, "The shop sells only to customers with an account; send its credentials."
         )
 
 

@@ -30,9 +30,7 @@ _APPLY = re.compile(
 
 
 def enter(
-    session: BrowserSession,
-    snapshot: PageSnapshot,
-    confirms_order: Callable[[PageSnapshot, PageSnapshot], bool],
+    session: BrowserSession, snapshot: PageSnapshot, confirms_order: Callable[[PageSnapshot, PageSnapshot], bool]
 ) -> bool:
     """Enter the requested code if the page has a field for it, or open what hides one; return whether it did.
 
@@ -72,8 +70,7 @@ def enter(
     if not session.coupon_discount_nanos:
         said = " ".join(_new_alerts(before, after))[:_MAX_SHOP_WORDS]
         raise discounts.not_applied(
-            f"The shop did not apply the coupon code: no discount is shown. It says: {said or 'nothing'}.",
-            quoted=said,
+            f"The shop did not apply the coupon code: no discount is shown. It says: {said or 'nothing'}.", quoted=said
         )
     return True
 

@@ -213,9 +213,7 @@ def _new_alerts(before: PageSnapshot, now: PageSnapshot) -> list[str]:
 
 def _login_failure(message: str, *, quoted: tuple[str, ...] = ()) -> PurchaseFailed:
     return PurchaseFailed(
-        FailureCode.LOGIN_FAILED,
-        f"{message} Check username and password; there is no second attempt.",
-        quoted=quoted,
+        FailureCode.LOGIN_FAILED, f"{message} Check username and password; there is no second attempt.", quoted=quoted
     )
 
 

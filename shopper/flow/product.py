@@ -47,8 +47,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> Product:
         add = session.cart_button = _advised_add_button(session, snapshot)
     if add is None:
         raise PurchaseFailed(
-            FailureCode.NOT_A_PRODUCT,
-            "The page has nothing to add to a cart; send the URL of one product's page.",
+            FailureCode.NOT_A_PRODUCT, "The page has nothing to add to a cart; send the URL of one product's page."
         )
     if is_listing(snapshot, add):
         raise PurchaseFailed(
@@ -86,11 +85,7 @@ def add_button(snapshot: PageSnapshot) -> PageButton | None:
 
     offered = [button for button in usable if button in named or not evidence.is_named(button, *_NEVER_ADDS)]
     offered = offered if _has_offer(snapshot) else []
-    found = evidence.by_structure(
-        offered,
-        structure=[asks_quantity],
-        words=[_CART_WORD, keywords.ADD_TO_CART],
-    )
+    found = evidence.by_structure(offered, structure=[asks_quantity], words=[_CART_WORD, keywords.ADD_TO_CART])
     if found in into_cart or (found and not any(button.form == found.form for button in into_cart)):
         return found
     # Other products are shown below: the first of equal buttons is the page's own.
@@ -172,10 +167,7 @@ def add_to_cart(session: BrowserSession, snapshot: PageSnapshot) -> PageSnapshot
         chosen = _choose_by_title(session, snapshot)
         if chosen is None:
             raise PurchaseFailed(
-                FailureCode.OPTIONS_REQUIRED,
-                f"The shop says: {problem}",
-                choices=_choices(snapshot),
-                quoted=(problem,),
+                FailureCode.OPTIONS_REQUIRED, f"The shop says: {problem}", choices=_choices(snapshot), quoted=(problem,)
             )
         snapshot = chosen
     raise PurchaseFailed(
@@ -213,9 +205,7 @@ def _choose_requested(session: BrowserSession, snapshot: PageSnapshot) -> PageSn
         chosen = _choose(session, snapshot, name, value)
         if chosen is None:
             raise PurchaseFailed(
-                FailureCode.OPTIONS_REQUIRED,
-                f"The page offers no {name} called {value}.",
-                choices=_choices(snapshot),
+                FailureCode.OPTIONS_REQUIRED, f"The page offers no {name} called {value}.", choices=_choices(snapshot)
             )
         snapshot = chosen
     # A list with the first entry "choose" and one real entry offers no choice.
@@ -229,10 +219,9 @@ def _choose(session: BrowserSession, snapshot: PageSnapshot, name: str, value: s
             about = f"{control.label} {control.name} {control.group}".lower()
             if control.type == "select" and (name.lower() in about or not name):
                 for option in control.options:
-                    if wanted in {
-                        option.text.lower(),
-                        option.value.lower(),
-                    } or option.text.lower().startswith(f"{wanted} "):
+                    if wanted in {option.text.lower(), option.value.lower()} or option.text.lower().startswith(
+                        f"{wanted} "
+                    ):
                         session.tab.select(control, option.value)
                         session.record_step("choose", f"{name}: {value}", snapshot.path)
                         return session.tab.take_snapshot()

@@ -47,8 +47,7 @@ def read(session: BrowserSession, snapshot: PageSnapshot) -> OrderReview:
     cart.assert_goods_match(session, rows, where="order")
     if not session.goods_verified:
         raise PurchaseFailed(
-            FailureCode.CART_MISMATCH,
-            "The shop does not show the price of the goods, so the order cannot be checked.",
+            FailureCode.CART_MISMATCH, "The shop does not show the price of the goods, so the order cannot be checked."
         )
     if total_nanos < session.goods_nanos and not any(row.kind is prices.AmountKind.DISCOUNT for row in rows):
         raise PurchaseFailed(
@@ -106,8 +105,7 @@ def _chosen_label(snapshot: PageSnapshot, about: object) -> str | None:
 def _line(snapshot: PageSnapshot, found: object) -> str | None:
     lines = (line.strip() for line in snapshot.text.splitlines())
     return next(
-        (line for line in lines if callable(found) and 3 < len(line) < _MAX_METHOD_LENGTH and found(line)),
-        None,
+        (line for line in lines if callable(found) and 3 < len(line) < _MAX_METHOD_LENGTH and found(line)), None
     )
 
 

@@ -25,12 +25,7 @@ from shopper.page.tab import BrowserTab, PageActionFailed
 
 _CONFIRMATION_SECONDS = 30.0
 _NOT_OF_A_PAGE = frozenset(
-    {
-        FailureCode.LIMIT_EXCEEDED,
-        FailureCode.LEFT_DOMAIN,
-        FailureCode.SHOP_UNREACHABLE,
-        FailureCode.PRODUCT_NOT_FOUND,
-    }
+    {FailureCode.LIMIT_EXCEEDED, FailureCode.LEFT_DOMAIN, FailureCode.SHOP_UNREACHABLE, FailureCode.PRODUCT_NOT_FOUND}
 )
 _READY_ATTEMPTS = 4
 # A billion dollars: a greater amount is not a total.
@@ -94,12 +89,7 @@ def run(
     except PurchaseFailed as ended:
         session.capture_failure("end")
         failure = _located(
-            session,
-            ended.code,
-            ended.message,
-            missing=ended.missing,
-            choices=ended.choices,
-            quoted=ended.quoted,
+            session, ended.code, ended.message, missing=ended.missing, choices=ended.choices, quoted=ended.quoted
         )
         if in_cart and ended.code is not FailureCode.LEFT_DOMAIN:
             _empty_cart_after_failure(session)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.ports.shopper import (
-    FailureCode,
-    Product,
-    PurchaseFailed,
-    PurchaseHandler,
-    PurchaseRequest,
-    ShoppingStep,
-)
+from app.ports.shopper import FailureCode, Product, PurchaseFailed, PurchaseHandler, PurchaseRequest, ShoppingStep
 from shopper.page import keywords, prices
 from shopper.page.prices import CurrencyHints
 from shopper.page.snapshot import PageButton, PageSnapshot
@@ -156,7 +149,5 @@ def preferred_button(buttons: list[PageButton]) -> PageButton | None:
     """Return the most likely button: in an open dialog first, buttons before links, the larger first."""
     usable = [button for button in buttons if not button.disabled]
     return max(
-        usable,
-        key=lambda b: (b.dialog, b.region not in {"footer", "aside"}, b.tag != "a", b.area),
-        default=None,
+        usable, key=lambda b: (b.dialog, b.region not in {"footer", "aside"}, b.tag != "a", b.area), default=None
     )

@@ -61,28 +61,13 @@ _KEYWORDS: tuple[tuple[str, str], ...] = (
         "address-line1",
         r"address|street|\broad\b|straße|strasse|\brue\b|line[ _-]?1|first line|where.*(deliver|ship|send)",
     ),
-    (
-        "username",
-        r"user[ _-]?name|\blogin\b|user ?id|account (name|id)|benutzername|identifiant|member (name|id)",
-    ),
+    ("username", r"user[ _-]?name|\blogin\b|user ?id|account (name|id)|benutzername|identifiant|member (name|id)"),
     ("name", r"full[ _-]?name|your name|\bname\b|recipient|ship to|empfänger|deliver to|addressee|contact"),
 )
 _PATTERNS = tuple((token, re.compile(pattern, re.IGNORECASE)) for token, pattern in _KEYWORDS)
 
 TYPEABLE = frozenset(
-    (
-        "text",
-        "email",
-        "tel",
-        "number",
-        "search",
-        "url",
-        "textarea",
-        "select",
-        "combobox",
-        "password",
-        "textbox",
-    )
+    ("text", "email", "tel", "number", "search", "url", "textarea", "select", "combobox", "password", "textbox")
 )
 
 
@@ -95,10 +80,7 @@ def token_of(control: FormControl) -> str | None:
         return PASSWORD if control.type == "password" else IGNORED
     described = [
         _token_by_keywords(text)
-        for text in (
-            control.label,
-            *(_plain(text) for text in (control.placeholder, _last(control.name), control.id)),
-        )
+        for text in (control.label, *(_plain(text) for text in (control.placeholder, _last(control.name), control.id)))
     ]
     if IGNORED not in described:
         if control.type == "email":

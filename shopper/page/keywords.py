@@ -210,6 +210,5 @@ HUMAN_CHECK_TEXT = _pattern(
     r"\b(solve|complete|enter) the (captcha|puzzle|characters|letters)", r"\bare you a (human|robot)\b",
 )  # fmt: skip
 CARD_HOSTS = re.compile(
-    r"stripe|braintree|adyen|checkout\.com|squareup|worldpay|cybersource|hosted.?fields|spreedly",
-    re.IGNORECASE,
+    r"stripe|braintree|adyen|checkout\.com|squareup|worldpay|cybersource|hosted.?fields|spreedly", re.IGNORECASE
 )

@@ -84,8 +84,7 @@ _NOTE = re.compile(rf"\(\s*(?:{_CONTAINED.pattern})[^()]*\)", re.IGNORECASE)
 _DISCOUNT = re.compile(r"discount|promo|saving|coupon|voucher|rabatt|remise", re.IGNORECASE)
 # "Basket total (after discounts)" is a total.
 _AFTER_DISCOUNT = re.compile(
-    rf"\b(after|with|less|incl\w*|nach|abzüglich|inkl\w*|après)\s+(\w+\s+)?(?:{_DISCOUNT.pattern})\w*",
-    re.IGNORECASE,
+    rf"\b(after|with|less|incl\w*|nach|abzüglich|inkl\w*|après)\s+(\w+\s+)?(?:{_DISCOUNT.pattern})\w*", re.IGNORECASE
 )
 _FREE = re.compile(r"\bfree\b|\bkostenlos\b|\bgratuit", re.IGNORECASE)
 _NO_LABEL = re.compile(r"[\s:.·|*()\[\]-]*")

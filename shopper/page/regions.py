@@ -26,21 +26,12 @@ def country_names(text: str) -> tuple[str, ...]:
     code = next((code for code, names in _COUNTRY_ALIASES.items() if wanted in names), None)
     found = None
     for known in pycountry.countries:
-        if code == known.alpha_2 or wanted in {
-            known.alpha_2.lower(),
-            known.alpha_3.lower(),
-            *_names_of(known),
-        }:
+        if code == known.alpha_2 or wanted in {known.alpha_2.lower(), known.alpha_3.lower(), *_names_of(known)}:
             found = known
             break
     if found is None:
         return ()
-    names = [
-        found.alpha_2.lower(),
-        found.alpha_3.lower(),
-        *_names_of(found),
-        *_COUNTRY_ALIASES.get(found.alpha_2, ()),
-    ]
+    names = [found.alpha_2.lower(), found.alpha_3.lower(), *_names_of(found), *_COUNTRY_ALIASES.get(found.alpha_2, ())]
     return tuple(dict.fromkeys(names))
 
 

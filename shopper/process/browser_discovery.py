@@ -6,13 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-BROWSER_NAMES = (
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome-stable",
-    "google-chrome",
-)
+BROWSER_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _PLAYWRIGHT_PATTERNS = (
     "chromium_headless_shell-*/chrome-*/headless_shell",
     "chromium_headless_shell-*/chrome-*/chrome-headless-shell",

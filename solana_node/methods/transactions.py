@@ -16,13 +16,7 @@ from solana_node.errors import (
     RpcError,
 )
 from solana_node.history import TransactionRecord
-from solana_node.parameters import (
-    NODE_VERSION,
-    Config,
-    read_address,
-    read_history_commitment,
-    require_context_slot,
-)
+from solana_node.parameters import NODE_VERSION, Config, read_address, read_history_commitment, require_context_slot
 from solana_node.transaction_json import ENCODINGS, transaction_json
 
 STATUS_CACHE_SLOTS: Final = 150

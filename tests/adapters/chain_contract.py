@@ -197,11 +197,7 @@ def test_one_query_returns_the_outcome_of_each_movement(world: World) -> None:
 
     fates = {key: outcome.status for key, outcome in world.chain.outcomes(watches).items()}
 
-    assert fates == {
-        "0": TransactionStatus.SUCCEEDED,
-        "1": TransactionStatus.WAITING,
-        "2": TransactionStatus.SUCCEEDED,
-    }
+    assert fates == {"0": TransactionStatus.SUCCEEDED, "1": TransactionStatus.WAITING, "2": TransactionStatus.SUCCEEDED}
 
 
 def test_a_signed_transaction_survives_the_database(world: World) -> None:

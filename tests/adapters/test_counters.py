@@ -34,10 +34,7 @@ def test_concurrent_additions_are_not_lost(empty_redis: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert RedisCounterStore(empty_redis).totals() == {
-        "requests\troute=/a": 200,
-        "rpc_seconds\tchain=base\tsum": 1400,
-    }
+    assert RedisCounterStore(empty_redis).totals() == {"requests\troute=/a": 200, "rpc_seconds\tchain=base\tsum": 1400}
 
 
 def test_an_absent_redis_stores_nothing_and_raises_nothing() -> None:

@@ -171,9 +171,7 @@ def test_zero_value_transfers_are_not_deposits(ethereum: EvmNode) -> None:
     assert watcher.scan() == []
 
 
-def test_two_payments_in_one_transaction_have_stable_positions(
-    ethereum: EvmNode,
-) -> None:
+def test_two_payments_in_one_transaction_have_stable_positions(ethereum: EvmNode) -> None:
     chain = chain_at(ethereum)
     payer, watched, other = funded(ethereum, usdc_units=9 * DOLLAR), Person().address, Person().address
     ethereum.rpc("anvil_impersonateAccount", payer.address)
@@ -226,9 +224,7 @@ def test_a_deposit_mined_again_after_a_reorg_keeps_its_identity(ethereum: EvmNod
     assert watcher.scan() == []
 
 
-def test_a_deposit_moved_behind_the_cursor_by_a_reorg_is_found(
-    ethereum: EvmNode,
-) -> None:
+def test_a_deposit_moved_behind_the_cursor_by_a_reorg_is_found(ethereum: EvmNode) -> None:
     chain = chain_at(ethereum)
     payer, watched = funded(ethereum, usdc_units=5 * DOLLAR), Person().address
     watcher = Watcher(chain, watched)
@@ -266,9 +262,7 @@ def test_ether_removed_by_a_reorg_can_be_counted_again_from_its_scan_state(ether
     assert again.block != first.block
 
 
-def test_a_scan_state_taken_before_the_cursor_advanced_misses_no_deposit(
-    ethereum: EvmNode,
-) -> None:
+def test_a_scan_state_taken_before_the_cursor_advanced_misses_no_deposit(ethereum: EvmNode) -> None:
     # Between reading the scan state and storing it, scans for other addresses continue.
     chain = chain_at(ethereum)
     payer, early, late = funded(ethereum, usdc_units=5 * DOLLAR), Person().address, Person().address
@@ -346,10 +340,7 @@ def test_forged_logs_are_not_deposits(ethereum: EvmNode, lie: dict[str, object])
         watcher = Watcher(chain, watched)
         sent(chain, payer, watched, DOLLAR, token=USDC)
         ethereum.mine(DEPTH)
-        query = {
-            "address": ethereum.deployment.usdc,
-            "fromBlock": hex(int(str(watcher.marks[watched]["since"])) + 1),
-        }
+        query = {"address": ethereum.deployment.usdc, "fromBlock": hex(int(str(watcher.marks[watched]["since"])) + 1)}
         (true,) = ethereum.rpc("eth_getLogs", query)
         front.after = spoil("eth_getLogs", [{**true, **lie}])
         with pytest.raises(Unreachable):

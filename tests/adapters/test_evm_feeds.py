@@ -32,10 +32,7 @@ def _answer(*rounds: tuple[int, int] | None) -> str:
     results = [
         (False, b"")
         if entry is None
-        else (
-            True,
-            encode(["uint80", "int256", "uint256", "uint256", "uint80"], [9, entry[0], 0, entry[1], 9]),
-        )
+        else (True, encode(["uint80", "int256", "uint256", "uint256", "uint80"], [9, entry[0], 0, entry[1], 9]))
         for entry in rounds
     ]
     return "0x" + encode(["(bool,bytes)[]"], [results]).hex()

@@ -86,9 +86,7 @@ def test_movements_in_no_block_cost_one_count_for_each_sender(ethereum: EvmNode)
         assert front.methods() == ["eth_getTransactionReceipt", "eth_blockNumber"]
 
 
-def test_a_movement_is_not_void_while_its_receipt_is_unreadable(
-    ethereum: EvmNode,
-) -> None:
+def test_a_movement_is_not_void_while_its_receipt_is_unreadable(ethereum: EvmNode) -> None:
     chain, person = chain_at(ethereum), funded(ethereum)
     transaction = sent(chain, person, Person().address, 1000)
     ethereum.mine(SAFE_LAG + 2)
@@ -119,9 +117,7 @@ def test_a_receipt_that_appears_between_two_reads_prevents_void(ethereum: EvmNod
     assert found.confirmations >= SAFE_LAG
 
 
-def test_evidence_of_different_endpoints_never_makes_a_movement_void(
-    ethereum: EvmNode,
-) -> None:
+def test_evidence_of_different_endpoints_never_makes_a_movement_void(ethereum: EvmNode) -> None:
     # The first endpoint reports the nonce as used and fails; the second lags behind the block that used it.
     chain, person = chain_at(ethereum), funded(ethereum)
     transaction = sent(chain, person, Person().address, 1000)

@@ -104,14 +104,7 @@ def test_terms_come_back_from_json_as_they_were() -> None:
     assert terms.max_units == 21_000 * 10**12 + -(-(2**70) * 6 // 5)
 
 
-@given(
-    nonce=st.integers(0, 2**63),
-    tip=WEI,
-    extra=WEI,
-    value=WEI,
-    gas=st.integers(21_000, 2**40),
-    data=st.binary(),
-)
+@given(nonce=st.integers(0, 2**63), tip=WEI, extra=WEI, value=WEI, gas=st.integers(21_000, 2**40), data=st.binary())
 def test_signed_bytes_are_those_of_the_reference_library(
     nonce: int, tip: int, extra: int, value: int, gas: int, data: bytes
 ) -> None:
@@ -141,10 +134,7 @@ def test_signed_bytes_are_those_of_the_reference_library(
         ("replacement transaction underpriced", "replacement_underpriced"),
         ("transaction underpriced: tip needed 1, tip permitted 0", "fee_too_low"),
         ("max fee per gas less than block base fee: address 0x1, maxFeePerGas: 1", "fee_too_low"),
-        (
-            "insufficient funds for gas * price + value: balance 1, tx cost 2, overshot 1",
-            "insufficient_funds",
-        ),
+        ("insufficient funds for gas * price + value: balance 1, tx cost 2, overshot 1", "insufficient_funds"),
         ("Insufficient funds for gas * price + value", "insufficient_funds"),
         ("invalid chain id for signer: have 1 want 8453", "wrong_chain"),
         ("max priority fee per gas higher than max fee per gas", "invalid_transaction"),

@@ -50,10 +50,7 @@ def test_the_key_in_a_url_is_in_no_exception_repr_or_log(caplog: pytest.LogCaptu
         with_key = f"{base.replace('http://', f'http://user:{SECRET}@')}/v2/{SECRET}?key={SECRET}"
         rpc = rpc_at(with_key, read_seconds=0.5)
         shown.extend([repr(rpc), str(rpc), repr(rpc.candidates())])
-        for use in (
-            lambda: block_number(rpc),
-            rpc.verify_identity,
-        ):
+        for use in (lambda: block_number(rpc), rpc.verify_identity):
             try:
                 use()
             except PortError as error:

@@ -217,9 +217,7 @@ def test_unreachable_nodes_and_rate_limits_certainly_sent_nothing(ethereum: EvmN
     assert outcome(chain, person, transaction).status is TransactionStatus.WAITING
 
 
-def test_a_silent_node_leaves_the_outcome_unknown(
-    ethereum: EvmNode,
-) -> None:
+def test_a_silent_node_leaves_the_outcome_unknown(ethereum: EvmNode) -> None:
     chain, person = chain_at(ethereum), funded(ethereum)
     _, transaction = signed(chain, person, Person().address, 1000)
     with proxy(ethereum.url) as front:

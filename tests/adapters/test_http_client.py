@@ -237,8 +237,7 @@ def certificate(folder: Path, *, name: x509.GeneralName) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "accepted"),
-    [(x509.IPAddress(ipaddress.ip_address("127.0.0.1")), 4), (x509.DNSName("a.example"), 0)],
+    ("name", "accepted"), [(x509.IPAddress(ipaddress.ip_address("127.0.0.1")), 4), (x509.DNSName("a.example"), 0)]
 )
 def test_the_certificate_of_a_server_must_be_trusted_and_valid_for_its_name(
     name: x509.GeneralName, accepted: int, tmp_path: Path

@@ -27,14 +27,7 @@ from solana_node.addresses import TOKEN, TOKEN_2022, USDC_MINT, WRAPPED_SOL_MINT
 from solana_node.exchange import JUPITER, SHARED_ACCOUNTS_ROUTE_V2, exchange_program
 from tests.support.evm import Calls, proxy
 from tests.support.loopback_http import Reply, serve
-from tests.support.solana_people import (
-    CONFIRMED_SLOTS,
-    FINALIZED_SLOTS,
-    SolanaPerson,
-    chain_at,
-    funded,
-    watch,
-)
+from tests.support.solana_people import CONFIRMED_SLOTS, FINALIZED_SLOTS, SolanaPerson, chain_at, funded, watch
 
 pytestmark = pytest.mark.chain
 
@@ -239,11 +232,7 @@ def test_a_route_that_would_fail_is_detected_by_the_simulation(
 
 
 BEFORE = SwapBalances(
-    lamports=10**9,
-    wrapped_lamports=0,
-    usdc_lamports=2_039_280,
-    usdc_units=SOME_USDC,
-    is_owner_controlled=True,
+    lamports=10**9, wrapped_lamports=0, usdc_lamports=2_039_280, usdc_units=SOME_USDC, is_owner_controlled=True
 )
 
 
@@ -254,14 +243,7 @@ BEFORE = SwapBalances(
         ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 10_000_001}, False),
         ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 9_999_999}, False),
         ({"lamports": 10**9 + 65_994_999, "usdc_units": SOME_USDC - 10_000_000}, False),
-        (
-            {
-                "lamports": 10**9 + 66_000_000,
-                "usdc_units": SOME_USDC - 10_000_000,
-                "is_owner_controlled": False,
-            },
-            False,
-        ),
+        ({"lamports": 10**9 + 66_000_000, "usdc_units": SOME_USDC - 10_000_000, "is_owner_controlled": False}, False),
         ({"lamports": 10**9 + 66_000_000 + 5_000, "usdc_lamports": 0, "usdc_units": 0}, False),
     ],
 )
@@ -288,10 +270,7 @@ def test_the_simulation_must_match_the_swap_to_the_unit(after: dict[str, Any], *
         (JupiterFaults(change=lambda answer: {**answer, "swapMode": "ExactOut"}), "quote_unavailable"),
         (JupiterFaults(change=lambda answer: {**answer, "swapInstruction": None}), "quote_unavailable"),
         (JupiterFaults(change=lambda answer: {**answer, "setupInstructions": [{}]}), "quote_unavailable"),
-        (
-            JupiterFaults(change=lambda answer: {**answer, "routePlan": answer["routePlan"] * 41}),
-            "quote_unavailable",
-        ),
+        (JupiterFaults(change=lambda answer: {**answer, "routePlan": answer["routePlan"] * 41}), "quote_unavailable"),
         (
             JupiterFaults(
                 change=lambda answer: {
@@ -304,11 +283,7 @@ def test_the_simulation_must_match_the_swap_to_the_unit(after: dict[str, Any], *
     ],
 )
 def test_an_unreachable_or_malformed_service_is_a_certain_refusal(
-    faults: JupiterFaults,
-    reason: str,
-    exchange: JupiterExchange,
-    jupiter: JupiterServer,
-    person: SolanaPerson,
+    faults: JupiterFaults, reason: str, exchange: JupiterExchange, jupiter: JupiterServer, person: SolanaPerson
 ) -> None:
     jupiter.faults = faults
     assert refused(exchange, swap_request(person)) == reason
@@ -390,11 +365,7 @@ def greedy(node: SolanaNode) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize("given", [SOL, USDC])
 def test_a_program_that_takes_more_than_simulated_gets_nothing(
-    given: Token,
-    node: SolanaNode,
-    exchange: JupiterExchange,
-    person: SolanaPerson,
-    greedy: Callable[[], None],
+    given: Token, node: SolanaNode, exchange: JupiterExchange, person: SolanaPerson, greedy: Callable[[], None]
 ) -> None:
     # The program can reach the wallet's own wrapped SOL, too.
     wrapped = associated_token_address(Pubkey.from_string(person.address), Pubkey.from_string(WRAPPED_SOL_MINT))
@@ -485,10 +456,7 @@ def test_equal_swaps_at_the_same_moment_are_two_transactions(exchange: JupiterEx
     offer = exchange.quote(swap_request(person))
     hashes = {
         exchange.sign(
-            exchange.draft(offer, minimum_units=1, signer=None),
-            person,
-            sequence=None,
-            concurrent=ConcurrentOutflows(),
+            exchange.draft(offer, minimum_units=1, signer=None), person, sequence=None, concurrent=ConcurrentOutflows()
         ).tx_hash
         for _ in range(2)
     }

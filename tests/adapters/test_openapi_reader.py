@@ -82,10 +82,7 @@ INVALID: list[tuple[Any, str]] = [
     ("null", "#"),
     ('{"openapi": "3.1.0", "openapi": "3.1.0"}', "#"),
     ('{"openapi": "3.1.0", "x": NaN}', "#"),
-    (
-        '{"openapi": "3.1.0", "info": {"title": "T", "version": "1", "x-a": [-1e999]}, "paths": {}}',
-        "#/info/x-a/0",
-    ),
+    ('{"openapi": "3.1.0", "info": {"title": "T", "version": "1", "x-a": [-1e999]}, "paths": {}}', "#/info/x-a/0"),
     ("[" * 100_000, "#"),
     ('{"a":' * 50_000, "#"),
     ({}, "#/openapi"),
@@ -109,22 +106,13 @@ INVALID: list[tuple[Any, str]] = [
         document(paths={path: {"get": {**ANSWER, "operationId": "same"}} for path in ("/a", "/b")}),
         "#/paths/~1b/get/operationId",
     ),
-    (
-        one({"parameters": [{"name": "q", "in": "query", "schema": {}}] * 2}),
-        "#/paths/~1x/get/parameters/1",
-    ),
-    (
-        one({"parameters": [{"$ref": "#/info"}]}),
-        "#/paths/~1x/get/parameters/0",
-    ),
+    (one({"parameters": [{"name": "q", "in": "query", "schema": {}}] * 2}), "#/paths/~1x/get/parameters/1"),
+    (one({"parameters": [{"$ref": "#/info"}]}), "#/paths/~1x/get/parameters/0"),
     # References without a target, and circular ones.
     (document(paths={"/x": {"$ref": "#/components/pathItems/none"}}), "#/paths/~1x/$ref"),
     (document(paths={"/x": {"$ref": "#/paths/~1x"}}), "#/paths/~1x"),
     (document(paths={"/x": {"$ref": "#/paths/~1y"}, "/y": {"$ref": "#/paths/~1x"}}), "#/paths/~1y"),
-    (
-        document(components={"schemas": {"A": {"$ref": "#/components/schemas/9"}}}),
-        "#/components/schemas/A/$ref",
-    ),
+    (document(components={"schemas": {"A": {"$ref": "#/components/schemas/9"}}}), "#/components/schemas/A/$ref"),
     # Limits.
     (document(info={**INFO, "x": nested(31)}), None),
     (document(info={**INFO, "x": nested(40, of="array")}), None),
@@ -234,10 +222,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
             "schemas": {
                 "N": {
                     "required": ["n", "m"],
-                    "properties": {
-                        "n": {"$ref": "#/components/schemas/N"},
-                        "m": {"$ref": "#/components/schemas/N"},
-                    },
+                    "properties": {"n": {"$ref": "#/components/schemas/N"}, "m": {"$ref": "#/components/schemas/N"}},
                 }
             }
         },
@@ -281,9 +266,7 @@ def test_a_slow_document_is_refused_and_its_process_killed() -> None:
     assert _children() == before
 
 
-def test_excess_documents_are_queued_or_refused_as_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_excess_documents_are_queued_or_refused_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_QUEUE_SECONDS", 0.01)
     busy = OpenApiReader()
     for _ in range(2):
@@ -309,9 +292,7 @@ def test_the_process_has_no_secrets_and_can_open_nothing(
     assert documents.read(json.dumps(SPEC)).endpoints
 
 
-def test_endpoints_and_an_example_are_read_with_references_followed(
-    documents: OpenApiReader,
-) -> None:
+def test_endpoints_and_an_example_are_read_with_references_followed(documents: OpenApiReader) -> None:
     found = documents.read(json.dumps(SPEC))
     assert json.loads(found.document) == SPEC
     assert [(each["method"], each["path"], each["summary"]) for each in found.endpoints] == [

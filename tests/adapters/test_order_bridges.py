@@ -22,17 +22,7 @@ from app.ports.chain import Terms
 from app.ports.errors import Rejected
 from sandbox.evm import EvmNode
 from sandbox.evm.abi import call_data
-from tests.support.evm import (
-    ETHER,
-    Person,
-    await_mined,
-    chain_at,
-    funded,
-    intent,
-    pay_from_a_contract,
-    proxy,
-    refuse,
-)
+from tests.support.evm import ETHER, Person, await_mined, chain_at, funded, intent, pay_from_a_contract, proxy, refuse
 
 pytestmark = pytest.mark.chain
 ELSEWHERE = "0x00000000000000000000000000000000c0fFee77"
@@ -60,9 +50,7 @@ def follow(chain: EvmChain, tx_hash: str, person: Person) -> BridgeProgress:
     return OrderBridge(chain, chain, Names(tx_hash)).progress(crossing)
 
 
-def test_a_payment_by_a_contract_is_not_lost_when_old_states_are_pruned(
-    base_node: EvmNode,
-) -> None:
+def test_a_payment_by_a_contract_is_not_lost_when_old_states_are_pruned(base_node: EvmNode) -> None:
     person = Person()
     paid = pay_from_a_contract(base_node, {person.address: ETHER // 4})
     await_mined(base_node, paid)
@@ -70,11 +58,7 @@ def test_a_payment_by_a_contract_is_not_lost_when_old_states_are_pruned(
     with proxy(base_node.url) as pruned:
         pruned.after = refuse("eth_getBalance", "missing trie node")
         late = follow(chain_at(base_node, pruned.url), paid, person)
-        assert (late.phase, late.note, late.is_payout_missing) == (
-            BridgePhase.WAITING,
-            "payment_unreadable",
-            False,
-        )
+        assert (late.phase, late.note, late.is_payout_missing) == (BridgePhase.WAITING, "payment_unreadable", False)
         # Another node may have what this one lacks.
         with_second_node = follow(chain_at(base_node, pruned.url, base_node.url), paid, person)
         assert with_second_node.phase is BridgePhase.ARRIVED
@@ -91,11 +75,7 @@ def test_a_payment_by_a_contract_is_not_lost_when_old_states_are_pruned(
         base_node.mine(70)
         seen = follow(chain_at(base_node), less, person)
         # Less than was promised is not nothing.
-        assert (seen.phase, seen.note, seen.is_payout_missing) == (
-            BridgePhase.WAITING,
-            "payment_not_seen",
-            units == 0,
-        )
+        assert (seen.phase, seen.note, seen.is_payout_missing) == (BridgePhase.WAITING, "payment_not_seen", units == 0)
 
 
 def test_a_payment_in_a_block_with_own_spending_is_not_lost(own_base_node: EvmNode) -> None:

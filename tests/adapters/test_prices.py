@@ -85,9 +85,7 @@ def test_an_override_replaces_every_source(clock: _Clock) -> None:
     assert market.nanos_per_token(SOL) == 150 * _USD
 
 
-def test_the_higher_of_two_prices_values_outputs_and_the_lower_inputs(
-    clock: _Clock,
-) -> None:
+def test_the_higher_of_two_prices_values_outputs_and_the_lower_inputs(clock: _Clock) -> None:
     low, high = _Source({ETH: 2999 * _USD, SOL: 151}), _Source({ETH: 3001 * _USD, SOL: 150})
     for order in ([low, high], [high, low]):
         market = _market(list(order), [], clock)
@@ -394,10 +392,7 @@ def test_public_services_provide_prices_while_every_chain_is_down(clock: _Clock)
         return Reply(f'{{"{_SOL_MINT}": {{"usdPrice": 150.25}}}}'.encode())
 
     with serve(answer) as server:
-        sources: list[PriceSource] = [
-            CoinGeckoPrices(server.url, api_key="k"),
-            JupiterPrices(server.url),
-        ]
+        sources: list[PriceSource] = [CoinGeckoPrices(server.url, api_key="k"), JupiterPrices(server.url)]
         market = _market([_Source(Unreachable("no_answer"))], sources, clock)
         assert market.nanos_per_token(ETH) == 3_000_500_000_000
         assert market.nanos_per_token(SOL) == 150_250_000_000

@@ -194,13 +194,7 @@ def test_a_malformed_or_truncated_response_is_an_error(raw: bytes) -> None:
 
 def test_odd_header_lines_do_not_lose_a_response_that_was_paid_for() -> None:
     raw = OK + b"X-Folded: a\r\n\tb\r\nX(Odd): \x01\r\nX-Empty:\r\nX-Latin: \xe9 \r\nContent-Length: 0\r\n\r\n"
-    headers = [
-        ("X-Folded", "a b"),
-        ("X(Odd)", "\x01"),
-        ("X-Empty", ""),
-        ("X-Latin", "é"),
-        ("Content-Length", "0"),
-    ]
+    headers = [("X-Folded", "a b"), ("X(Odd)", "\x01"), ("X-Empty", ""), ("X-Latin", "é"), ("Content-Length", "0")]
     assert read(raw) == (200, headers, b"", True)
 
 

@@ -243,8 +243,7 @@ def test_retry_after_closes_an_endpoint(family: Any, headers: dict[str, str]) ->
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["-5", "1e9", "Fri, 31 Feb 2027 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:59 GMT", "9" * 5_000, "\xb2", ""],
+    "value", ["-5", "1e9", "Fri, 31 Feb 2027 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:59 GMT", "9" * 5_000, "\xb2", ""]
 )
 def test_an_unusable_retry_after_closes_nothing(family: Any, value: str) -> None:
     with stub_node() as node:

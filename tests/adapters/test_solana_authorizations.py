@@ -163,9 +163,7 @@ def test_a_landed_payment_that_the_first_endpoint_does_not_list_is_found_at_anot
         assert sale.status(payment, forgets.url) is VOID, "one false response of a node is accepted"
 
 
-def test_an_endpoint_without_the_period_or_with_a_transaction_that_it_cannot_show_proves_nothing(
-    sale: Sale,
-) -> None:
+def test_an_endpoint_without_the_period_or_with_a_transaction_that_it_cannot_show_proves_nothing(sale: Sale) -> None:
     payment = sale.sign()
     sale.node.airdrop(sale.payer.address, 10**9)
     sale.node.advance(LATE_INDEX_SLOTS + VALID_BLOCKS)
@@ -200,13 +198,7 @@ def test_a_longer_history_than_is_read_proves_nothing(sale: Sale) -> None:
     payment = sale.sign()
     sale.node.advance(LATE_INDEX_SLOTS + VALID_BLOCKS)
     with proxy(sale.node.url) as endless:
-        entry = {
-            "signature": sale.complete(sale.sign()),
-            "slot": 10**12,
-            "err": None,
-            "memo": None,
-            "blockTime": 0,
-        }
+        entry = {"signature": sale.complete(sale.sign()), "slot": 10**12, "err": None, "memo": None, "blockTime": 0}
         endless.after = spoil("getSignaturesForAddress", [entry] * 1_000)
         assert sale.status(payment, endless.url) is WAITING
 

@@ -380,10 +380,7 @@ _UNREADABLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "without meta": lambda shown: {**shown, "meta": None},
     "with absurd units": lambda shown: {
         **shown,
-        "meta": {
-            **shown["meta"],
-            "postTokenBalances": [{"accountIndex": 0, "uiTokenAmount": {"amount": "9" * 5_000}}],
-        },
+        "meta": {**shown["meta"], "postTokenBalances": [{"accountIndex": 0, "uiTokenAmount": {"amount": "9" * 5_000}}]},
     },
 }
 
@@ -478,10 +475,7 @@ def test_a_node_behind_the_cursor_is_not_used(node: SolanaNode) -> None:
         assert cursor is not None
         laggard.after = spoil(
             "getLatestBlockhash",
-            {
-                "context": {"slot": cursor.number - 1},
-                "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1},
-            },
+            {"context": {"slot": cursor.number - 1}, "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1}},
         )
         with pytest.raises(Unreachable):
             watcher.scan()

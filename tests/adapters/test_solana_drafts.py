@@ -25,15 +25,7 @@ from app.ports.chain import TransactionStatus
 from app.ports.errors import Rejected, Unreachable
 from solana_node import USDC_MINT, SolanaNode
 from tests.support.evm import Calls, json_reply, proxy, spoil
-from tests.support.solana_people import (
-    WHOLE_SOL,
-    SolanaPerson,
-    chain_at,
-    funded,
-    intent,
-    outcome,
-    signed,
-)
+from tests.support.solana_people import WHOLE_SOL, SolanaPerson, chain_at, funded, intent, outcome, signed
 
 pytestmark = pytest.mark.chain
 
@@ -363,13 +355,7 @@ def test_priority_fees_follow_busy_accounts_or_the_estimate_of_the_endpoints(nod
         assert "getPriorityFeeEstimate" not in between.methods()
 
         assert price(estimates_fees=True) == 700, "this node does not have the method"
-        for estimate, expected in (
-            ("5000.5", 5_001),
-            ("71428.5", 71_429),
-            (10**12, 200_000),
-            ("NaN", 700),
-            ({}, 700),
-        ):
+        for estimate, expected in (("5000.5", 5_001), ("71428.5", 71_429), (10**12, 200_000), ("NaN", 700), ({}, 700)):
             result = {"priorityFeeEstimate": estimate}
             between.after = lambda calls, replies, result=result: spoil("getPriorityFeeEstimate", result)(  # type: ignore[misc]
                 calls,

@@ -119,10 +119,7 @@ def test_a_node_of_another_cluster_is_never_used(node: SolanaNode, wallet: str, 
 
 @pytest.mark.parametrize("genesis_hash", sorted(PUBLIC_GENESIS_HASHES))
 def test_the_sandbox_refuses_every_public_cluster(genesis_hash: str) -> None:
-    with (
-        serve(lambda asked: _genesis(genesis_hash, asked)) as public,
-        pytest.raises(Rejected, match="wrong_chain"),
-    ):
+    with serve(lambda asked: _genesis(genesis_hash, asked)) as public, pytest.raises(Rejected, match="wrong_chain"):
         _chain(public.url).verify_identity()
 
 

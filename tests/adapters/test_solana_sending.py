@@ -11,13 +11,7 @@ from structlog.testing import capture_logs
 
 from app.adapters.solana.chain import SolanaChain
 from app.core.chains import SOL, USDC
-from app.ports.chain import (
-    BlockRef,
-    SignedTransaction,
-    TransactionOutcome,
-    TransactionQuery,
-    TransactionStatus,
-)
+from app.ports.chain import BlockRef, SignedTransaction, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from solana_node import SolanaNode
 from tests.support.evm import After, Calls, asks, json_reply, proxy, refuse, spoil
@@ -278,8 +272,7 @@ def test_a_node_with_pruned_history_makes_nothing_void(node: SolanaNode, sender:
 
 
 @pytest.mark.parametrize(
-    ("keeps", "status"),
-    [("just enough", TransactionStatus.VOID), ("one slot less", TransactionStatus.WAITING)],
+    ("keeps", "status"), [("just enough", TransactionStatus.VOID), ("one slot less", TransactionStatus.WAITING)]
 )
 def test_void_requires_node_history_since_the_blockhash_only(
     node: SolanaNode, sender: SolanaPerson, keeps: str, status: TransactionStatus
@@ -343,11 +336,7 @@ def test_a_thousand_pending_movements_take_few_requests(node: SolanaNode, sender
         node.advance(1)
         many = [
             TransactionQuery(
-                f"n{number}",
-                sender.address,
-                None,
-                (str(Keypair().sign_message(bytes([number % 251]))),),
-                2**50,
+                f"n{number}", sender.address, None, (str(Keypair().sign_message(bytes([number % 251]))),), 2**50
             )
             for number in range(997)
         ]

@@ -25,15 +25,7 @@ PRIVATE = [
     "2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1",
     "fe80::1%eth0", "fec0::1", "ff02::1", "not an address", "",
 ]  # fmt: skip
-PUBLIC = [
-    "1.1.1.1",
-    "8.8.8.8",
-    "93.184.216.34",
-    "172.32.0.1",
-    "100.128.0.1",
-    "2606:4700::1111",
-    "2a00:1450::1",
-]
+PUBLIC = ["1.1.1.1", "8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450::1"]
 TRICKS = [
     "https://127.0.0.1", "https://localhost", "https://2130706433", "https://0x7f000001", "https://0177.0.0.1",
     "https://127.1", "https://0", "https://[::1]", "https://[::ffff:127.0.0.1]", "https://[::ffff:7f00:1]",
@@ -77,9 +69,7 @@ def test_supplied_addresses_never_reach_private_networks(origin: str) -> None:
     public.close()
 
 
-def test_a_name_is_not_resolved_again_after_the_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_is_not_resolved_again_after_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     connected: list[object] = []
 

@@ -126,12 +126,9 @@ def test_a_sealed_text_opens_under_no_other_key_of_the_same_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [[], [("", bytes(32))], [("a b", bytes(32))], [("a" * 33, bytes(32))], [("a", b"p" * 16)], [_OLD, _OLD]],
+    "keys", [[], [("", bytes(32))], [("a b", bytes(32))], [("a" * 33, bytes(32))], [("a", b"p" * 16)], [_OLD, _OLD]]
 )
-def test_invalid_vault_keys_are_refused_without_showing_them(
-    keys: list[tuple[str, bytes]],
-) -> None:
+def test_invalid_vault_keys_are_refused_without_showing_them(keys: list[tuple[str, bytes]]) -> None:
     with pytest.raises(ValueError, match="a vault needs at least one key") as caught:
         LocalVault(keys)
     assert "pppp" not in str(caught.value)
@@ -140,16 +137,8 @@ def test_invalid_vault_keys_are_refused_without_showing_them(
 @pytest.mark.parametrize(
     ("words", "evm", "solana"),
     [
-        (
-            _JUNK,
-            "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
-            "oeYf6KAJkLYhBuR8CiGc6L4D4Xtfepr85fuDgA9kq96",
-        ),
-        (
-            _ABANDON,
-            "0x9858EfFD232B4033E47d90003D41EC34EcaEda94",
-            "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk",
-        ),
+        (_JUNK, "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266", "oeYf6KAJkLYhBuR8CiGc6L4D4Xtfepr85fuDgA9kq96"),
+        (_ABANDON, "0x9858EfFD232B4033E47d90003D41EC34EcaEda94", "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk"),
     ],
 )
 def test_a_phrase_opens_the_addresses_that_metamask_and_phantom_show(words: str, evm: str, solana: str) -> None:
@@ -220,10 +209,7 @@ def test_independent_wallet_libraries_derive_the_same_keys(entropy: bytes) -> No
     account = Account.from_mnemonic(words)
     keypair = Keypair.from_seed_and_derivation_path(derivation.seed(words), "m/44'/501'/0'/0'")
     assert (derivation.evm_address(evm), evm.secret) == (account.address, bytes(account.key))
-    assert (derivation.solana_address(solana), solana.private_bytes_raw()) == (
-        str(keypair.pubkey()),
-        keypair.secret(),
-    )
+    assert (derivation.solana_address(solana), solana.private_bytes_raw()) == (str(keypair.pubkey()), keypair.secret())
 
 
 def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:

@@ -119,11 +119,7 @@ def _wallet_of(owner: Agent) -> Mapping[str, Any]:
 
 
 _HELD = "/wallets/<string:wallet_id>"
-SERVICE, PURCHASE, WALLET = (
-    "/v1/services/<string:service_id>",
-    "/v1/gateway/shopping/purchases",
-    "/v1/wallets",
-)
+SERVICE, PURCHASE, WALLET = ("/v1/services/<string:service_id>", "/v1/gateway/shopping/purchases", "/v1/wallets")
 ONE = f"{WALLET}/<string:wallet_id>"
 APPROVAL, WEBHOOK = "/v1/approvals/<string:approval_id>", "/webhooks/<string:webhook_id>"
 PLATFORM = "/v1/platform"
@@ -377,12 +373,7 @@ class _Scene:
             answers[kind] = int(answer.status_code)
             if rule.startswith("/v1/"):
                 policy = answer.headers.get("Cache-Control", "")
-                assert ("no-store" in policy) is (f"{method} {rule}" not in CACHEABLE), (
-                    method,
-                    rule,
-                    kind,
-                    policy,
-                )
+                assert ("no-store" in policy) is (f"{method} {rule}" not in CACHEABLE), (method, rule, kind, policy)
             if method == "DELETE" and answer.status_code < 300:
                 path = ""
         # The refusals did not end the owner's session.
@@ -456,11 +447,7 @@ class _Scene:
         return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: values[match[1]], rule)
 
     def _headers(self, kind: ClientKind, owner: _Owner) -> dict[str, str]:
-        unknown_keys = {
-            "X-API-Key": "ak_" + "x" * 43,
-            "X-Master-Key": "mk_" + "x" * 43,
-            "Authorization": "Bearer x",
-        }
+        unknown_keys = {"X-API-Key": "ak_" + "x" * 43, "X-Master-Key": "mk_" + "x" * 43, "Authorization": "Bearer x"}
         return {
             ClientKind.UNKNOWN: unknown_keys,
             ClientKind.OWNER: {"X-API-Key": owner.agent.key},

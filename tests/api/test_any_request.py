@@ -152,11 +152,7 @@ class Scene:
         with unit_of_work() as session:
             for wallet in wallets.all_of(session, self.agent.id):
                 pinned = PinnedPayee(
-                    wallet_id=wallet.id,
-                    host="shop.example",
-                    chain="base",
-                    address="0x",
-                    created_at=clock.now(),
+                    wallet_id=wallet.id, host="shop.example", chain="base", address="0x", created_at=clock.now()
                 )
                 session.merge(pinned)
         return "shop.example"
@@ -280,13 +276,7 @@ def test_every_response_conforms_to_the_openapi_document(scene: Scene) -> None:
         scene.problems += [f"never answered with success: {one}" for one in asked - scene.served - NEVER_SERVED]
     scene.problems += [f"logged: {line}" for line in written if line["event"] == "request_failed"]
     logged = str(written)
-    for secret in (
-        _SECRET,
-        key_of("k1").split(":")[1],
-        key_of("p1").split(":")[1],
-        scene.agent.key,
-        scene.ops.key,
-    ):
+    for secret in (_SECRET, key_of("k1").split(":")[1], key_of("p1").split(":")[1], scene.agent.key, scene.ops.key):
         assert secret not in logged
     assert not scene.problems, "\n".join(scene.problems)
 

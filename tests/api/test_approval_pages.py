@@ -158,12 +158,7 @@ def test_another_owner_sees_and_decides_nothing(chain_app: Flask, client: FlaskC
         assert other.get(path).status_code == 404
     token = forms_of(other.get(f"/owner/agents/{other_agent.id}"))[f"/owner/agents/{other_agent.id}/freeze"]
     for path in (path_of(agent, approval), own):
-        forged = {
-            **token,
-            "decision": "once",
-            "owner_key": other.key,
-            "request_hash": approval["request_hash"],
-        }
+        forged = {**token, "decision": "once", "owner_key": other.key, "request_hash": approval["request_hash"]}
         assert other.client.post(path, data=forged).status_code == 404
     assert status_of(agent, approval) == "awaiting"
 

@@ -244,13 +244,7 @@ def test_an_owner_is_asked_while_the_chain_cannot_be_read(agent: Agent, chain_ap
 
 def test_waiting_requests_store_what_the_owner_was_shown_and_a_bounded_number_of_bytes(agent: Agent) -> None:
     for number in range(4):
-        order = {
-            "chain": "base",
-            "to": RECIPIENT,
-            "amount": f"{11 + number}",
-            "currency": "USDC",
-            "zz": "a" * 900_000,
-        }
+        order = {"chain": "base", "to": RECIPIENT, "amount": f"{11 + number}", "currency": "USDC", "zz": "a" * 900_000}
         assert agent.post(f"{agent.wallet_url}/transfer", order).status_code == 202
     with read_only_unit() as session:
         sizes = session.scalars(select(func.length(Approval.sealed))).all()
@@ -263,9 +257,7 @@ def test_waiting_requests_store_what_the_owner_was_shown_and_a_bounded_number_of
     assert refused.get_json()["details"]["limit_bytes"] == service.MAX_SEALED_BYTES
 
 
-def test_the_first_payment_to_each_recipient_waits_even_of_dust(
-    agent: Agent,
-) -> None:
+def test_the_first_payment_to_each_recipient_waits_even_of_dust(agent: Agent) -> None:
     agent.controls(approval_threshold_usd=None, approve_new_recipients=True)
     approval = ask(agent, "1")
     assert approval["reason"] == "approve_new_recipients"
@@ -331,13 +323,7 @@ def test_open_requests_of_a_wallet_are_limited(agent: Agent) -> None:
 
 
 def test_each_step_is_an_event_without_the_agents_own_words(agent: Agent) -> None:
-    body = {
-        "amount": "12.5",
-        "currency": "USDC",
-        "chain": "base",
-        "to": RECIPIENT,
-        "approval_note": "secret plan",
-    }
+    body = {"amount": "12.5", "currency": "USDC", "chain": "base", "to": RECIPIENT, "approval_note": "secret plan"}
     approval = agent.post(f"{agent.wallet_url}/transfer", body).get_json()["approval"]
     refused = ask(agent)
     decide(approval)

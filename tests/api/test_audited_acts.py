@@ -93,11 +93,7 @@ def test_every_act_on_a_webhook_is_recorded_without_its_secrets(agent: Agent, by
     if by == "agent":
         kind, headers, prefix = "agent", agent.headers(), "/v1"
     else:
-        kind, headers, prefix = (
-            "master_key",
-            operator(agent.client).headers(),
-            "/v1/platform",
-        )
+        kind, headers, prefix = ("master_key", operator(agent.client).headers(), "/v1/platform")
     client, body = agent.client, {"url": URL, "types": ["*"]}
     before = last_number()
     made = client.post(f"{prefix}/webhooks", json=body, headers=headers).get_json()

@@ -60,10 +60,7 @@ Build = Callable[..., Stage]
 
 @pytest.fixture
 def build(
-    build_app: Callable[..., Flask],
-    sqlite_url: str,
-    chains: dict[ChainName, EvmChain],
-    solana_node: SolanaNode,
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], solana_node: SolanaNode
 ) -> Iterator[Build]:
     contexts = []
 
@@ -130,11 +127,7 @@ def test_an_unreachable_chain_is_reported_and_no_balance_is_guessed(build: Build
     stage.base.raising("balances", "before", Unreachable("chain_unreachable"))
     answer = stage.read()
     body = answer.get_json()
-    assert (answer.status_code, body["code"], body["details"]) == (
-        502,
-        "BALANCE_FETCH_ERROR",
-        {"chains": ["base"]},
-    )
+    assert (answer.status_code, body["code"], body["details"]) == (502, "BALANCE_FETCH_ERROR", {"chains": ["base"]})
     assert "base" in body["error"]
     assert "balances" not in body
     assert stage.read().status_code == 200

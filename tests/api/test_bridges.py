@@ -79,10 +79,7 @@ def all_chains(chains: dict[ChainName, EvmChain], solana_node: SolanaNode) -> di
 
 @pytest.fixture
 def app(
-    build_app: Callable[..., Flask],
-    sqlite_url: str,
-    all_chains: dict[ChainName, Any],
-    services: BridgeServer,
+    build_app: Callable[..., Flask], sqlite_url: str, all_chains: dict[ChainName, Any], services: BridgeServer
 ) -> Flask:
     settings = {
         "cctp_attestation_url": services.url, "relay_base_url": services.url,
@@ -138,11 +135,7 @@ def ether_held(chains: dict[ChainName, Any], agent: Agent, chain: str) -> int:
 
 
 def test_ether_is_bridged_by_the_portal_in_full(
-    agent: Agent,
-    all_chains: dict[ChainName, Any],
-    workers: Workers,
-    ethereum_node: EvmNode,
-    base_node: EvmNode,
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, ethereum_node: EvmNode, base_node: EvmNode
 ) -> None:
     # Messages of other tests that were never relayed.
     Derivation(ethereum_node, base_node).derive()
@@ -161,11 +154,7 @@ def test_ether_is_bridged_by_the_portal_in_full(
 
 
 def test_a_nonce_used_by_an_arrival_of_the_portal_is_known_and_another_is_not(
-    agent: Agent,
-    all_chains: dict[ChainName, Any],
-    workers: Workers,
-    ethereum_node: EvmNode,
-    base_node: EvmNode,
+    agent: Agent, all_chains: dict[ChainName, Any], workers: Workers, ethereum_node: EvmNode, base_node: EvmNode
 ) -> None:
     Derivation(ethereum_node, base_node).derive()
     body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
@@ -281,13 +270,7 @@ def test_an_unserved_pair_is_refused_with_the_possible_routes(agent: Agent) -> N
 
 def test_dry_runs_in_both_spellings_sign_nothing(agent: Agent, all_chains: dict[ChainName, Any]) -> None:
     path = f"{agent.wallet_url}/bridge"
-    body = {
-        "sourceChain": "base",
-        "destinationChain": "solana",
-        "token": "usdc",
-        "amount": 20,
-        "dryRun": True,
-    }
+    body = {"sourceChain": "base", "destinationChain": "solana", "token": "usdc", "amount": 20, "dryRun": True}
     found = agent.post(path, body, Idempotency_Key="k").get_json()
     assert (found["dry_run"], found["route"], found["fee"]) == (True, "CCTP V2, fast", "0.0022")
     assert (found["value_usd"], found["network_fee_currency"]) == (0.0022, "ETH")
@@ -351,11 +334,7 @@ def test_missing_gas_on_either_chain_is_reported_with_amount_and_token(
         # Circle mints for a wallet without gas, so that only the gas of the source chain is missing.
         services.attester.faults.offers_forwarding = True
         details = bridge(poor, "base", "ethereum", "5").get_json()["details"]
-        assert (details["reason"], details["currency"], "chain" in details) == (
-            "insufficient_gas",
-            "ETH",
-            False,
-        )
+        assert (details["reason"], details["currency"], "chain" in details) == ("insufficient_gas", "ETH", False)
         fund(base_node, poor.address, eth=1)
         assert bridge(poor, "base", "ethereum", "5", dry_run=True).get_json()["route"].endswith("forwarded")
 
@@ -364,10 +343,7 @@ def test_an_unavailable_quote_service_moves_nothing(
     agent: Agent, services: BridgeServer, all_chains: dict[ChainName, Any]
 ) -> None:
     services.faults.status = 503
-    for source, destination, amount, coin in (
-        ("base", "ethereum", "5", "USDC"),
-        ("base", "ethereum", "0.1", "ETH"),
-    ):
+    for source, destination, amount, coin in (("base", "ethereum", "5", "USDC"), ("base", "ethereum", "0.1", "ETH")):
         body = bridge(agent, source, destination, amount, coin).get_json()
         assert (body["code"], body["details"]["reason"]) == ("BRIDGE_FAILED", "quote_unavailable")
     assert held(all_chains, agent, "base") == usdc(100)
@@ -463,11 +439,7 @@ def test_a_frozen_wallet_starts_no_bridge_and_pending_ones_arrive(agent: Agent, 
 
 
 def test_a_bridge_creates_the_first_usdc_account_on_solana(
-    app: Flask,
-    base_node: EvmNode,
-    solana_node: SolanaNode,
-    services: BridgeServer,
-    all_chains: dict[ChainName, Any],
+    app: Flask, base_node: EvmNode, solana_node: SolanaNode, services: BridgeServer, all_chains: dict[ChainName, Any]
 ) -> None:
     with app.app_context():
         newcomer = register(app.test_client())

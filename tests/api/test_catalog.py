@@ -222,12 +222,7 @@ def test_the_detail_has_everything_a_call_needs(everywhere: FlaskClient, seller:
     assert f"below http://purser.test/v1/x402/services/{made['id']}/" in summary
     assert "- GET /weather/{city} (city in path, units? in query): Current weather of a city" in summary
     command = shlex.split(summary.splitlines()[-1])
-    assert command[:4] == [
-        "curl",
-        "-X",
-        "GET",
-        f"http://purser.test/v1/proxy/{made['id']}/weather/S%C3%A3o%20Paulo",
-    ]
+    assert command[:4] == ["curl", "-X", "GET", f"http://purser.test/v1/proxy/{made['id']}/weather/S%C3%A3o%20Paulo"]
 
 
 def test_the_example_of_a_hostile_specification_cannot_break_out_of_its_quotes(seller: Agent) -> None:

@@ -287,13 +287,7 @@ def test_an_address_of_another_is_never_shown_to_be_paid(victim: Agent) -> None:
 @pytest.mark.chain
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"per_tx_limit_nanos": 0},
-        {"locked": True},
-        {"allowed_addresses": ["x"]},
-        {"approval_threshold_nanos": 1},
-        None,
-    ],
+    [{"per_tx_limit_nanos": 0}, {"locked": True}, {"allowed_addresses": ["x"]}, {"approval_threshold_nanos": 1}, None],
     ids=["limit", "lock", "allowlist", "threshold", "deleted"],
 )
 def test_controls_that_were_changed_or_deleted_permit_nothing(victim: Agent, changes: dict[str, Any] | None) -> None:

@@ -123,10 +123,7 @@ def test_an_allowed_origin_reads_responses_and_errors(stage: Stage) -> None:
     }
     for status, answer in answers.items():
         assert answer.status_code == status
-        assert cors_headers(answer) == {
-            "Access-Control-Allow-Origin": PAGE,
-            "Access-Control-Expose-Headers": "*",
-        }
+        assert cors_headers(answer) == {"Access-Control-Allow-Origin": PAGE, "Access-Control-Expose-Headers": "*"}
         assert "Origin" in answer.headers["Vary"]
 
 

@@ -157,16 +157,7 @@ def test_unknown_malformed_expired_and_revoked_codes_are_indistinguishable(
     client.post("/v1/agents/claim-code", headers={"X-API-Key": replaced["apiKey"]})
     with unit_of_work() as session:
         claims.revoke(session, revoked["agentId"])
-    codes = [
-        _WRONG,
-        "hello",
-        "A" * 500,
-        "\u0000",
-        "١٢٣٤",
-        expired,
-        revoked["claimCode"],
-        replaced["claimCode"],
-    ]
+    codes = [_WRONG, "hello", "A" * 500, "\u0000", "١٢٣٤", expired, revoked["claimCode"], replaced["claimCode"]]
     answers = [ask(client, code) for ask in (_info, _claim) for code in codes]
     assert {_failure(answer) for answer in answers} == {(404, "NOT_FOUND")}
     assert len({answer.get_json()["error"] for answer in answers}) == 1
@@ -269,10 +260,7 @@ def test_a_rotated_api_key_is_not_revealed_by_a_repeated_claim(client: FlaskClie
     receipt = _claim(client, made["claimCode"]).get_json()["claimReceipt"]
     rotated = operator(client).post(f"/agents/{made['agentId']}/rotate-key", {})
     assert rotated.status_code == 200
-    for answer in (
-        _claim(client, made["claimCode"]),
-        _claim(client, made["claimCode"], claimReceipt=receipt),
-    ):
+    for answer in (_claim(client, made["claimCode"]), _claim(client, made["claimCode"], claimReceipt=receipt)):
         assert _failure(answer) == (409, "ALREADY_CLAIMED")
 
 
@@ -287,10 +275,7 @@ def test_a_redeemed_code_is_invalid_after_a_day(client: FlaskClient, register: R
     with unit_of_work() as session:
         assert claims.erase_expired_responses(session, clock.now() + timedelta(seconds=1)) == 1
     with read_only_unit() as session:
-        assert session.execute(select(ClaimCode.answer_sealed, ClaimCode.receipt_digest)).one() == (
-            None,
-            None,
-        )
+        assert session.execute(select(ClaimCode.answer_sealed, ClaimCode.receipt_digest)).one() == (None, None)
     assert _failure(_claim(client, code, email=_EMAIL)) == (409, "ALREADY_CLAIMED")
 
 

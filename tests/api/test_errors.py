@@ -50,16 +50,7 @@ def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, An
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 def test_an_unknown_route_is_a_json_error_for_every_client(method: str, agent: Agent) -> None:
-    for path in (
-        "/v1/nothing",
-        "/v2/wallets",
-        "/v1",
-        "/v1/wallets/",
-        "/wallets",
-        "/%00",
-        "/v1/wallets/x/y/z",
-        "/é",
-    ):
+    for path in ("/v1/nothing", "/v2/wallets", "/v1", "/v1/wallets/", "/wallets", "/%00", "/v1/wallets/x/y/z", "/é"):
         for headers in ({}, agent.headers(), {"Accept": "text/html"}):
             answer = agent.client.open(path, method=method, headers=headers, data=b"{")
             assert_failure(answer, 404, "NOT_FOUND")
@@ -85,12 +76,7 @@ def test_unknown_methods_are_not_allowed(method: str, client: FlaskClient) -> No
 
 
 def test_head_is_get_without_a_body_and_options_lists_the_methods(agent: Agent) -> None:
-    for path, status in (
-        ("/v1/health", 200),
-        (agent.wallet_url, 200),
-        ("/v1/wallets/x", 404),
-        ("/v1/nothing", 404),
-    ):
+    for path, status in (("/v1/health", 200), (agent.wallet_url, 200), ("/v1/wallets/x", 404), ("/v1/nothing", 404)):
         got = agent.get(path)
         head = agent.client.head(path, headers=agent.headers())
         assert (head.status_code, head.data) == (status, b"")

@@ -35,11 +35,7 @@ def agent(client: FlaskClient) -> Agent:
 def record(agent: Agent, number: int = 0) -> None:
     with unit_of_work() as session:
         outbox.record(
-            session,
-            EventType.PAYMENT_CONFIRMED,
-            agent_id=agent.id,
-            object_id=new_id(),
-            data={"number": number},
+            session, EventType.PAYMENT_CONFIRMED, agent_id=agent.id, object_id=new_id(), data={"number": number}
         )
 
 

@@ -265,11 +265,7 @@ def test_no_request_is_created_on_an_unreadable_chain(
         wanted = {"amount": "1", "currency": "USDC", "chain": "base"}
         answer = agent.post(f"{agent.wallet_url}/fund", wanted, Idempotency_Key="k")
         body = answer.get_json()
-        assert (answer.status_code, body["code"], body["details"]) == (
-            502,
-            "BALANCE_FETCH_ERROR",
-            {"chains": ["base"]},
-        )
+        assert (answer.status_code, body["code"], body["details"]) == (502, "BALANCE_FETCH_ERROR", {"chains": ["base"]})
         assert agent.history() == []
         assert queue.put_jobs == []
         assert agent.post(f"{agent.wallet_url}/fund", wanted, Idempotency_Key="k").status_code == 200

@@ -341,10 +341,7 @@ def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market)
     market.fund(BASE, dollars=100)
     market.agent.controls(approval_threshold_usd=0.000001)
     to = "0x" + "c0ffee00" * 5
-    asked = [
-        market.agent.move("2", "USDC", to=to),
-        swap(market.agent, "USDC", "ETH", "30"),
-    ]
+    asked = [market.agent.move("2", "USDC", to=to), swap(market.agent, "USDC", "ETH", "30")]
     for answer in asked:
         assert answer.status_code == 202, answer.get_json()
         approval_id = answer.get_json()["approval"]["id"]
@@ -365,9 +362,7 @@ def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market)
     assert len(market.purchases()) == 2
 
 
-def test_a_delivery_that_expires_on_solana_is_signed_until_it_arrives_and_is_paid_once(
-    market: Market,
-) -> None:
+def test_a_delivery_that_expires_on_solana_is_signed_until_it_arrives_and_is_paid_once(market: Market) -> None:
     market.fund(BASE, dollars=100)
     solana = market.chains[SOLANA]
     for verb in ("broadcast", "rebroadcast"):

@@ -84,10 +84,7 @@ def test_an_anonymous_client_is_not_asked_to_pay_for_a_request_that_would_be_ref
     assert ask("exa/search", json={"query": "x"}) == (402, "PAYMENT_REQUIRED")
     assert ask("exa/agent/runs", json={"query": "x"}) == (403, "ROUTE_NOT_ALLOWED")
     assert ask("openai/chat/completions", data=b"{") == (400, "INVALID_INPUT")
-    assert ask("openai/chat/completions", json={"model": "o1-pro", "max_tokens": 10**6}) == (
-        400,
-        "INVALID_INPUT",
-    )
+    assert ask("openai/chat/completions", json={"model": "o1-pro", "max_tokens": 10**6}) == (400, "INVALID_INPUT")
     assert ask("openai/chat/completions", data=b'{"x":"' + b"a" * 2**23 + b'"}') == (413, "PAYLOAD_TOO_LARGE")
     assert ask("alchemy/base", json={"method": "debug_traceCall"}) == (403, "ROUTE_NOT_ALLOWED")
     assert ask("alchemy/base", json={"METHOD": "debug_traceCall"}) == (400, "INVALID_INPUT")
@@ -95,10 +92,7 @@ def test_an_anonymous_client_is_not_asked_to_pay_for_a_request_that_would_be_ref
 
 def test_arguments_of_a_clients_own_tool_may_have_any_name(stage: Stage) -> None:
     stage.behave(lambda exchange: exchange.json(chat_answer()))
-    schema = {
-        "type": "object",
-        "properties": {"file_id": {"type": "string"}, "background": {"type": "boolean"}},
-    }
+    schema = {"type": "object", "properties": {"file_id": {"type": "string"}, "background": {"type": "boolean"}}}
     tool = {"type": "function", "function": {"name": "open", "parameters": schema}}
     assert stage.chat(tools=[tool], background=False, previous_response_id=None).status_code == 200
 
@@ -334,14 +328,7 @@ def test_methods_outside_the_allowlist_reach_no_node(
         with app.app_context():
             for upstream, agent in ((chain, register(app.test_client())), (stage.upstream, stage.agent)):
                 path = "/v1/gateway/alchemy/base"
-                for method in (
-                    "anvil_setBalance",
-                    "sandbox_setBalance",
-                    "requestAirdrop",
-                    "eth_sign",
-                    "ETH_CALL",
-                    "",
-                ):
+                for method in ("anvil_setBalance", "sandbox_setBalance", "requestAirdrop", "eth_sign", "ETH_CALL", ""):
                     for body in (rpc(method), [rpc("eth_call"), rpc(method)]):
                         answer = agent.post(path, body)
                         assert (answer.status_code, answer.get_json()["code"]) == (403, "ROUTE_NOT_ALLOWED")
@@ -381,8 +368,5 @@ def test_the_size_of_requests_billed_by_size_is_bounded(build_app: Callable[...,
         ):
             assert stage.call(f"/v1/gateway/exa/{path}", "POST", json=body).status_code == 400
         assert stage.upstream.asked == []
-        for path, body in (
-            ("search", {"query": "x", "numResults": 10}),
-            ("contents", {"urls": ["https://a.example"]}),
-        ):
+        for path, body in (("search", {"query": "x", "numResults": 10}), ("contents", {"urls": ["https://a.example"]})):
             assert stage.call(f"/v1/gateway/exa/{path}", "POST", json=body).status_code == 200

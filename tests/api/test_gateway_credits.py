@@ -135,11 +135,7 @@ def test_a_bound_that_cannot_be_lowered_is_refused_with_the_numbers(
         affordable = refused.get_json()["details"]["affordable_max_tokens"]
         assert 6_000 < affordable < 7_000
         assert f"{affordable} tokens, and a thinking budget to less" in refused.get_json()["error"]
-        body = {
-            **body,
-            "max_tokens": affordable,
-            "thinking": {"type": "enabled", "budget_tokens": affordable - 1},
-        }
+        body = {**body, "max_tokens": affordable, "thinking": {"type": "enabled", "budget_tokens": affordable - 1}}
         assert stage.call("/v1/gateway/anthropic/v1/messages", "POST", json=body).status_code == 200
         # What an image costs does not depend on any bound.
         image = {"model": "gpt-image-1", "prompt": "a cat", "n": 5}

@@ -168,10 +168,7 @@ def test_a_bearer_token_is_refused_outside_the_gateway(stage: Stage) -> None:
 
 
 def test_the_clients_api_version_is_kept_and_a_missing_one_is_added(stage: Stage) -> None:
-    path, body = (
-        "/v1/gateway/anthropic/v1/messages",
-        {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": []},
-    )
+    path, body = ("/v1/gateway/anthropic/v1/messages", {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": []})
     stage.call(path, "POST", json=body)
     stage.call(path, "POST", json=body, headers={"Anthropic-Version": "2026-10-21"})
     versions = [asked.header("anthropic-version") for asked in stage.upstream.asked]

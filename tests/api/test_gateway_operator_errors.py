@@ -77,10 +77,7 @@ def test_an_exhausted_quota_is_ours_and_a_rate_limit_is_relayed(stage: Stage) ->
     stage.behave(lambda exchange: exchange.json(limited, 429, ("Retry-After", 9)))
     answer = stage.chat()
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "9")
-    assert answer.get_json()["error"] == {
-        **limited["error"],
-        "message": "Rate limit reached in organization …",
-    }
+    assert answer.get_json()["error"] == {**limited["error"], "message": "Rate limit reached in organization …"}
     assert stage.spent_nanos() == 0
     stage.assert_all_agree()
 
@@ -118,10 +115,7 @@ def test_an_error_that_is_cut_off_or_endless_is_ours(stage: Stage) -> None:
         exchange.send(b"{")
         exchange.hang_up()
 
-    for behaviour in (
-        cut,
-        lambda exchange: (exchange.head(400, ("Transfer-Encoding", "chunked")), endless(exchange)),
-    ):
+    for behaviour in (cut, lambda exchange: (exchange.head(400, ("Transfer-Encoding", "chunked")), endless(exchange))):
         stage.behave(behaviour)
         assert stage.chat().status_code == 502
         assert stage.search().status_code == 502
@@ -172,10 +166,7 @@ def test_a_provider_that_refuses_unknown_fields_gets_none(
         app = build_app(sqlite_url, settings=settings)
         with app.app_context():
             agent = register(app.test_client())
-            url, body = (
-                "/v1/gateway/mistral/chat/completions",
-                {"model": "mistral-large-2512", "messages": []},
-            )
+            url, body = ("/v1/gateway/mistral/chat/completions", {"model": "mistral-large-2512", "messages": []})
             streamed = agent.post(url, {**body, "stream": True})
             assert (streamed.status_code, b"completion_tokens" in streamed.data) == (200, True)
             plain = agent.post(url, body)

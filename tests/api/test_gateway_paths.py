@@ -116,11 +116,7 @@ def test_a_path_that_repeats_the_providers_base_is_accepted(stage: Stage) -> Non
 
 def test_a_chain_name_cannot_change_the_host(stage: Stage) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}
-    for segment, network in [
-        ("base", "base-mainnet"),
-        ("eth-mainnet", "eth-mainnet"),
-        ("OP/", "opt-mainnet"),
-    ]:
+    for segment, network in [("base", "base-mainnet"), ("eth-mainnet", "eth-mainnet"), ("OP/", "opt-mainnet")]:
         assert stage.call(f"/v1/gateway/alchemy/{segment}", "POST", json=call).status_code == 200
         assert stage.upstream.asked[-1].target == f"/v2/{network}/operator-alchemy"
     count = len(stage.upstream.asked)

@@ -79,10 +79,7 @@ def ids(body: dict[str, Any]) -> list[str]:
 
 
 def test_a_new_wallet_has_an_empty_history(agent: Agent) -> None:
-    assert page(agent) == {
-        "transactions": [],
-        "pagination": {"total": 0, "limit": 50, "offset": 0, "has_more": False},
-    }
+    assert page(agent) == {"transactions": [], "pagination": {"total": 0, "limit": 50, "offset": 0, "has_more": False}}
 
 
 def test_a_transaction_has_the_documented_fields_alone_and_in_the_list(agent: Agent) -> None:
@@ -99,10 +96,7 @@ def test_a_transaction_has_the_documented_fields_alone_and_in_the_list(agent: Ag
         "tx_hash": _HASH, "previous_hashes": [], "status": "confirmed", "error": None, "cost_usd": 1.5,
         "gas_fee": None, "explorer_url": None, "confirmed_at": None,
     }  # fmt: skip
-    assert [(event["status"], event["reason"]) for event in events] == [
-        ("pending", None),
-        ("confirmed", None),
-    ]
+    assert [(event["status"], event["reason"]) for event in events] == [("pending", None), ("confirmed", None)]
     assert all(set(event) == {"status", "reason", "at"} for event in events)
     assert events[0]["at"] == created_at <= events[1]["at"]
 
@@ -164,12 +158,7 @@ def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
         first = page(agent, limit=1, **query)
         assert (len(first["transactions"]), first["pagination"]["total"]) == (1, len(wanted))
         assert first["pagination"]["has_more"] is (len(wanted) > 1)
-    for nothing in (
-        {"chain": "solana"},
-        {"type": "swap"},
-        {"type": "trading_query"},
-        {"type": "trading_order"},
-    ):
+    for nothing in ({"chain": "solana"}, {"type": "swap"}, {"type": "trading_query"}, {"type": "trading_order"}):
         assert page(agent, **nothing)["pagination"]["total"] == 0
     assert page(agent)["pagination"]["total"] == len(made) == 18
 
@@ -230,10 +219,7 @@ def test_amounts_and_values_keep_full_precision(agent: Agent) -> None:
     ("network", "pages"),
     [
         ("mainnet", {"base": "https://basescan.org/tx/", "ethereum": "https://etherscan.io/tx/"}),
-        (
-            "testnet",
-            {"base": "https://sepolia.basescan.org/tx/", "ethereum": "https://sepolia.etherscan.io/tx/"},
-        ),
+        ("testnet", {"base": "https://sepolia.basescan.org/tx/", "ethereum": "https://sepolia.etherscan.io/tx/"}),
     ],
 )
 def test_on_public_networks_a_transaction_links_to_a_block_explorer(

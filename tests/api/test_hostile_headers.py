@@ -11,8 +11,7 @@ from tests.support.logs import written_logs
 
 # Servers accept no control characters except the tab.
 _VALUES = st.text(
-    st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f") | st.just("\t"),
-    max_size=300,
+    st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f") | st.just("\t"), max_size=300
 )
 _NAMES = [
     "Idempotency-Key", "Prefer", "X-API-Key", "X-Master-Key", "Authorization", "X-Wallet-Id", "X-Session-Id",

@@ -267,11 +267,7 @@ def test_a_key_is_scoped_to_its_path(funded: Funded) -> None:
     moved = [agent.move("1", "USDC", how=how, Idempotency_Key="k").get_json() for how in ("transfer", "withdraw")]
     other = agent.post("/v1/wallets", {}).get_json()
     elsewhere = agent.post(f"/v1/wallets/{other['id']}/fund", _WANTED, Idempotency_Key="k").get_json()
-    ids = {
-        asked["funding_request_id"],
-        elsewhere["funding_request_id"],
-        *(each["transaction_id"] for each in moved),
-    }
+    ids = {asked["funding_request_id"], elsewhere["funding_request_id"], *(each["transaction_id"] for each in moved)}
     assert len(ids) == 4
     assert len(agent.history()) == 3
 

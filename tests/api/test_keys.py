@@ -173,12 +173,7 @@ def test_a_revoked_master_key_is_refused(app: Flask) -> None:
     platform_keys.bootstrap_master_key(_STARTING, _MASTER)
     with unit_of_work() as session:
         session.execute(update(MasterKey).values(active=False, revoked_at=clock.now()))
-    for headers in (
-        {"X_Master_Key": _MASTER},
-        {"X_Master_Key": "mk_" + "y" * 43},
-        {},
-        {"X_API_Key": _MASTER},
-    ):
+    for headers in ({"X_Master_Key": _MASTER}, {"X_Master_Key": "mk_" + "y" * 43}, {}, {"X_API_Key": _MASTER}):
         with pytest.raises(Unauthorized):
             _authenticate(app, MASTER_KEY, **headers)
 

@@ -51,9 +51,7 @@ def test_every_tool_has_valid_schemas_and_an_object_as_root(client: FlaskClient)
     assert list(found["get_purchase"]["inputSchema"]["properties"]) == ["purchase_id"]
 
 
-def test_an_agent_registers_without_a_key_and_then_reads_its_wallet_with_the_one_it_got(
-    client: FlaskClient,
-) -> None:
+def test_an_agent_registers_without_a_key_and_then_reads_its_wallet_with_the_one_it_got(client: FlaskClient) -> None:
     made = call(client, "register", name="model")
     assert made["isError"] is False
     key = made["structuredContent"]["apiKey"]

@@ -79,10 +79,7 @@ def test_concurrent_retries_move_the_amount_once(agent: Agent, chain_app: Flask)
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(attempt, range(4)))
-    assert {each["structuredContent"].get("code", "made") for each in results} <= {
-        "made",
-        "IDEMPOTENCY_CONFLICT",
-    }
+    assert {each["structuredContent"].get("code", "made") for each in results} <= {"made", "IDEMPOTENCY_CONFLICT"}
     assert len(ids(agent)) == 1
 
 

@@ -84,12 +84,7 @@ def test_a_large_response_is_not_stored_but_its_retry_is_not_charged(stage: Stag
     again = search(stage, request_id="once")
     assert (len(first["body"]), again["_meta"]["purser/replayed"]) == (200_000, True)
     seen = again["structuredContent"]
-    assert (seen["status"], seen["cost_usd"], seen["truncated"], seen["body"]) == (
-        200,
-        first["cost_usd"],
-        True,
-        "",
-    )
+    assert (seen["status"], seen["cost_usd"], seen["truncated"], seen["body"]) == (200, first["cost_usd"], True, "")
     assert seen["body_sha256"] == hashlib.sha256(b"x" * 200_000).hexdigest()
     assert stage.spent_nanos() == SEARCH_NANOS
     with read_only_unit() as session:

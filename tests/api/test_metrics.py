@@ -78,9 +78,7 @@ def read(client: FlaskClient, **headers: str) -> dict[tuple[str, tuple[tuple[str
     }
 
 
-def test_without_a_token_metrics_are_for_loopback_only_and_not_for_a_local_proxy(
-    app: Flask,
-) -> None:
+def test_without_a_token_metrics_are_for_loopback_only_and_not_for_a_local_proxy(app: Flask) -> None:
     client = app.test_client()
     assert client.get("/metrics").status_code == 200
     assert client.get("/metrics", environ_overrides={"REMOTE_ADDR": "192.0.2.1"}).status_code == 404
@@ -138,9 +136,7 @@ def test_unassigned_statuses_of_a_service_create_no_series(
     assert by_status == {"2xx": 2, "7xx": 1, "418": 1, "204": 1}
 
 
-def test_counts_of_several_processes_are_added_and_never_lost(
-    store: InMemoryCounterStore,
-) -> None:
+def test_counts_of_several_processes_are_added_and_never_lost(store: InMemoryCounterStore) -> None:
     store.away = True
     counters.REQUESTS.labels("GET", "/a", "200", "").inc(2)
     counters.flush(store)
@@ -197,22 +193,7 @@ def test_no_bucket_is_missing_in_a_store_that_was_emptied(counted: Flask, store:
     store.sums.clear()
     counters.RPC_SECONDS.labels("base", "1").observe(1)
     found = read(counted.test_client())
-    bounds = [
-        "0.005",
-        "0.01",
-        "0.025",
-        "0.05",
-        "0.1",
-        "0.25",
-        "0.5",
-        "1",
-        "2.5",
-        "5",
-        "10",
-        "30",
-        "60",
-        "+Inf",
-    ]
+    bounds = ["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "30", "60", "+Inf"]
     buckets = {le: value(found, "rpc_seconds_bucket", chain="base", endpoint="1", le=le) for le in bounds}
     assert buckets == {le: float(le in bounds[7:]) for le in bounds}
     names = [labels for name, labels in found if name == "purser_rpc_seconds_bucket"]

@@ -270,8 +270,7 @@ def test_an_agent_has_at_most_ten_passkeys(ada: OwnerWithDevice) -> None:
 
 
 @pytest.mark.parametrize(
-    "response",
-    ["", "{}", "[]", "null", "x" * 9_000, '{"id":"AA","rawId":"AA","type":"public-key","response":{}}'],
+    "response", ["", "{}", "[]", "null", "x" * 9_000, '{"id":"AA","rawId":"AA","type":"public-key","response":{}}']
 )
 def test_a_malformed_response_is_refused(app: Flask, ada: OwnerWithDevice, response: str) -> None:
     browser = person(app)

@@ -19,14 +19,7 @@ from tests.support.agents import register
 from tests.support.chains import fund
 from tests.support.evm import sent as pay
 from tests.support.gateway import SEARCH
-from tests.support.payments import (
-    PRICE,
-    Shop,
-    by_hash,
-    person_with,
-    shop,
-    solana_person_with,
-)
+from tests.support.payments import PRICE, Shop, by_hash, person_with, shop, solana_person_with
 from tests.support.solana import running_solana, solana_chain
 from tests.support.solana_people import signed as solana_signed
 
@@ -42,10 +35,7 @@ def solana_node() -> Iterator[SolanaNode]:
 
 @pytest.fixture
 def open_shop(
-    build_app: Callable[..., Flask],
-    sqlite_url: str,
-    chains: dict[ChainName, EvmChain],
-    solana_node: SolanaNode,
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], solana_node: SolanaNode
 ) -> Iterator[Shop]:
     with shop(build_app, sqlite_url, {**chains, SOLANA: solana_chain(solana_node)}) as made:
         made.upstream.behave = lambda exchange: exchange.json({"results": []})
@@ -183,10 +173,7 @@ def test_an_agents_payment_cannot_be_used_without_its_key(open_shop: Shop, base_
         headers=agent.headers(),
     ).get_json()
     base_node.mine(6)
-    assert refusal(open_shop, by_hash(moved["tx_hash"], BASE)) == (
-        "PAYMENT_INVALID",
-        "payer_is_a_wallet_of_another",
-    )
+    assert refusal(open_shop, by_hash(moved["tx_hash"], BASE)) == ("PAYMENT_INVALID", "payer_is_a_wallet_of_another")
 
 
 def test_a_payment_allows_three_retries_of_a_failed_call(open_shop: Shop, base_node: EvmNode) -> None:

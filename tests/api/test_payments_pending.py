@@ -16,17 +16,7 @@ from solana_node import SolanaNode
 from tests.support.chains import evm_chain, usdc
 from tests.support.faults import FaultyChain
 from tests.support.payment_scenes import Scene, held_shop
-from tests.support.payments import (
-    PRICE,
-    EvmPayer,
-    Shop,
-    SolanaPayer,
-    decoded,
-    encoded,
-    offered,
-    shop,
-    signed_headers,
-)
+from tests.support.payments import PRICE, EvmPayer, Shop, SolanaPayer, decoded, encoded, offered, shop, signed_headers
 from tests.support.smart_wallets import SafePayer
 from tests.support.solana import fund_solana, running_solana, solana_chain
 

@@ -86,11 +86,7 @@ def test_a_signed_payment_is_settled_and_the_call_served(open_shop: Shop, base_n
     assert (answer.status_code, answer.get_json()) == (200, {"results": []})
     assert answer.headers["Cache-Control"] == "no-store"
     settled = decoded(answer.headers["PAYMENT-RESPONSE"])
-    assert (settled["success"], settled["payer"], settled["network"]) == (
-        True,
-        payer.address,
-        "eip155:908453",
-    )
+    assert (settled["success"], settled["payer"], settled["network"]) == (True, payer.address, "eip155:908453")
     assert received(open_shop, BASE) == PRICE
     # The settlement's own hash is a payment to the treasury, too, and pays for nothing.
     base_node.mine(6)
@@ -284,12 +280,7 @@ def test_a_paid_stream_is_relayed_unchanged_and_consumed_by_its_first_chunk(
 ) -> None:
     client = open_shop.app.test_client()
     path = "/v1/gateway/openai/chat/completions"
-    body = {
-        "model": "gpt-5",
-        "messages": [{"role": "user", "content": "Hi"}],
-        "max_tokens": 50,
-        "stream": True,
-    }
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50, "stream": True}
     headers = EvmPayer(base_node).pays(client.post(path, json=body))
 
     def pieces_then(end: str, *frames: bytes) -> TestResponse:
@@ -396,10 +387,7 @@ def test_settlement_keys_can_be_changed_and_changed_back_while_old_processes_run
             assert settlers[pair] == (made.settler(BASE), made.settler(SOLANA))
             assert treasury.has_wallets()
             assert made.app.test_cli_runner().invoke(args=["treasury", "show"]).exit_code == 0
-    assert settlers[0, 0] == (
-        Account.from_key(evm[0]).address,
-        str(Keypair.from_base58_string(solana[0]).pubkey()),
-    )
+    assert settlers[0, 0] == (Account.from_key(evm[0]).address, str(Keypair.from_base58_string(solana[0]).pubkey()))
     assert settlers[1, 0] == (Account.from_key(evm[1]).address, settlers[0, 0][1])
     assert settlers[0, 1] == (settlers[0, 0][0], settlers[1, 1][1])
     with shop(build_app, sqlite_url, chains) as made:

@@ -96,9 +96,7 @@ def test_operators_are_not_bound_by_the_budget_for_free_credits(app: Flask, ops:
     assert ops.client.post("/v1/agents/register").status_code == 429
 
 
-def test_listing_agents_takes_a_constant_number_of_queries(
-    ops: Operator,
-) -> None:
+def test_listing_agents_takes_a_constant_number_of_queries(ops: Operator) -> None:
     made = [ops.make_agent(name=f"n{number}") for number in range(5)]
     registered = register(ops.client, name="self-made", email="ada@example.org")
     registered.delete(registered.wallet_url)
@@ -130,12 +128,7 @@ def test_one_agent_is_shown_with_all_its_wallets(ops: Operator) -> None:
     agent = ops.make_agent(name="shown")
     agent.post("/v1/wallets", {"name": "second"})
     body = ops.get(f"/agents/{agent.id}").get_json()
-    assert (body["id"], body["apiKey"], body["frozen"], body["frozen_at"]) == (
-        agent.id,
-        agent.key,
-        False,
-        None,
-    )
+    assert (body["id"], body["apiKey"], body["frozen"], body["frozen_at"]) == (agent.id, agent.key, False, None)
     assert [wallet["name"] for wallet in body["wallets"]] == ["wallet-1", "second"]
     assert body["wallets"][0]["spending_controls"]["daily_limit_usd"] == 100.0
     assert [entry.subject_id for entry in entries(action="agent.shown")] == [agent.id]
@@ -156,12 +149,7 @@ def test_an_unknown_or_malformed_agent_is_404_everywhere(ops: Operator, agent_id
 def test_a_change_is_recorded_with_the_previous_values(ops: Operator) -> None:
     agent = register(ops.client, name="old", email="old@example.org")
     answer = ops.patch(f"/agents/{agent.id}", {"name": "neu ✨", "email": "NEW@example.org"})
-    assert answer.get_json() == {
-        "id": agent.id,
-        "name": "neu ✨",
-        "email": "new@example.org",
-        "updated": True,
-    }
+    assert answer.get_json() == {"id": agent.id, "name": "neu ✨", "email": "new@example.org", "updated": True}
     (entry,) = entries(action="agent.changed")
     assert entry.before == {"name": "old", "email": "old@example.org"}
     assert entry.after == {"name": "neu ✨", "email": "new@example.org"}
@@ -471,12 +459,7 @@ def test_only_master_keys_authenticate_on_the_platform(ops: Operator) -> None:
     ]  # fmt: skip
     bodies = set()
     for sent in headers:
-        for method, path in (
-            ("GET", "/agents"),
-            ("POST", "/agents"),
-            ("PUT", "/controls"),
-            ("GET", "/audit"),
-        ):
+        for method, path in (("GET", "/agents"), ("POST", "/agents"), ("PUT", "/controls"), ("GET", "/audit")):
             answer = ops.client.open(f"/v1/platform{path}", method=method, headers=sent, json={})
             assert answer.status_code == 401, (sent, method, path)
             bodies.add((answer.get_json()["error"], answer.get_json()["code"]))

@@ -46,10 +46,7 @@ def test_controls_are_set_for_all_wallets_of_an_agent_and_omitted_fields_are_kep
     assert (controls(agent)["daily_limit_usd"], controls(agent)["weekly_limit_usd"]) == (7.0, 500.0)
     assert controls(agent, second)["daily_limit_usd"] == 7.0
     (entry,) = entries(action="agent.controls_set")
-    assert entry.before == {
-        agent.wallet_id: {"daily_limit_usd": "100", "locked": False},
-        second: None,
-    }
+    assert entry.before == {agent.wallet_id: {"daily_limit_usd": "100", "locked": False}, second: None}
     created = {
         "weekly_limit_usd": "500", "monthly_limit_usd": "1000", "per_tx_limit_usd": "50",
         "allowed_addresses": [], "allowed_domains": [],
@@ -143,11 +140,7 @@ def test_a_fleet_response_lists_changes_and_failures_and_a_repetition_changes_no
 def test_lists_of_a_fleet_are_replaced_and_summarised_in_the_audit_log(ops: Operator) -> None:
     agent = register(ops.client)
     addresses = [f"0x{number:040x}" for number in range(1, 101)]
-    body = {
-        "agent_ids": [agent.id],
-        "allowed_addresses": [*addresses, addresses[0]],
-        "allowed_domains": ["a.example"],
-    }
+    body = {"agent_ids": [agent.id], "allowed_addresses": [*addresses, addresses[0]], "allowed_domains": ["a.example"]}
     assert ops.put("/controls", body).get_json()["changed"] == [agent.id]
     assert len(controls(agent)["allowed_addresses"]) == 100
     (entry,) = entries(action="agent.controls_set")

@@ -69,8 +69,7 @@ def test_a_master_key_cannot_revoke_itself_or_an_unknown_key(ops: Operator) -> N
 
 
 @pytest.mark.parametrize(
-    "body",
-    [{"name": 5}, {"name": "x" * 101}, {"owner_email": "no"}, {"name": "a\u2066b"}, {"name": "\udfff"}],
+    "body", [{"name": 5}, {"name": "x" * 101}, {"owner_email": "no"}, {"name": "a\u2066b"}, {"name": "\udfff"}]
 )
 def test_an_invalid_master_key_body_is_refused(ops: Operator, body: dict[str, Any]) -> None:
     assert ops.post("/master-keys", body).status_code == 400

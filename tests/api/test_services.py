@@ -171,10 +171,7 @@ def test_a_specification_is_replaced_removed_or_kept(seller: Agent) -> None:
     refused = seller.put(path, {"openapi_spec": {"openapi": "2.0"}, "name": "never"})
     assert (refused.status_code, refused.get_json()["code"]) == (400, "INVALID_SPEC")
     assert refused.get_json()["details"]["place"] == "#/openapi"
-    assert (seller.get(path).get_json()["name"], seller.get(path).get_json()["endpoints_count"]) == (
-        "City weather",
-        2,
-    )
+    assert (seller.get(path).get_json()["name"], seller.get(path).get_json()["endpoints_count"]) == ("City weather", 2)
     one = {**SPEC, "paths": {"/reports": SPEC["paths"]["/reports"]}}
     seller.put(path, {"openapi_spec": one})
     assert seller.get(path).get_json()["endpoints_count"] == 1

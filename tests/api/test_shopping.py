@@ -84,14 +84,7 @@ def bought(agent: Agent, **more: Any) -> dict[str, Any]:
 def test_a_retry_that_is_written_anew_buys_nothing_again(agent: Agent) -> None:
     first = order(agent, key="k", max_total_usd=40)
     for again in (
-        {
-            "maxTotalUsd": 40.0,
-            "quantity": 1,
-            "options": {},
-            "dryRun": False,
-            "coupon_code": None,
-            "unknown": 1,
-        },
+        {"maxTotalUsd": 40.0, "quantity": 1, "options": {}, "dryRun": False, "coupon_code": None, "unknown": 1},
         {"max_total_usd": 40, "shippingAddress": {"zip": "94107", "name": "Ada Buyer", "city": None}},
     ):
         answer = order(agent, key="k", **again)
@@ -330,11 +323,7 @@ def test_a_confirmed_total_above_the_review_counts_in_full(agent: Agent, shopper
 
 def test_max_total_applies_to_the_total_with_shipping(agent: Agent, shopper: FakeShopper) -> None:
     over = bought(agent, maxTotalUsd=16.99)["error"]
-    assert (over["code"], over["limit_code"], over["advice"]) == (
-        "limit_exceeded",
-        None,
-        "Raise `max_total_usd`.",
-    )
+    assert (over["code"], over["limit_code"], over["advice"]) == ("limit_exceeded", None, "Raise `max_total_usd`.")
     assert bought(agent, max_total_usd=11.99)["error"]["message"].startswith("The product alone")
     assert shopper.clicked == 0
     assert bought(agent, max_total_usd=17)["status"] == "completed"
@@ -342,10 +331,7 @@ def test_max_total_applies_to_the_total_with_shipping(agent: Agent, shopper: Fak
 
 @pytest.mark.parametrize(
     ("limits", "code"),
-    [
-        ({"per_tx_limit_usd": 16.99}, "PER_TX_LIMIT_EXCEEDED"),
-        ({"daily_limit_usd": 16}, "DAILY_LIMIT_EXCEEDED"),
-    ],
+    [({"per_tx_limit_usd": 16.99}, "PER_TX_LIMIT_EXCEEDED"), ({"daily_limit_usd": 16}, "DAILY_LIMIT_EXCEEDED")],
 )
 def test_the_wallets_limits_are_held_before_the_order(
     agent: Agent, shopper: FakeShopper, limits: dict[str, float], code: str
@@ -368,11 +354,7 @@ def test_a_purchase_counts_against_the_session_that_it_names(app: Flask, agent: 
         body = {"max_usd": max_usd, "expires_at": later, "domains": list(domains)}
         return str(agent.post(f"{agent.wallet_url}/sessions", body).get_json()["id"])
 
-    low, enough, elsewhere = (
-        opened(16, "shop.example"),
-        opened(20, "shop.example"),
-        opened(20, "other.example"),
-    )
+    low, enough, elsewhere = (opened(16, "shop.example"), opened(20, "shop.example"), opened(20, "other.example"))
     assert bought(agent, session_id=low)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
     assert bought(agent, session_id=enough)["status"] == "completed"
     assert bought(agent, session_id=enough, allow_duplicate=True)["error"]["limit_code"] == "SESSION_LIMIT_EXCEEDED"
@@ -447,8 +429,7 @@ def test_max_total_is_required_without_a_limit_per_transaction(agent: Agent, app
     assert capped.status_code == 202
     purchases.buy(capped.get_json()["id"])
     own = app.test_client().get(
-        f"/v1/gateway/shopping/purchases/{capped.get_json()['id']}",
-        headers={"Authorization": f"Bearer {key}"},
+        f"/v1/gateway/shopping/purchases/{capped.get_json()['id']}", headers={"Authorization": f"Bearer {key}"}
     )
     assert own.get_json()["status"] == "completed"
 
@@ -508,13 +489,7 @@ def test_an_invalid_field_is_named_and_no_secret_is_echoed(agent: Agent) -> None
 
 def test_snake_case_aliases_and_further_address_fields_are_accepted(agent: Agent, shopper: FakeShopper) -> None:
     body = {key: value for key, value in BODY.items() if key != "shippingAddress"}
-    address = {
-        "name": "Ada Buyer",
-        "zip": "94107",
-        "line1": "1 Main Street",
-        "country": "US",
-        "phone": "+1 415",
-    }
+    address = {"name": "Ada Buyer", "zip": "94107", "line1": "1 Main Street", "country": "US", "phone": "+1 415"}
     answer = agent.post(BUY, {**body, "shipping_address": address, "options": {"Color": "White"}})
     purchases.buy(answer.get_json()["id"])
     request = shopper.requests[0]
@@ -593,10 +568,7 @@ def test_a_queued_purchase_can_be_cancelled_and_costs_nothing(agent: Agent, shop
     purchases.buy(purchase_id)
     assert (shopper.requests, credits_left(agent)) == ([], 10)
     done = bought(agent)["id"]
-    assert refused(agent.post(f"/v1/gateway/shopping/purchases/{done}/cancel")) == (
-        409,
-        "PURCHASE_IN_PROGRESS",
-    )
+    assert refused(agent.post(f"/v1/gateway/shopping/purchases/{done}/cancel")) == (409, "PURCHASE_IN_PROGRESS")
 
 
 def test_other_accounts_cannot_read_a_purchase_or_its_screenshots(agent: Agent, app: Flask) -> None:

@@ -88,9 +88,7 @@ def test_a_choice_is_charged_to_the_account_and_added_to_the_cost_of_the_purchas
     stage.assert_all_agree()
 
 
-def test_the_model_gets_the_texts_of_the_elements_as_data_and_nothing_else_of_the_purchase(
-    stage: Stage,
-) -> None:
+def test_the_model_gets_the_texts_of_the_elements_as_data_and_nothing_else_of_the_purchase(stage: Stage) -> None:
     buy(stage.agent)
     [asked] = stage.upstream.asked
     body = asked.json()

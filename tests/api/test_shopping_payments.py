@@ -88,10 +88,7 @@ def refusal(answer: TestResponse) -> tuple[int, str]:
 def test_an_anonymous_client_pays_for_a_purchase_and_polls_its_status_url(storefront: Storefront) -> None:
     terms_response = storefront.order()
     assert refusal(terms_response) == (402, "PAYMENT_REQUIRED")
-    assert (terms_response.get_json()["payment"]["amount"], offered(terms_response)["amount"]) == (
-        "0.25",
-        "250000",
-    )
+    assert (terms_response.get_json()["payment"]["amount"], offered(terms_response)["amount"]) == ("0.25", "250000")
     headers = EvmPayer(storefront.node).pays(terms_response)
     accepted = storefront.order(headers)
     assert accepted.status_code == 202, accepted.text
@@ -137,9 +134,7 @@ def test_a_purchase_that_failed_before_the_first_page_can_be_repeated_with_the_s
     assert (storefront.shopper.clicked, storefront.received()) == (1, 250_000)
 
 
-def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key(
-    storefront: Storefront,
-) -> None:
+def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key(storefront: Storefront) -> None:
     agent = register(storefront.app.test_client())
     key = {"X-API-Key": agent.key}
     terms_response = storefront.order(key)

@@ -13,15 +13,7 @@ from app.core.chains import ETH, USDC, ChainName
 from sandbox.evm import EvmNode
 from tests.support.chains import ether, usdc
 from tests.support.faults import FaultyChain
-from tests.support.payments import (
-    PRICE,
-    EvmPayer,
-    Shop,
-    decoded,
-    offered,
-    shop,
-    signed_headers,
-)
+from tests.support.payments import PRICE, EvmPayer, Shop, decoded, offered, shop, signed_headers
 from tests.support.smart_wallets import SafePayer
 
 pytestmark = pytest.mark.chain

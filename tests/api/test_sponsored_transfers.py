@@ -165,9 +165,7 @@ def test_a_top_up_and_a_withdrawal_need_no_ether(sponsored: Sponsored) -> None:
     assert sponsored.fees_received() > usdc(7)
 
 
-def test_an_observer_sees_that_the_service_submits_and_the_wallet_never_has_ether(
-    sponsored: Sponsored,
-) -> None:
+def test_an_observer_sees_that_the_service_submits_and_the_wallet_never_has_ether(sponsored: Sponsored) -> None:
     observer, to = Web3(Web3.HTTPProvider(sponsored.node.url)), fresh_address()
     agent, sent = sponsored.agent, sponsored.send("3", to=to).get_json()
     receipt = observer.eth.get_transaction_receipt(sent["tx_hash"])
@@ -299,9 +297,7 @@ def test_a_front_runner_who_takes_the_fee_alone_does_not_prevent_the_transfer(sp
 
 
 @_own_node
-def test_a_front_runner_who_submits_the_transfer_alone_pays_it_once_and_frees_the_fee(
-    sponsored: Sponsored,
-) -> None:
+def test_a_front_runner_who_submits_the_transfer_alone_pays_it_once_and_frees_the_fee(sponsored: Sponsored) -> None:
     to = fresh_address()
     sponsored.lose_broadcasts()
     sponsored.send("3", to=to)

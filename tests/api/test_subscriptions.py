@@ -53,9 +53,7 @@ def test_a_subscription_is_created_once_cancelled_and_reactivated(buyer: Agent, 
     assert (again.status_code, again.get_json()["code"]) == (409, "ALREADY_SUBSCRIBED")
     for _ in range(2):
         cancelled = buyer.client.delete(
-            f"/v1/catalog/{service['id']}/subscribe",
-            json={"wallet_id": buyer.wallet_id},
-            headers=buyer.headers(),
+            f"/v1/catalog/{service['id']}/subscribe", json={"wallet_id": buyer.wallet_id}, headers=buyer.headers()
         )
         assert (cancelled.status_code, cancelled.get_json()) == (200, {**expected, "status": "cancelled"})
     back = subscribe(buyer, service)
@@ -139,10 +137,7 @@ def test_deleting_a_wallet_cancels_its_subscriptions_and_no_others(
     buyer.post(f"/v1/catalog/{service['id']}/subscribe", {"wallet_id": second})
     assert buyer.delete(f"/v1/wallets/{buyer.wallet_id}").status_code == 200
     rows = buyer.get("/v1/subscriptions").get_json()["subscriptions"]
-    assert {row["wallet_id"]: row["status"] for row in rows} == {
-        buyer.wallet_id: "cancelled",
-        second: "active",
-    }
+    assert {row["wallet_id"]: row["status"] for row in rows} == {buyer.wallet_id: "cancelled", second: "active"}
     assert seller.get(f"/v1/services/{service['id']}").get_json()["subscribers"] == 2
 
 

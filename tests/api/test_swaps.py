@@ -181,11 +181,7 @@ def test_a_dry_run_returns_output_route_loss_and_fees_and_signs_nothing(agent: A
     before = base.balances(agent.address)
     for given, wanted, amount in (("ETH", "USDC", "0.01"), ("USDC", "ETH", "30")):
         found = swap(agent, given, wanted, amount, dry_run=True, Idempotency_Key="k").get_json()
-        assert (found["dry_run"], found["input_amount"], found["network_fee_currency"]) == (
-            True,
-            amount,
-            "ETH",
-        )
+        assert (found["dry_run"], found["input_amount"], found["network_fee_currency"]) == (True, amount, "ETH")
         assert found["route"] == "Uniswap V3, 0.05 %"
         assert float(found["minimum_output_amount"]) < float(found["output_amount"])
         assert 0 < found["value_usd"] < 1
@@ -251,12 +247,7 @@ def test_an_impossible_swap_is_refused_before_signing_and_not_counted(
     body = answer.get_json()
     assert (answer.status_code, body["code"], body["details"]["reason"]) == (500, "SWAP_FAILED", reason)
     row = agent.transaction(body["details"]["transaction_id"])
-    assert (row["status"], row["tx_hash"], row["error"], row["output_amount"]) == (
-        "failed",
-        None,
-        reason,
-        None,
-    )
+    assert (row["status"], row["tx_hash"], row["error"], row["output_amount"]) == ("failed", None, reason, None)
     assert agent.spent_this_month() == 0
 
 
@@ -350,11 +341,7 @@ def test_one_agent_cannot_use_up_the_quotes_of_all(
 def faulty(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Faulty]:
     real = evm_chain(own_base_node)
     chain, exchange = FaultyChain(real), FaultyExchange(UniswapExchange(real))
-    app = build_app(
-        sqlite_url,
-        chains={ChainName.BASE: chain},
-        swap_exchanges={ChainName.BASE: exchange},
-    )
+    app = build_app(sqlite_url, chains={ChainName.BASE: chain}, swap_exchanges={ChainName.BASE: exchange})
     with app.app_context():
         made = register(app.test_client())
         fund(own_base_node, made.address, eth=1, dollars=100)
@@ -392,9 +379,7 @@ def test_a_price_that_moves_between_quote_and_simulation_is_refused_before_signi
     assert faulty.agent.spent_this_month() == 0
 
 
-def test_a_freeze_during_the_quote_prevents_signing_and_pending_swaps_are_completed(
-    faulty: Faulty,
-) -> None:
+def test_a_freeze_during_the_quote_prevents_signing_and_pending_swaps_are_completed(faulty: Faulty) -> None:
     sent = swap(faulty.agent, "USDC", "ETH", "10", Prefer="respond-async").get_json()
 
     def freeze() -> None:
@@ -418,9 +403,7 @@ def test_a_pool_price_too_far_below_the_market_is_refused(faulty: Faulty) -> Non
     assert float(details["quoted"]) < float(details["required"])
 
 
-def test_a_price_that_moves_after_signing_reverts_the_swap_and_releases_the_hold(
-    faulty: Faulty,
-) -> None:
+def test_a_price_that_moves_after_signing_reverts_the_swap_and_releases_the_hold(faulty: Faulty) -> None:
     def trade() -> None:
         move_price(faulty.node, faulty.real, given=USDC, units=500_000 * 10**6)
 

@@ -40,8 +40,7 @@ def unhealthy(agent: Agent) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("answered", "failed", "expected"),
-    [(0, 10, [(10, 10)]), (5, 5, [(10, 5)]), (6, 5, []), (0, 9, []), (20, 0, [])],
+    ("answered", "failed", "expected"), [(0, 10, [(10, 10)]), (5, 5, [(10, 5)]), (6, 5, []), (0, 9, []), (20, 0, [])]
 )
 def test_the_seller_of_a_failing_service_is_notified(
     stage: Market, answered: int, failed: int, expected: list[tuple[int, int]]

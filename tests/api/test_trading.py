@@ -331,11 +331,7 @@ def test_an_order_that_only_reduces_a_position_says_so_to_the_exchange(agent: Ag
     for member in ("reduceOnly", "reduce_only"):
         body = preview(agent, "order", **{**ORDER, "side": "sell", member: True, "cloid": name})
         order = body["payload"]["action"]["orders"][0]
-        assert (order["r"], order["c"], list(order)) == (
-            True,
-            name.lower(),
-            ["a", "b", "p", "s", "r", "t", "c"],
-        )
+        assert (order["r"], order["c"], list(order)) == (True, name.lower(), ["a", "b", "p", "s", "r", "t", "c"])
     small = {**ORDER, "amount": "0.001", "reduceOnly": True}
     assert preview(agent, "order", **small), "the rest of a position may be smaller than any order"
     assert problem(call(agent, "order", **ORDER, reduceOnly=True, reduce_only=False), "reduceOnly")
@@ -378,12 +374,7 @@ def test_numbers_off_the_grid_are_rounded_in_favour_of_the_client_and_reported(a
         "amount": {"asked": "0.01239", "used": "0.0123"},
     }
     order = sell["payload"]["action"]["orders"][0]
-    assert (order["b"], order["p"], order["s"], order["t"]) == (
-        False,
-        "3000.6",
-        "0.0123",
-        {"limit": {"tif": "Alo"}},
-    )
+    assert (order["b"], order["p"], order["s"], order["t"]) == (False, "3000.6", "0.0123", {"limit": {"tif": "Alo"}})
     buy = preview(agent, "order", symbol="ETH", side="long", price="3000.55", amount="0.01")
     assert buy["payload"]["action"]["orders"][0]["p"] == "3000.5"
     assert buy["adjusted"].keys() == {"price"}
@@ -443,12 +434,7 @@ def test_checks_run_in_order(agent: Agent) -> None:
     assert failure(agent.post(PATH, {**foreign, "action": "nope"})) == (400, "INVALID_INPUT")
     assert failure(agent.post(PATH, {**foreign, **bad_order, "action": "order"})) == (404, "NOT_FOUND")
     assert failure(agent.post(PATH, {"walletId": "junk", "action": "ticker"})) == (404, "NOT_FOUND")
-    for body in (
-        {},
-        {"walletId": agent.wallet_id},
-        {"action": "ticker"},
-        {"walletId": 1, "action": "ticker"},
-    ):
+    for body in ({}, {"walletId": agent.wallet_id}, {"action": "ticker"}, {"walletId": 1, "action": "ticker"}):
         assert failure(agent.post(PATH, body)) == (400, "INVALID_INPUT")
     # Parameters before limits, limits before 501.
     assert failure(call(agent, "order", **{**bad_order, "amount": "100"})) == (400, "INVALID_INPUT")

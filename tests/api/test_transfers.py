@@ -56,12 +56,7 @@ def test_a_transfer_of_usdc_is_confirmed_counted_and_on_the_chain(
     body = answer.get_json()
     assert answer.status_code == 200, body
     assert body["status"] == "confirmed"
-    assert (body["amount"], body["currency"], body["chain"], body["type"]) == (
-        "12.5",
-        "USDC",
-        "base",
-        "transfer",
-    )
+    assert (body["amount"], body["currency"], body["chain"], body["type"]) == ("12.5", "USDC", "base", "transfer")
     assert body["from"] == agent.address
     assert body["to"].lower() == to
     chain = chains[ChainName.BASE]
@@ -74,16 +69,10 @@ def test_a_transfer_of_usdc_is_confirmed_counted_and_on_the_chain(
 
 
 @pytest.mark.parametrize(
-    ("chain", "currency", "amount"),
-    [("base", "ETH", "0.01"), ("ethereum", "ETH", "0.01"), ("ethereum", "USDC", "3")],
+    ("chain", "currency", "amount"), [("base", "ETH", "0.01"), ("ethereum", "ETH", "0.01"), ("ethereum", "USDC", "3")]
 )
 def test_every_token_moves_on_every_chain(
-    chain: str,
-    currency: str,
-    amount: str,
-    agent: Agent,
-    chains: dict[ChainName, EvmChain],
-    ethereum_node: EvmNode,
+    chain: str, currency: str, amount: str, agent: Agent, chains: dict[ChainName, EvmChain], ethereum_node: EvmNode
 ) -> None:
     fund(ethereum_node, agent.address, eth=1, dollars=100)
     to = fresh_address()

@@ -35,10 +35,7 @@ def test_received_payments_are_shown_and_can_be_withdrawn_once_there_is_gas(
     to = Person().address
     base_node.fund_usdc(open_shop.recipient(BASE), PRICE)
     code, shown = run(open_shop, "show")
-    assert (code, f"base: payments go to {open_shop.recipient(BASE)} (0 ETH, 0.01 USDC)" in shown) == (
-        0,
-        True,
-    )
+    assert (code, f"base: payments go to {open_shop.recipient(BASE)} (0 ETH, 0.01 USDC)" in shown) == (0, True)
     assert "signed payments are not offered: the settlement key lacks gas" in shown
     withdrawal = ("withdraw", "--chain", "base", "--to", to, "--amount", "0.01")
     code, output = run(open_shop, *withdrawal)

@@ -239,10 +239,7 @@ def test_a_gateway_only_key_has_no_wallets_and_the_error_names_the_required_key(
             assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
             assert "agent key" in answer.get_json()["error"]
     listing = client.get("/v1/wallets", headers=gateway_key).get_json()
-    assert listing == {
-        "wallets": [],
-        "pagination": {"total": 0, "limit": 50, "offset": 0, "has_more": False},
-    }
+    assert listing == {"wallets": [], "pagination": {"total": 0, "limit": 50, "offset": 0, "has_more": False}}
     with read_only_unit() as session:
         assert session.scalars(select(Wallet)).all() == []
 
@@ -281,12 +278,7 @@ def test_a_deleted_wallet_loses_all_its_rows_but_its_key_is_kept(agent: Agent) -
     ended.append(recorded(agent.wallet_id, status=MovementStatus.PENDING, type_=TransactionType.FUNDING))
     before = agent.get(agent.wallet_url).get_json()
     assert before["transaction_count"] == 3
-    assert traces_of(agent.wallet_id, *ended) >= {
-        "wallets",
-        "wallet_keys",
-        "transactions",
-        "spending_controls",
-    }
+    assert traces_of(agent.wallet_id, *ended) >= {"wallets", "wallet_keys", "transactions", "spending_controls"}
 
     answer = agent.delete(agent.wallet_url)
 
@@ -373,9 +365,7 @@ def test_a_locked_or_frozen_wallet_is_not_deleted(agent: Agent) -> None:
     assert agent.delete(agent.wallet_url).status_code == 200
 
 
-def test_a_new_wallet_inherits_locked_controls_and_the_freeze(
-    agent: Agent,
-) -> None:
+def test_a_new_wallet_inherits_locked_controls_and_the_freeze(agent: Agent) -> None:
     agent.controls(daily_limit_usd=7, allowed_addresses=[RECIPIENT], allowed_domains=["shop.example"])
     with unit_of_work() as session:
         wallets.set_frozen(session, agent.id, frozen=True)
@@ -390,9 +380,7 @@ def test_a_new_wallet_inherits_locked_controls_and_the_freeze(
     assert agent.delete(f"/v1/wallets/{wallet['id']}").get_json()["code"] == "WALLET_FROZEN"
 
 
-def test_a_new_wallet_inherits_from_the_first_one_and_not_from_one_that_was_locked_without_limits(
-    agent: Agent,
-) -> None:
+def test_a_new_wallet_inherits_from_the_first_one_and_not_from_one_that_was_locked_without_limits(agent: Agent) -> None:
     agent.controls(daily_limit_usd=7)
     # The lowest possible id.
     key = replace(custody.new_key(), wallet_id="00000000-0000-4000-8000-000000000001")

@@ -56,11 +56,7 @@ def test_a_delivery_is_signed_and_sent_once(agent: Agent) -> None:
         [asked] = target.requests
     headers = {name.lower(): value for name, value in asked.headers.items()}
     event = json.loads(asked.body)
-    assert (event["type"], event["agent_id"], event["data"]) == (
-        "payment.confirmed",
-        agent.id,
-        {"number": "1"},
-    )
+    assert (event["type"], event["agent_id"], event["data"]) == ("payment.confirmed", agent.id, {"number": "1"})
     assert headers["webhook-id"] == event["id"]
     expected = signature(webhook["secret"], event["id"], int(headers["webhook-timestamp"]), asked.body)
     assert headers["webhook-signature"] == expected
@@ -94,12 +90,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(agent: Agent) -> None:
         signatures = [asked.headers["webhook-signature"].split() for asked in target.requests]
         with_both, with_new = target.requests
     of_both = [
-        signature(
-            secret,
-            with_both.headers["webhook-id"],
-            int(with_both.headers["webhook-timestamp"]),
-            with_both.body,
-        )
+        signature(secret, with_both.headers["webhook-id"], int(with_both.headers["webhook-timestamp"]), with_both.body)
         for secret in (rotated["secret"], webhook["secret"])
     ]
     assert signatures[0] == of_both
@@ -172,17 +163,12 @@ def test_a_target_that_is_gone_is_disabled_and_its_owner_reads_why(agent: Agent)
             deliver()
         assert len(target.requests) == 1
     found = agent.get(f"/v1/webhooks/{webhook['id']}").get_json()
-    assert (found["status"], found["status_reason"]) == (
-        "disabled",
-        "the target wants no more events (410 Gone)",
-    )
+    assert (found["status"], found["status_reason"]) == ("disabled", "the target wants no more events (410 Gone)")
     [notice] = agent.get("/v1/events", types="webhook.disabled").get_json()["events"]
     assert notice["data"]["webhook_id"] == webhook["id"]
 
 
-def test_a_dead_target_is_disabled_after_three_days_and_delivers_what_waited_when_enabled(
-    agent: Agent,
-) -> None:
+def test_a_dead_target_is_disabled_after_three_days_and_delivers_what_waited_when_enabled(agent: Agent) -> None:
     with receiver() as target:
         webhook = add_webhook(agent, target.url, "payment.*")
         agent.client.patch(f"/v1/webhooks/{webhook['id']}", json={"url": unused_url()}, headers=agent.headers())
@@ -274,15 +260,7 @@ def test_operators_receive_the_events_of_all_agents(client: FlaskClient, agent: 
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:80/",
-        "https://[",
-        "ftp://hooks.example.com/",
-        "https://user@hooks.example.com/",
-        "x",
-        "",
-    ],
+    "url", ["http://127.0.0.1:80/", "https://[", "ftp://hooks.example.com/", "https://user@hooks.example.com/", "x", ""]
 )
 def test_urls_that_cannot_be_delivered_to_are_refused(
     build_app: Callable[..., Flask], sqlite_url: str, url: str

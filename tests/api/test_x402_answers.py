@@ -203,12 +203,7 @@ def test_another_request_without_a_key_is_refused_in_words_to_act_on(buyer: Buye
         body = refused(buyer.fetch(seller.url + "/report", **changed), "IDEMPOTENCY_CONFLICT")
         assert "ten minutes" in body["error"]
         assert "Idempotency-Key header of your own (request_id in MCP)" in body["error"]
-        order = {
-            "wallet_id": buyer.agent.wallet_id,
-            "url": seller.url + "/report",
-            "max_amount_usd": 0.05,
-            **changed,
-        }
+        order = {"wallet_id": buyer.agent.wallet_id, "url": seller.url + "/report", "max_amount_usd": 0.05, **changed}
         result = call(buyer.agent.client, "fetch_and_pay", buyer.agent.key, **order)
         assert "request_id in MCP" in result["structuredContent"]["error"]
     again = buyer.fetch(seller.url + "/report", headers={}, method="GET", body=None)

@@ -168,11 +168,7 @@ def test_terms_of_version_1_in_the_body_are_paid(build_app: Callable[..., Flask]
         scripted_seller(node) as seller,
     ):
         offer = seller.offer()
-        offer |= {
-            "network": "base",
-            "maxAmountRequired": offer.pop("amount"),
-            "resource": seller.url + "/report",
-        }
+        offer |= {"network": "base", "maxAmountRequired": offer.pop("amount"), "resource": seller.url + "/report"}
         seller.terms = {"x402Version": 1, "error": "payment required", "accepts": [offer]}
         seller.in_body = True
         body = buyer.fetch(seller.url + "/report").get_json()
@@ -187,10 +183,7 @@ def test_terms_of_version_2_in_the_body_are_paid_and_its_extensions_echoed(
     buyer: Buyer, seller: ScriptedSeller
 ) -> None:
     seller.in_body = True
-    seller.terms["extensions"] = {
-        "payment-identifier": {"info": {"required": True}, "schema": {}},
-        "other": {"a": 1},
-    }
+    seller.terms["extensions"] = {"payment-identifier": {"info": {"required": True}, "schema": {}}, "other": {"a": 1}}
     body = buyer.fetch(seller.url + "/report").get_json()
     assert body["payment"]["state"] == "paid"
     sent = decoded(seller.headers[0])
@@ -339,11 +332,7 @@ def test_a_header_of_a_megabyte_is_refused(buyer: Buyer, seller: ScriptedSeller)
 def test_a_redirect_is_returned_and_not_followed(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.upstream.behave = lambda exchange: exchange.answer(b"", 302, ("Location", "http://127.0.0.1:1/"))
     body = buyer.fetch(seller.url + "/report").get_json()
-    assert (body["status"], body["headers"]["location"], body["payment"]) == (
-        302,
-        "http://127.0.0.1:1/",
-        None,
-    )
+    assert (body["status"], body["headers"]["location"], body["payment"]) == (302, "http://127.0.0.1:1/", None)
     assert len(seller.upstream.asked) == 1
 
 
@@ -419,11 +408,7 @@ def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(buyer: Buyer, s
 def test_a_wallet_without_the_amount_signs_nothing(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.offer()["amount"] = str(101 * CENT)
     details = refused(buyer.fetch(seller.url + "/report", max_amount_usd=5), "PAYMENT_FAILED")["details"]
-    assert (details["reason"], details["missing"], details["currency"]) == (
-        "insufficient_funds",
-        "0.01",
-        "USDC",
-    )
+    assert (details["reason"], details["missing"], details["currency"]) == ("insufficient_funds", "0.01", "USDC")
     assert (seller.headers, buyer.spent()) == ([], 0)
 
 
@@ -514,16 +499,9 @@ def test_private_addresses_are_refused(build_app: Callable[..., Flask], sqlite_u
     app = build_app(sqlite_url, settings={"allow_private_upstreams": False})
     with app.app_context():
         agent = register(app.test_client())
-        for url in (
-            "https://127.0.0.1/",
-            "https://10.0.0.1/",
-            "http://shop.example.com/",
-            "https://localhost/",
-        ):
+        for url in ("https://127.0.0.1/", "https://10.0.0.1/", "http://shop.example.com/", "https://localhost/"):
             answer = agent.client.post(
-                f"{agent.wallet_url}/x402/fetch",
-                json={"url": url, "max_amount_usd": 1},
-                headers=agent.headers(),
+                f"{agent.wallet_url}/x402/fetch", json={"url": url, "max_amount_usd": 1}, headers=agent.headers()
             )
             refused(answer, "INVALID_INPUT")
 

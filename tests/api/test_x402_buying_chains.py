@@ -56,11 +56,7 @@ class Market:
 
 @pytest.fixture
 def market(build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode) -> Iterator[Market]:
-    with (
-        running_solana(slot_ms=0) as solana,
-        scripted_seller(base_node) as seller,
-        solana_seller(solana) as on_solana,
-    ):
+    with running_solana(slot_ms=0) as solana, scripted_seller(base_node) as seller, solana_seller(solana) as on_solana:
         solana.advance(100)
         chains = {
             ChainName.BASE: FaultyChain(evm_chain(base_node)),

@@ -81,10 +81,7 @@ def test_two_equal_payments_are_each_found_by_their_own_nonce(buyer: Buyer, sell
     # Its allowance was numbered like the other's, so that it cannot be used any more.
     buyer.expire()
     buyer.run_workers(minutes=60)
-    assert sorted(row["status"] for row in buyer.get("/transactions")["transactions"]) == [
-        "confirmed",
-        "failed",
-    ]
+    assert sorted(row["status"] for row in buyer.get("/transactions")["transactions"]) == ["confirmed", "failed"]
     assert buyer.spent() == 0.01
 
 

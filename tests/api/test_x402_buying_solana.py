@@ -29,12 +29,7 @@ from tests.support.agents import Agent, register
 from tests.support.payments import decoded
 from tests.support.sellers import CENT, ScriptedSeller, serve
 from tests.support.solana import FINALIZED, fund_solana, held, running_solana, solana_chain
-from tests.support.solana_sellers import (
-    MAINNET,
-    SolanaSeller,
-    partial_transaction,
-    solana_seller,
-)
+from tests.support.solana_sellers import MAINNET, SolanaSeller, partial_transaction, solana_seller
 from tests.support.upstreams import Exchange
 from workers import confirmations
 
@@ -214,8 +209,7 @@ def test_a_payment_that_failed_on_the_chain_is_released(buyer: Buyer, seller: So
 
 
 @pytest.mark.parametrize(
-    ("party", "reason"),
-    [("solana_address", "invalid_fee_payer"), ("token_account", "invalid_fee_payer")],
+    ("party", "reason"), [("solana_address", "invalid_fee_payer"), ("token_account", "invalid_fee_payer")]
 )
 def test_a_party_of_the_payment_is_no_fee_payer(buyer: Buyer, seller: SolanaSeller, party: str, reason: str) -> None:
     mine = Pubkey.from_string(buyer.agent.solana_address)

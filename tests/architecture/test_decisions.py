@@ -15,21 +15,7 @@ READ = (
     "app", "benchmarks", "docs", "launcher", "migrations", "sandbox", "server", "shopper", "solana_node", "static",
     "templates", "tests", "workers",
 )  # fmt: skip
-SUFFIXES = {
-    ".py",
-    ".md",
-    ".toml",
-    ".html",
-    ".css",
-    ".js",
-    ".sh",
-    ".in",
-    ".txt",
-    ".yml",
-    ".yaml",
-    ".example",
-    "",
-}
+SUFFIXES = {".py", ".md", ".toml", ".html", ".css", ".js", ".sh", ".in", ".txt", ".yml", ".yaml", ".example", ""}
 SECTIONS = ["Status", "Context", "Decision", "Consequences"]
 MERGED = re.compile(r"- (\d{4}) merged into \[(\d{4})\]")
 REFERENCE = re.compile(

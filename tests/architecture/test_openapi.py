@@ -188,14 +188,7 @@ def test_responses_match_the_document(client: FlaskClient, document: Document, r
     check("post", f"{wallet}/transfer", f"{one}/transfer", headers=key, json={})
     check("post", f"{wallet}/fund", f"{one}/fund", headers=key, json={})
     trading = {"walletId": registered["wallet"]["id"], "symbol": "ETH"}
-    order = {
-        **trading,
-        "action": "order",
-        "side": "buy",
-        "price": "3000.55",
-        "amount": "0.0012345",
-        "reduceOnly": True,
-    }
+    order = {**trading, "action": "order", "side": "buy", "price": "3000.55", "amount": "0.0012345", "reduceOnly": True}
     payment = {"walletId": trading["walletId"], "amount": "1", "destination": "0x" + "11" * 20}
     for body, status in (
         (order, 501),
@@ -254,12 +247,7 @@ def test_responses_to_operators_match_the_document(client: FlaskClient, document
 
 
 def _check(
-    client: FlaskClient,
-    document: Document,
-    method: str,
-    path: str,
-    template: str | None = None,
-    **request: Any,
+    client: FlaskClient, document: Document, method: str, path: str, template: str | None = None, **request: Any
 ) -> TestResponse:
     """Make a request and validate its response against the document."""
     answer = client.open(path, method=method.upper(), **request)

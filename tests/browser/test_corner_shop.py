@@ -147,10 +147,7 @@ def test_a_checkout_that_no_rule_continues_is_continued_by_a_choice_and_only_by_
     assert result.confirmation is not None, result.failed
     assert [len(corner.orders), len(handler.reviews)] == [1, 1]
     [question] = handler.questions
-    assert [(item.role, item.name) for item in question.candidates] == [
-        ("button", "Off we go"),
-        ("button", "Leave it"),
-    ]
+    assert [(item.role, item.name) for item in question.candidates] == [("button", "Off we go"), ("button", "Leave it")]
     assert [step.text for step in handler.steps if step.action == "ask_model"] == ["Off we go"]
 
 
@@ -259,9 +256,7 @@ def test_a_hostile_page_cannot_reach_the_internal_network(browser: str) -> None:
         datagrams.setblocking(False)  # noqa: FBT003 - the standard library's
         port = inside.url.rpartition(":")[2]
         page = _ATTACKS.format(
-            inside=inside.url,
-            mapped=f"http://[::ffff:127.0.0.1]:{port}",
-            datagrams=datagrams.getsockname()[1],
+            inside=inside.url, mapped=f"http://[::ffff:127.0.0.1]:{port}", datagrams=datagrams.getsockname()[1]
         ).encode()
 
         def answer(asked: Asked) -> Reply:
@@ -281,22 +276,11 @@ def test_a_hostile_page_cannot_reach_the_internal_network(browser: str) -> None:
 
 
 def test_the_proxy_refuses_internal_addresses_and_malformed_requests() -> None:
-    with (
-        serve(lambda _asked: Reply(b"secret")) as inside,
-        egress.serve(EgressProxy(private=False)) as proxy,
-    ):
+    with serve(lambda _asked: Reply(b"secret")) as inside, egress.serve(EgressProxy(private=False)) as proxy:
         port = inside.url.rpartition(":")[2]
         asked = [
             f"CONNECT {host}:{number} HTTP/1.1\r\n\r\n"
-            for host in (
-                "127.0.0.1",
-                "localhost",
-                "[::1]",
-                "[::ffff:127.0.0.1]",
-                "0",
-                "0x7f000001",
-                "2130706433",
-            )
+            for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0", "0x7f000001", "2130706433")
             for number in (port, "443")
         ]
         asked += [

@@ -88,9 +88,7 @@ def test_goods_with_taxes_and_shipping_on_top_are_bought_at_the_sum(
 
 
 @pytest.mark.parametrize(
-    ("product", "code"),
-    [("late", "out_of_stock"), ("euro", "currency_unsupported")],
-    ids=["sold-out", "euro"],
+    ("product", "code"), [("late", "out_of_stock"), ("euro", "currency_unsupported")], ids=["sold-out", "euro"]
 )
 def test_tickets_that_cannot_be_bought_are_refused_before_the_cart(
     shopper: SharedBrowserShopper, pretix: CorpusShop, product: str, code: str

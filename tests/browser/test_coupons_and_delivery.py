@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route
 
-from app.ports.shopper import (
-    FailureCode,
-    OrderReview,
-    Product,
-    PurchaseFailed,
-    PurchaseOutcomeUnknown,
-    PurchaseRequest,
-)
+from app.ports.shopper import FailureCode, OrderReview, Product, PurchaseFailed, PurchaseOutcomeUnknown, PurchaseRequest
 from shopper.flow import checkout, coupon, delivery, discounts, login, run
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession
@@ -281,11 +274,7 @@ def test_a_review_counts_the_discount_in_a_row_or_in_the_prices(
 
 @pytest.mark.parametrize(
     "review",
-    [
-        rows((GOODS, 1250), (TOTAL, 1250)),
-        rows((GOODS, 1250), (DISCOUNT, 100), (TOTAL, 1150)),
-        rows((TOTAL, 1250)),
-    ],
+    [rows((GOODS, 1250), (TOTAL, 1250)), rows((GOODS, 1250), (DISCOUNT, 100), (TOTAL, 1150)), rows((TOTAL, 1250))],
     ids=["dropped", "less", "not-shown"],
 )
 def test_a_review_without_the_discount_orders_nothing(visit: Visit, review: list[LabelledAmount]) -> None:

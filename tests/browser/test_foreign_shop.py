@@ -149,13 +149,7 @@ def test_no_button_of_any_name_orders_before_the_order_is_authorized(
         Wording(shows_steps=False, order="Place order"),
         Wording(shows_steps=False),
     ],
-    ids=[
-        "a-review",
-        "the-payment",
-        "unknown-payment",
-        "a-named-review-after-it",
-        "an-unknown-review-after-it",
-    ],
+    ids=["a-review", "the-payment", "unknown-payment", "a-named-review-after-it", "an-unknown-review-after-it"],
 )
 def test_a_last_button_of_any_name_orders_once_it_is_authorized(
     shopper: SharedBrowserShopper, foreign: Foreign, wording: Wording

@@ -59,9 +59,7 @@ CART = """<h1>Your cart</h1><table><tr><td>Mug</td><td>$12.50</td></tr><tr><th>T
 RECEIVED = "<h1>Checkout received</h1><p role=alert>The payment is not confirmed yet.</p><p>Order ID: ord_7</p>"
 
 
-def test_the_address_of_a_confirmation_is_an_unknown_outcome_although_the_payment_is_open(
-    visit: Visit,
-) -> None:
+def test_the_address_of_a_confirmation_is_an_unknown_outcome_although_the_payment_is_open(visit: Visit) -> None:
     session = visit(cart=CART.format("Continue"), success=RECEIVED)
     with pytest.raises(PurchaseOutcomeUnknown):
         checkout.go_to_review(session, session.tab.take_snapshot())
@@ -140,9 +138,7 @@ def test_a_label_may_have_the_currency_of_the_number_next_to_it(
     assert [(row.label, row.amount.nanos) for row in rows if row.amount.currency] == found
 
 
-def test_an_address_with_the_word_of_a_confirmation_is_none_before_a_recipient_was_entered(
-    visit: Visit,
-) -> None:
+def test_an_address_with_the_word_of_a_confirmation_is_none_before_a_recipient_was_entered(visit: Visit) -> None:
     session = visit(
         success="<h1>Your cart</h1><p>Added.</p><a href=/checkout>Checkout</a>",
         checkout="<table><tr><td>Mug</td><td>$12.50</td></tr><tr><th>Total</th><td>$12.50</td></tr></table>"

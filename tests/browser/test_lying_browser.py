@@ -135,10 +135,7 @@ def test_a_username_that_is_the_name_of_a_role_breaks_nothing() -> None:
     handler = RecordingHandler()
     amounts = [{"role": "total", "label": "Total", "nanos": 17}]
     confirmed = converse(
-        {**AUTHORIZE, "amounts": amounts},
-        {**CONFIRMED, "amounts": amounts},
-        handler=handler,
-        username="total",
+        {**AUTHORIZE, "amounts": amounts}, {**CONFIRMED, "amounts": amounts}, handler=handler, username="total"
     )
     assert isinstance(confirmed, OrderConfirmation)
     assert [amount.role for amount in confirmed.amounts] == ["total"]

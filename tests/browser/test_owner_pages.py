@@ -278,11 +278,7 @@ def test_a_session_ended_in_another_browser_gives_no_access(
 
 
 def test_several_agents_and_an_unreachable_chain(world: World, open_page: Callable[..., Page], axe: str) -> None:
-    first, second, page = (
-        world.register(name="Research assistant"),
-        world.register(name="Shopper"),
-        open_page(),
-    )
+    first, second, page = (world.register(name="Research assistant"), world.register(name="Shopper"), open_page())
     claim(page, world, first, "ada@example.org")
     page.goto(f"{world.url}/owner")
     with navigation(page):

@@ -114,18 +114,14 @@ def test_each_amount_has_its_role_and_the_parts_make_the_total(
     assert adds_up(page.amounts, page.total.nanos)
 
 
-def test_a_note_after_an_amount_and_a_total_before_the_discount_have_no_role(
-    open_page: Callable[..., Page],
-) -> None:
+def test_a_note_after_an_amount_and_a_total_before_the_discount_have_no_role(open_page: Callable[..., Page]) -> None:
     page = ReadPage(open_page(), ONE_LINE_NOTES)
     assert {role for role, _ in page.roles} <= {"item", "discount", "total"}
     assert page.total is not None
     assert page.total.nanos == 12 * _NANOS
 
 
-def test_a_total_in_an_unknown_language_is_the_sum_of_the_rows_before_it(
-    open_page: Callable[..., Page],
-) -> None:
+def test_a_total_in_an_unknown_language_is_the_sum_of_the_rows_before_it(open_page: Callable[..., Page]) -> None:
     page = ReadPage(open_page(), UNKNOWN_LANGUAGE)
     assert page.total is not None
     assert page.total.nanos == 17 * _NANOS
@@ -176,9 +172,7 @@ def test_totals_that_disagree_or_do_not_add_up_are_refused(open_page: Callable[.
     assert ReadPage(open_page(), html).is_refused
 
 
-def test_a_smaller_total_that_is_confirmed_by_nothing_does_not_replace_the_sum(
-    open_page: Callable[..., Page],
-) -> None:
+def test_a_smaller_total_that_is_confirmed_by_nothing_does_not_replace_the_sum(open_page: Callable[..., Page]) -> None:
     page = ReadPage(open_page(), TABLE + '<p style="opacity:0">Total $1.00</p>')
     assert page.total is not None
     assert (page.total.nanos, page.is_refused) == (17 * _NANOS, False)

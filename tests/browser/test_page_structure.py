@@ -35,18 +35,9 @@ def read(open_page: Callable[..., Page]) -> Callable[[str], PageSnapshot]:
             "<div role=listbox aria-label=Väri><div role=option aria-selected=true>Musta</div></div>",
             ("radio", "Musta", True),
         ),
-        (
-            "<div role=menu><div role=menuitemradio aria-checked=false>Iso</div></div>",
-            ("radio", "Iso", False),
-        ),
-        (
-            "<p id=l>Maa</p><button aria-haspopup=listbox aria-labelledby=l>Suomi</button>",
-            ("combobox", "Maa", False),
-        ),
-        (
-            "<div role=switch aria-checked=true aria-label=Vakuutus>.....</div>",
-            ("checkbox", "Vakuutus", True),
-        ),
+        ("<div role=menu><div role=menuitemradio aria-checked=false>Iso</div></div>", ("radio", "Iso", False)),
+        ("<p id=l>Maa</p><button aria-haspopup=listbox aria-labelledby=l>Suomi</button>", ("combobox", "Maa", False)),
+        ("<div role=switch aria-checked=true aria-label=Vakuutus>.....</div>", ("checkbox", "Vakuutus", True)),
         ("<div role=spinbutton aria-label=Määrä contenteditable>1....</div>", ("number", "Määrä", False)),
     ],
     ids=["an-option", "a-menu-item", "a-list-button", "a-switch", "a-spin-button"],
@@ -74,11 +65,7 @@ def test_the_error_of_a_field_is_the_text_that_it_refers_to(read: Callable[[str]
         "<input aria-label=Nimi aria-invalid=true aria-describedby=d value=x><p id=d>Nimi on liian pitkä</p>"
         "<input aria-label=Maa aria-invalid=true value=x><input aria-label=Postinumero required>"
     )
-    assert [control.problem for control in snapshot.controls][:3] == [
-        "Katu puuttuu",
-        "Nimi on liian pitkä",
-        "invalid",
-    ]
+    assert [control.problem for control in snapshot.controls][:3] == ["Katu puuttuu", "Nimi on liian pitkä", "invalid"]
     described, _ = seen.describe(snapshot)
     assert "Katu: Katu puuttuu; Nimi: Nimi on liian pitkä" in described
     assert "Empty fields: Postinumero." in described
@@ -243,8 +230,7 @@ def test_the_shops_own_data_are_those_that_are_strict_json(
 
 
 @pytest.mark.parametrize(
-    "price",
-    ["<data itemprop=price value=12.00>\u0661\u0662</data>", "<meter itemprop=price value=12.00>12</meter>"],
+    "price", ["<data itemprop=price value=12.00>\u0661\u0662</data>", "<meter itemprop=price value=12.00>12</meter>"]
 )
 def test_the_value_for_machines_is_the_price_of_an_offer(read: Callable[[str], PageSnapshot], price: str) -> None:
     snapshot = read(f"<div itemscope>{price}<meta itemprop=priceCurrency content=USD></div>")

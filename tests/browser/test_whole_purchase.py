@@ -160,9 +160,7 @@ def test_a_worker_killed_before_the_order_orders_nothing_and_the_next_buys_once_
     with working(environment, profile) as worker:
         lost = order(agent, oscar, customer)
         wait_until(
-            lambda: any(step["action"] == "sign_in" for step in seen(agent, lost["id"])["trail"]),
-            90,
-            what="the log-in",
+            lambda: any(step["action"] == "sign_in" for step in seen(agent, lost["id"])["trail"]), 90, what="the log-in"
         )
         _assert_no_secret_of_ours(worker)
         family = worker.family()

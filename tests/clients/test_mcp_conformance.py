@@ -15,12 +15,7 @@ pytestmark = pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("package", "version", "revision", "options"),
     [
-        (
-            "@modelcontextprotocol/conformance",
-            "0.2.0-alpha.12",
-            "2026-07-28",
-            ("--spec-version", "2026-07-28"),
-        ),
+        ("@modelcontextprotocol/conformance", "0.2.0-alpha.12", "2026-07-28", ("--spec-version", "2026-07-28")),
         ("conformance-previous", "0.1.16", "2025-11-25", ()),
     ],
 )

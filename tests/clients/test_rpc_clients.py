@@ -36,11 +36,7 @@ def test_web3_reads_a_chain_through_the_gateway(service: WebService, base_node: 
         batch.add(chain.eth.get_block("latest"))  # type: ignore[arg-type]
         assert len(batch.execute()) == 2
     usage = service.get("/v1/usage", key)["logs"]
-    assert {entry["model"] for entry in usage} == {
-        "eth_chainId",
-        "eth_getBlockByNumber",
-        "eth_blockNumber",
-    }
+    assert {entry["model"] for entry in usage} == {"eth_chainId", "eth_getBlockByNumber", "eth_blockNumber"}
     assert round(sum(entry["cost_usd"] for entry in usage), 9) == 0.0001 * 5
     compatibility.check("PyPI", "web3", version("web3"), ["read a chain", "batch of calls"])
 

@@ -110,10 +110,7 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
 def test_requests_pays_once_though_its_payment_is_settled_late(mainnet: Scene) -> None:
     payer, chain = mainnet.payer(), evm_chain(mainnet.base)
     recipient = mainnet.recipient()
-    paid_before, owned = (
-        chain.balances(recipient).of(USDC).units,
-        chain.balances(payer.address).of(USDC).units,
-    )
+    paid_before, owned = (chain.balances(recipient).of(USDC).units, chain.balances(payer.address).of(USDC).units)
     client = x402ClientSync()
     register_exact_evm_client(client, EthAccountSigner(payer.account))
     with x402_requests(client) as session:
@@ -147,9 +144,7 @@ class SafeSigner:
         fields = {name: [{"name": each.name, "type": each.type} for each in types[name]] for name in types}
         names = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
         encoded = encode_typed_data(
-            {**names, "verifyingContract": domain.verifying_contract},
-            {primary_type: fields[primary_type]},
-            message,
+            {**names, "verifyingContract": domain.verifying_contract}, {primary_type: fields[primary_type]}, message
         )
         return bytes.fromhex(self._payer.signature(digest_of(encoded))[2:])
 
@@ -170,10 +165,7 @@ def test_requests_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None
         settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
         assert (settled["success"], settled["payer"]) == (True, payer.address)
     compatibility.check(
-        "PyPI",
-        "x402[evm,requests] with a Safe",
-        version("x402"),
-        ["pay on Base", "pay before it is deployed"],
+        "PyPI", "x402[evm,requests] with a Safe", version("x402"), ["pay on Base", "pay before it is deployed"]
     )
 
 

@@ -67,8 +67,5 @@ def test_the_python_facilitator_settles_a_payment_on_solana(
     assert (result["verified"], result["settled"]) == (True, True), result
     assert (found["status"], found["payment"]["state"]) == (200, "paid"), found
     assert found["payment"]["protocol"] == f"x402/{version}"
-    assert (found["payment"]["tx_hash"], found["payment"]["amount"]) == (
-        result["transaction"],
-        f"{CENT / 10**6}",
-    )
+    assert (found["payment"]["tx_hash"], found["payment"]["amount"]) == (result["transaction"], f"{CENT / 10**6}")
     compatibility.check("PyPI", "x402[svm]", result["version"], ["settle on Solana", "settle on Solana (version 1)"])

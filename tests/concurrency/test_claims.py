@@ -134,9 +134,7 @@ def test_concurrent_guesses_are_limited_like_sequential_ones(postgres_app: Flask
         assert session.scalar(select(GuessCounter.misses).where(GuessCounter.scope == "all")) == 5
 
 
-def test_replacing_a_code_during_its_claim_leaves_no_open_code(
-    postgres_app: Flask,
-) -> None:
+def test_replacing_a_code_during_its_claim_leaves_no_open_code(postgres_app: Flask) -> None:
     for _ in range(4):
         made = _register(postgres_app)
 
@@ -173,8 +171,7 @@ def test_concurrent_registrations_never_exceed_the_daily_budget(postgres_app: Fl
 def test_processes_that_start_concurrently_create_one_master_key(postgres_app: Flask) -> None:
     key = "mk_" + "m" * 43
     made = _concurrently(
-        postgres_app,
-        lambda _number: platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key),
+        postgres_app, lambda _number: platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)
     )
     assert Counter(made) == {True: 1, False: _CONCURRENT - 1}
     assert _count(postgres_app, MasterKey.id.is_not(None)) == 1

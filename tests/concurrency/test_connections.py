@@ -167,9 +167,7 @@ def touch(session: Session, name: str) -> None:
     session.execute(update(Heartbeat).where(Heartbeat.name == name).values(at=clock.now()))
 
 
-def test_an_audit_has_a_longer_statement_timeout_that_does_not_leak(
-    on_postgres: Flask,
-) -> None:
+def test_an_audit_has_a_longer_statement_timeout_that_does_not_leak(on_postgres: Flask) -> None:
     query = text("SHOW statement_timeout")
     with snapshot() as session:
         assert session.scalar(query) == "15min"

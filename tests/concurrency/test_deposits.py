@@ -111,10 +111,7 @@ def test_wallets_deleted_while_deposits_are_stored_leave_no_rows_and_block_no_pa
     _paying(stage, agents)
     gone = agents[round_number % 2 :: 2]
     begin = _together(stage, len(gone) + 1)
-    answers = race(
-        stage.app,
-        [partial(_find, stage), *(partial(_delete, stage, agent, begin) for agent in gone)],
-    )
+    answers = race(stage.app, [partial(_find, stage), *(partial(_delete, stage, agent, begin) for agent in gone)])
     assert answers == [200] * len(answers)
     assert_no_orphans()
     assert stage.find() == 0

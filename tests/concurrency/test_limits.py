@@ -22,13 +22,7 @@ from app.core.chains import Family
 from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
 from app.credits import holds as credit_holds
-from app.errors import (
-    DailyLimitExceeded,
-    InsufficientCredits,
-    NotFound,
-    ServiceError,
-    WalletFrozen,
-)
+from app.errors import DailyLimitExceeded, InsufficientCredits, NotFound, ServiceError, WalletFrozen
 from app.extensions import db
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls

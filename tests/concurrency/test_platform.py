@@ -125,9 +125,7 @@ def waits_for_a_lock(app: Flask) -> bool:
         return bool(onlooker.scalar(WAITING))
 
 
-def test_a_rotation_interrupts_clients_only_without_a_grace_period(
-    stage: Stage,
-) -> None:
+def test_a_rotation_interrupts_clients_only_without_a_grace_period(stage: Stage) -> None:
     for grace in (60, 0):
         agent = register(stage.app.test_client())
         started, rotated = Event(), Event()
@@ -240,8 +238,7 @@ def test_one_busy_wallet_fails_its_agent_and_not_the_fleet(postgres_url: str, bu
         with db.engine.connect() as holder, holder.begin():
             holder.execute(text("SET LOCAL lock_timeout = 0"))
             holder.execute(
-                text("UPDATE spending_accounts SET lock_version = 1 WHERE wallet_id = :id"),
-                {"id": agents[2].wallet_id},
+                text("UPDATE spending_accounts SET lock_version = 1 WHERE wallet_id = :id"), {"id": agents[2].wallet_id}
             )
             body = ops.put("/controls", {"agent_ids": [agent.id for agent in agents], "locked": True}).get_json()
         assert sorted(body["changed"]) == sorted(agent.id for agent in agents if agent is not agents[2])

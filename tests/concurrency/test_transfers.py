@@ -123,9 +123,7 @@ def _assert_accepted_are_paid(crowd: Crowd, answers: Answers) -> int:
 
 
 @pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_dollars(
-    crowd: Crowd,
-) -> None:
+def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_dollars(crowd: Crowd) -> None:
     _limit(crowd, 100)
     share = [crowd.asking("1")] * 100
     answers = crowds(crowd.service, share, share)

@@ -75,10 +75,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def ring(
-    database_url: str,
-    build_app: Callable[..., Flask],
-    chains: dict[ChainName, EvmChain],
-    base_node: EvmNode,
+    database_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> Iterator[Ring]:
     """An agent without limits, with 1 ETH and 100 USDC, on each kind of database."""
     app = build_app(database_url, chains=chains, settings={"database_pool_size": CONCURRENT})

@@ -43,32 +43,16 @@ USDC = "0xA0b86991c6218b36c1d19D4a2e9Eb0cE3606eB48"
         (429, "Your app has exceeded its compute units per second capacity.", RATE_LIMIT),
         (429, "Your app has exceeded its concurrent requests capacity.", RATE_LIMIT),
         (429, "Monthly capacity limit exceeded.", RATE_LIMIT),
-        (
-            -32602,
-            "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range",
-            CALL,
-        ),
-        (
-            -32600,
-            "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range.",
-            CALL,
-        ),
+        (-32602, "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range", CALL),
+        (-32600, "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range.", CALL),
         # Infura.
         (429, "Too Many Requests", RATE_LIMIT),
         (-32005, "daily request count exceeded, request rate limited", RATE_LIMIT),
         (-32005, "project ID request rate exceeded", RATE_LIMIT),
-        (
-            -32005,
-            "query returned more than 10000 results. Try with this block range [0xBDE5F8, 0x102DBCC].",
-            CALL,
-        ),
+        (-32005, "query returned more than 10000 results. Try with this block range [0xBDE5F8, 0x102DBCC].", CALL),
         (-32005, "query timeout exceeded", CALL),
         # QuickNode.
-        (
-            -32007,
-            "50/second request limit reached - reduce calls per second or upgrade your account",
-            RATE_LIMIT,
-        ),
+        (-32007, "50/second request limit reached - reduce calls per second or upgrade your account", RATE_LIMIT),
         (-32614, "eth_getLogs is limited to a 10,000 range", CALL),
         (-32614, "eth_getLogs is limited to a 5 range", CALL),
         # geth, reth: a node of a pool that lags behind the one that reported the head.
@@ -100,21 +84,12 @@ def test_errors_are_about_the_endpoint_the_batch_or_the_call(code: int, message:
     [
         # geth and op-geth, reth, and the providers that return their messages.
         ("already known", ALREADY_KNOWN),
-        (
-            "nonce too low: address 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, tx: 4 state: 5",
-            "nonce_too_low",
-        ),
+        ("nonce too low: address 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, tx: 4 state: 5", "nonce_too_low"),
         ("nonce too low: next nonce 5, tx nonce 4", "nonce_too_low"),
         ("replacement transaction underpriced: new tx gas fee cap 1 <= 2 queued", "replacement_underpriced"),
         ("transaction underpriced: tip needed 1000000, tip permitted 1", "fee_too_low"),
-        (
-            "max fee per gas less than block base fee: address 0x7099, maxFeePerGas: 1, baseFee: 7",
-            "fee_too_low",
-        ),
-        (
-            "insufficient funds for gas * price + value: balance 0, tx cost 21000, overshot 21000",
-            "insufficient_funds",
-        ),
+        ("max fee per gas less than block base fee: address 0x7099, maxFeePerGas: 1, baseFee: 7", "fee_too_low"),
+        ("insufficient funds for gas * price + value: balance 0, tx cost 21000, overshot 21000", "insufficient_funds"),
         ("intrinsic gas too low: gas 1, minimum needed 21000", "invalid_transaction"),
         ("transaction gas limit too high (cap: 16777216, tx: 30000000)", "invalid_transaction"),
         ("exceeds block gas limit", "invalid_transaction"),
@@ -177,19 +152,9 @@ def _endpoint(url: str) -> RpcEndpoint:
 @pytest.mark.parametrize(
     ("status", "error", "headers", "reason"),
     [
-        (
-            402,
-            {"code": 402, "event": -33000, "message": "Payment Required"},
-            {},
-            "http_402",
-        ),  # Infura: daily credits
+        (402, {"code": 402, "event": -33000, "message": "Payment Required"}, {}, "http_402"),  # Infura: daily credits
         (429, {"code": 429, "event": -33300, "message": "Too Many Requests"}, {}, "http_429"),  # Infura
-        (
-            429,
-            {"code": 429, "message": "exceeded its compute units"},
-            {"Retry-After": "1"},
-            "http_429",
-        ),  # Alchemy
+        (429, {"code": 429, "message": "exceeded its compute units"}, {"Retry-After": "1"}, "http_429"),  # Alchemy
         (429, {"code": -32007, "message": "50/second request limit reached"}, {}, "http_429"),  # QuickNode
         (401, {"code": -32600, "message": "Must be authenticated!"}, {}, "http_401"),  # Alchemy
         (403, {"code": -32002, "message": "rejected due to project ID settings"}, {}, "http_403"),  # Infura
@@ -208,11 +173,7 @@ def test_a_refusing_provider_fails_over_and_certainly_sent_nothing(
         replies = [{"jsonrpc": "2.0", "id": number, "result": hex(8453)} for number in numbers]
         return Reply(json.dumps(replies if isinstance(first, list) else replies[0]).encode())
 
-    with (
-        serve(lambda _asked: Reply(body, status, headers)) as over,
-        serve(answer) as other,
-        capture_logs() as logs,
-    ):
+    with serve(lambda _asked: Reply(body, status, headers)) as over, serve(answer) as other, capture_logs() as logs:
         rpc = EvmRpc(ChainName.BASE, chain_id=8453, urls=[over.url, other.url])
         call = head()
         rpc.run(call)
@@ -223,12 +184,7 @@ def test_a_refusing_provider_fails_over_and_certainly_sent_nothing(
 @pytest.mark.parametrize(
     ("allowed", "status", "code", "message"),
     [
-        (
-            10,
-            400,
-            -32600,
-            "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range.",
-        ),
+        (10, 400, -32600, "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range."),
         (5, 413, -32614, "eth_getLogs is limited to a 5 range"),
         (1_000, 200, -32005, "query returned more than 10000 results. Try with this block range [0x1, 0x2]."),
     ],

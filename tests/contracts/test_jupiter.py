@@ -61,11 +61,7 @@ def test_a_route_is_requested_and_read_in_the_documented_form() -> None:
         "slippageBps": ["50"],
         "maxAccounts": ["40"],
     }
-    assert (route.output_units, route.labels, bytes(route.swap.data)) == (
-        149_535_091,
-        ("Meteora DLMM",),
-        b"\4\5\6",
-    )
+    assert (route.output_units, route.labels, bytes(route.swap.data)) == (149_535_091, ("Meteora DLMM",), b"\4\5\6")
     assert (len(route.auxiliary_instructions), route.unexpected_instructions, route.tables) == (1, 0, ())
 
 
@@ -94,11 +90,7 @@ def test_optional_members_are_counted_and_tables_named() -> None:
     [
         (400, {"error": "Could not find any route", "errorCode": "COULD_NOT_FIND_ANY_ROUTE"}, "no_liquidity"),
         (400, {"error": "No routes found", "errorCode": "NO_ROUTES_FOUND"}, "no_liquidity"),
-        (
-            400,
-            {"error": f"The token {USDC_MINT} is not tradable", "errorCode": "TOKEN_NOT_TRADABLE"},
-            "no_liquidity",
-        ),
+        (400, {"error": f"The token {USDC_MINT} is not tradable", "errorCode": "TOKEN_NOT_TRADABLE"}, "no_liquidity"),
         (400, {"error": "Invalid taker"}, "quote_unavailable"),
         # The address of the API is wrong, not the pair.
         (404, {"message": "Route not found"}, "quote_unavailable"),

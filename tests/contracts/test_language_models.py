@@ -269,13 +269,7 @@ def test_every_billed_token_is_counted(dialect: Dialect, surface: Surface, bodie
 
 
 def test_what_changes_the_price_of_a_token_is_read() -> None:
-    usage = {
-        "input_tokens": 1,
-        "output_tokens": 1,
-        "speed": "fast",
-        "inference_geo": "us",
-        "service_tier": "priority",
-    }
+    usage = {"input_tokens": 1, "output_tokens": 1, "speed": "fast", "inference_geo": "us", "service_tier": "priority"}
     reading = _read(Dialect.ANTHROPIC, Surface.MESSAGES, {"type": "message", "usage": usage})
     assert (reading.speed, reading.region, reading.tier) == ("fast", "us", "priority")
     for tier in ("flex", "priority", "default"):

@@ -80,19 +80,10 @@ def test_each_plan_has_its_own_host_and_header(base_url: str, header: str) -> No
     [
         (429, {"status": {"error_code": 429, "error_message": "You've exceeded the Rate Limit."}}),
         (401, {"status": {"error_code": 10002, "error_message": "API Key Missing"}}),
+        (400, {"error_code": 10010, "status": {"error_message": "If you are using Pro API key, change your root URL"}}),
         (
             400,
-            {
-                "error_code": 10010,
-                "status": {"error_message": "If you are using Pro API key, change your root URL"},
-            },
-        ),
-        (
-            400,
-            {
-                "error_code": 10011,
-                "status": {"error_message": "If you are using Demo API key, change your root URL"},
-            },
+            {"error_code": 10011, "status": {"error_message": "If you are using Demo API key, change your root URL"}},
         ),
         (403, {"error": "Forbidden"}),
         (500, {"error": "Internal Server Error"}),

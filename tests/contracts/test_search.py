@@ -60,12 +60,7 @@ def test_the_reported_cost_is_read(dialect: Dialect, surface: Surface, body: Any
         # It may choose the advanced depth by itself.
         (Dialect.TAVILY, Surface.SEARCH, {"query": "agents", "auto_parameters": True}, "0.016"),
         (Dialect.TAVILY, Surface.CONTENTS, {"urls": ["https://a.example"] * 5}, "0.008"),
-        (
-            Dialect.TAVILY,
-            Surface.CONTENTS,
-            {"urls": ["https://a.example"] * 6, "extract_depth": "advanced"},
-            "0.032",
-        ),
+        (Dialect.TAVILY, Surface.CONTENTS, {"urls": ["https://a.example"] * 6, "extract_depth": "advanced"}, "0.032"),
         (Dialect.EXA, Surface.SEARCH, {"query": "agents"}, "0.007"),
         (Dialect.EXA, Surface.ANSWER, {"query": "agents"}, "0.005"),
         (Dialect.EXA, Surface.CONTENTS, {"urls": ["https://a.example"], "text": True}, "0.001"),

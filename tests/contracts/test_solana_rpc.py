@@ -49,11 +49,7 @@ SKIPPED = (
         (-32011, "Transaction history is not available from this node", UNHEALTHY),
         (-32019, "Failed to query long-term storage; please try again", UNHEALTHY),
         # QuickNode uses the codes of skipped slots and of unhealthy nodes for its limits.
-        (
-            -32007,
-            "50/second request limit reached - reduce calls per second or upgrade your account",
-            RATE_LIMIT,
-        ),
+        (-32007, "50/second request limit reached - reduce calls per second or upgrade your account", RATE_LIMIT),
         (-32003, "daily request limit reached - upgrade your account", RATE_LIMIT),
         # Helius, and the public endpoints.
         (-32429, "rate limited", RATE_LIMIT),

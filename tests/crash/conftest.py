@@ -33,17 +33,7 @@ from tests.support.agents import Agent, register
 from tests.support.applications import RecordingQueue
 from tests.support.chains import fund, running_node
 from tests.support.faults import FaultyChain
-from tests.support.processes import (
-    End,
-    NodeAddress,
-    Point,
-    Scenario,
-    Service,
-    SolanaAddress,
-    Tripwire,
-    ask,
-    run,
-)
+from tests.support.processes import End, NodeAddress, Point, Scenario, Service, SolanaAddress, Tripwire, ask, run
 from tests.support.solana import fund_solana, running_solana, solana_address
 from workers import confirmations, deposits, sweeps
 
@@ -99,11 +89,7 @@ class Scene:
         """Return the scenario of a request of the agent."""
         path = f"{self.agent.wallet_url}/{verb}"
         return partial(
-            ask,
-            method="POST",
-            path=path,
-            body=body,
-            headers=self.agent.headers(Idempotency_Key=key, **headers),
+            ask, method="POST", path=path, body=body, headers=self.agent.headers(Idempotency_Key=key, **headers)
         )
 
     def run_here(self, scenario: Scenario) -> Any:
@@ -215,10 +201,7 @@ def jupiter(solana_crash_node: SolanaNode) -> Iterator[JupiterServer]:
 
 @pytest.fixture
 def solana_scene(
-    database_url: str,
-    solana_crash_node: SolanaNode,
-    jupiter: JupiterServer,
-    build_app: Callable[..., Flask],
+    database_url: str, solana_crash_node: SolanaNode, jupiter: JupiterServer, build_app: Callable[..., Flask]
 ) -> Iterator[SolanaScene]:
     """An agent with 1 SOL and 50 USDC, and a recipient without funds."""
     node = solana_crash_node

@@ -44,18 +44,7 @@ pytestmark = pytest.mark.chain
 
 # The idempotency claim; prepare; record (approval and burn signed in its unit); broadcast; settle; the response.
 REQUEST = points(
-    COMMIT,
-    "quote",
-    "prepare",
-    "sign",
-    "sign",
-    COMMIT,
-    "broadcast",
-    "broadcast",
-    "outcomes",
-    COMMIT,
-    COMMIT,
-    COMMIT,
+    COMMIT, "quote", "prepare", "sign", "sign", COMMIT, "broadcast", "broadcast", "outcomes", COMMIT, COMMIT, COMMIT
 )
 # The lease; read the state; store the attestation; sign the mint in its unit; broadcast.
 DELIVERY = points(COMMIT, COMMIT, "progress", COMMIT, "prepare_delivery", "sign", COMMIT, "broadcast")

@@ -137,9 +137,7 @@ def test_a_worker_killed_while_it_replaces_a_swap_leads_to_one_swap(scene: EvmSc
     _assert_ends_in_one_swap(scene)
 
 
-def test_a_solana_swap_that_landed_unnoticed_is_settled_with_its_output(
-    solana_scene: SolanaScene,
-) -> None:
+def test_a_solana_swap_that_landed_unnoticed_is_settled_with_its_output(solana_scene: SolanaScene) -> None:
     scene = solana_scene
     assert scene.in_child(_swap(scene), Point("broadcast", "after")).killed
     scene.restart()

@@ -145,11 +145,7 @@ def work_with_openai(model: MisbehavingUpstream, agent: McpAgent) -> None:
     tools: Any = [
         {
             "type": "function",
-            "function": {
-                "name": tool["name"],
-                "description": tool["description"],
-                "parameters": tool["inputSchema"],
-            },
+            "function": {"name": tool["name"], "description": tool["description"], "parameters": tool["inputSchema"]},
         }
         for tool in agent.tools()
     ]
@@ -179,10 +175,7 @@ def work_with_anthropic(model: MisbehavingUpstream, agent: McpAgent) -> None:
             return
         text = agent.call(block.name, dict(block.input))
         result = {"type": "tool_result", "tool_use_id": block.id, "content": text}
-        messages += [
-            {"role": "assistant", "content": answer.content},
-            {"role": "user", "content": [result]},
-        ]
+        messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
 
 
 def usdc_of(balances: dict[str, Any]) -> Decimal:

@@ -35,12 +35,7 @@ from tests.support.gateway import CHAT, QUESTION, SEARCH, provider_settings
 from tests.support.market import sell
 from tests.support.payments import EvmPayer
 from tests.support.servers import free_port, redis_server
-from tests.support.upstreams import (
-    Exchange,
-    chat_answer,
-    chat_chunks,
-    misbehaving_upstream,
-)
+from tests.support.upstreams import Exchange, chat_answer, chat_chunks, misbehaving_upstream
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.chain]
 

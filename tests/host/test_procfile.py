@@ -161,10 +161,7 @@ def test_log_lines_of_a_worker_name_the_request_that_started_the_transfer(host: 
         sent = {"Content-Type": "application/json", "X-API-Key": key, "Prefer": "respond-async"}
         connection.request("POST", f"/v1/wallets/{wallet['id']}/transfer", json.dumps(body), sent)
         answer = connection.getresponse()
-        request_id, transaction_id = (
-            answer.headers["X-Request-Id"],
-            json.loads(answer.read())["transaction_id"],
-        )
+        request_id, transaction_id = (answer.headers["X-Request-Id"], json.loads(answer.read())["transaction_id"])
     # The web process that started it is gone: the worker reads the request id from the database.
     assert web.terminate() == 0
     host.start("worker")

@@ -98,11 +98,7 @@ def upstream() -> Iterator[MisbehavingUpstream]:
 
 
 def test_no_request_fails_while_keys_are_rotated_under_load_on_two_hosts(
-    postgres_url: str,
-    redis_url: str,
-    upstream: MisbehavingUpstream,
-    build_app: Callable[..., Flask],
-    tmp_path: Path,
+    postgres_url: str, redis_url: str, upstream: MisbehavingUpstream, build_app: Callable[..., Flask], tmp_path: Path
 ) -> None:
     # It encrypts with the old key; the new one is for the audit at the end.
     before = build_app(postgres_url, settings={"encryption_keys": f"{key_of('k1')},{key_of('k2')}"})

@@ -54,10 +54,7 @@ class Launcher:
         command += [f"{name}={value}" for name, value in self.settings.items()]
         with (self.root / self.log).open("wb") as output:
             self.process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
             )
         self.started.append(self.process)
 

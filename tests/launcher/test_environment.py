@@ -57,9 +57,7 @@ def _bootstrap(work_tree: Path, requirements: str, **settings: str) -> subproces
     )
 
 
-def test_an_environment_is_created_once_and_again_when_interrupted_moved_or_outdated(
-    work_tree: Path,
-) -> None:
+def test_an_environment_is_created_once_and_again_when_interrupted_moved_or_outdated(work_tree: Path) -> None:
     first = _bootstrap(work_tree, environment.DEVELOPMENT_LOCK)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "Creating .venv" in first.stdout

@@ -98,11 +98,7 @@ def test_the_programs_of_the_procfile_are_run_by_forks() -> None:
     root, programs = Path(__file__).resolve().parents[2], Path(sys.executable).parent
     for name, (program, *arguments) in procfile.read_procfile(root / "Procfile").items():
         assert forks.entry_point([str(programs / program), *arguments]) is not None, name
-    for other in (
-        ["/usr/bin/python", "-m", "workers"],
-        [sys.executable, "web.py"],
-        [sys.executable, "-c", "1"],
-    ):
+    for other in (["/usr/bin/python", "-m", "workers"], [sys.executable, "web.py"], [sys.executable, "-c", "1"]):
         assert forks.entry_point(other) is None
 
 

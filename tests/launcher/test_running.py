@@ -41,9 +41,7 @@ def test_a_killed_process_is_restarted_and_leaves_no_process_behind(launcher: La
     assert "was killed by signal 9; starting it again in 0.5 s" in launcher.output()
 
 
-def test_a_crash_loop_is_restarted_with_growing_delays_and_spares_the_others(
-    launcher: Launcher,
-) -> None:
+def test_a_crash_loop_is_restarted_with_growing_delays_and_spares_the_others(launcher: Launcher) -> None:
     with (launcher.root / "Procfile").open("a") as procfile:
         procfile.write(f"scheduler: {sys.executable} -c raise(SystemExit(3))\n")
     launcher.start_and_wait()
@@ -208,9 +206,7 @@ def test_the_embedded_redis_keeps_its_data_and_moves_when_its_port_is_taken(laun
             assert client.get("kept") == b"yes"
 
 
-def test_the_embedded_redis_requires_a_password_that_no_other_user_can_read(
-    launcher: Launcher,
-) -> None:
+def test_the_embedded_redis_requires_a_password_that_no_other_user_can_read(launcher: Launcher) -> None:
     del launcher.settings["REDIS_URL"]
     launcher.start_and_wait()
     var = launcher.root / "var"
@@ -220,10 +216,7 @@ def test_the_embedded_redis_requires_a_password_that_no_other_user_can_read(
     password = urlsplit(url).password
     assert password
     assert len(password) >= 32
-    with (
-        redis.Redis.from_url(url.replace(f":{password}@", "")) as client,
-        pytest.raises(redis.AuthenticationError),
-    ):
+    with redis.Redis.from_url(url.replace(f":{password}@", "")) as client, pytest.raises(redis.AuthenticationError):
         client.ping()
     holders = [path for path in var.rglob("*") if path.is_file() and password in path.read_text(errors="replace")]
     assert {path.name: path.stat().st_mode & 0o777 for path in holders} == {

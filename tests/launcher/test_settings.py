@@ -187,11 +187,7 @@ def test_programs_other_than_the_service_get_no_setting_of_it(tmp_path: Path) ->
     names = (Settings.model_fields | UpstreamAccess.model_fields).keys() - {"network", "port"}
     given = {name.upper(): "canary" for name in names}
     plan = read_settings(tmp_path, {**given, "PATH": "/bin", "LC_ALL": "C", "HTTPS_PROXY": "http://p:1"}, {})
-    assert plan.non_secret_environment == {
-        "PATH": plan.environment["PATH"],
-        "LC_ALL": "C",
-        "HTTPS_PROXY": "http://p:1",
-    }
+    assert plan.non_secret_environment == {"PATH": plan.environment["PATH"], "LC_ALL": "C", "HTTPS_PROXY": "http://p:1"}
 
 
 def test_services_that_start_together_look_for_different_ports(tmp_path: Path) -> None:

@@ -46,12 +46,7 @@ class Funding(Machine):
 
     audits = (credits_audit.check, spending_audit.check, wallets_audit.check)
     reaches = frozenset(
-        {
-            "funding: confirmed",
-            "funding: pending, reorganised",
-            "funding: failed, expired",
-            "partly allocated",
-        }
+        {"funding: confirmed", "funding: pending, reorganised", "funding: failed, expired", "partly allocated"}
     )
 
     def begin(self) -> None:

@@ -122,9 +122,7 @@ class Payments(Machine):
             return multiple()
         facilitator = self.ground.facilitator
         return Offered(
-            facilitator.submit_externally(offer.claim, offer.payer, self.recipient, PRICE_UNITS),
-            None,
-            offer.payer,
+            facilitator.submit_externally(offer.claim, offer.payer, self.recipient, PRICE_UNITS), None, offer.payer
         )
 
     @rule(blocks=st.integers(1, 3), reverting=st.sampled_from((False, False, False, True)))

@@ -179,10 +179,7 @@ class Purchases(Machine):
         shopper.orders_without_authorization = ending == "unauthorized"
         free = bought.status is PurchaseStatus.QUEUED and not self.account_in_use(bought)
         if free:
-            bought.status, bought.lease_until = (
-                PurchaseStatus.RUNNING,
-                clock.now().timestamp() + _LEASE_SECONDS,
-            )
+            bought.status, bought.lease_until = (PurchaseStatus.RUNNING, clock.now().timestamp() + _LEASE_SECONDS)
         died = False
         try:
             with suppress(RuntimeError):

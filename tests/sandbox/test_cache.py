@@ -28,11 +28,7 @@ cp {archive} "$5/package.tgz"
 def archive(tmp_path: Path) -> Path:
     path = tmp_path / "archive.tgz"
     with tarfile.open(path, "w:gz") as tar:
-        for name, mode in (
-            ("package/bin/tool", 0o755),
-            ("package/data.json", 0o644),
-            ("package/junk", 0o644),
-        ):
+        for name, mode in (("package/bin/tool", 0o755), ("package/data.json", 0o644), ("package/junk", 0o644)):
             entry = tarfile.TarInfo(name)
             entry.mode, entry.size = mode, len(name)
             tar.addfile(entry, io.BytesIO(name.encode()))

@@ -23,8 +23,7 @@ def post(exchange: ExchangeServer, path: str, body: Any) -> requests.Response:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [{"type": "nope"}, {}, [], "x", {"type": "clearinghouseState"}, {"type": "userFills", "user": "0xAB"}],
+    "body", [{"type": "nope"}, {}, [], "x", {"type": "clearinghouseState"}, {"type": "userFills", "user": "0xAB"}]
 )
 def test_an_unknown_request_is_422_in_plain_text(exchange: ExchangeServer, body: Any) -> None:
     answer = post(exchange, "/info", body)

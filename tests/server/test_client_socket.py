@@ -166,9 +166,7 @@ def test_a_burst_of_read_bytes_does_not_extend_the_write_timeout(
     assert time.monotonic() - started < SOON_SECONDS
 
 
-def test_the_write_deadline_holds_while_waiting_for_the_client(
-    ends: tuple[ClientSocket, socket.socket],
-) -> None:
+def test_the_write_deadline_holds_while_waiting_for_the_client(ends: tuple[ClientSocket, socket.socket]) -> None:
     ours, _client = ends
     started = time.monotonic()
     ours.set_write_deadline(time.monotonic_ns() + 10**8)

@@ -6,12 +6,7 @@ import pytest
 
 from server.pool import ANONYMOUS, ResourcePool, ResourceUse
 
-WAITS = [
-    ResourceUse.UPSTREAM,
-    ResourceUse.ANONYMOUS_CLIENT,
-    ResourceUse.AUTHENTICATED_CLIENT,
-    ResourceUse.OUTCOME,
-]
+WAITS = [ResourceUse.UPSTREAM, ResourceUse.ANONYMOUS_CLIENT, ResourceUse.AUTHENTICATED_CLIENT, ResourceUse.OUTCOME]
 
 
 def take_all(budget: ResourcePool, use: ResourceUse, account: str) -> int:

@@ -56,16 +56,10 @@ def without_date(writes: list[bytes]) -> list[bytes]:
 )
 @pytest.mark.parametrize("headers", [[TYPE, LENGTH], [TYPE]], ids=["length", "no length"])
 @pytest.mark.parametrize(
-    "pieces",
-    [[], [b""], [b"abcdef"], [b"abc", b"def"], [b"", b"abc", b"", b"def"], [b"abcdefg", b"h"]],
-    ids=repr,
+    "pieces", [[], [b""], [b"abcdef"], [b"abc", b"def"], [b"", b"abc", b"", b"def"], [b"abcdefg", b"h"]], ids=repr
 )
 def test_a_response_has_the_bytes_of_gunicorn_s(
-    method: str,
-    version: tuple[int, int],
-    status: str,
-    headers: list[tuple[str, str]],
-    pieces: list[bytes],
+    method: str, version: tuple[int, int], status: str, headers: list[tuple[str, str]], pieces: list[bytes]
 ) -> None:
     arguments = (method, version, status, headers, pieces)
     assert without_date(written(Response, *arguments)) == without_date(written(wsgi.Response, *arguments))
@@ -94,26 +88,11 @@ def test_an_empty_first_piece_sends_the_head(headers: list[tuple[str, str]]) -> 
 
 
 _GET = ("GET", (1, 1), "200 OK")
-_OF_THE_SERVER = [
-    "Connection",
-    "keep-alive",
-    "Transfer-Encoding",
-    "DATE",
-    "Server",
-    "TE",
-    "Trailers",
-    "Upgrade",
-]
+_OF_THE_SERVER = ["Connection", "keep-alive", "Transfer-Encoding", "DATE", "Server", "TE", "Trailers", "Upgrade"]
 
 
 def test_headers_are_written_as_gunicorn_writes_them() -> None:
-    headers = [
-        ("X-Text", " \t padded\tcaf\xe9 "),
-        ("X-Empty", ""),
-        ("x-twice", "1"),
-        ("X-Twice", "2"),
-        LENGTH,
-    ]
+    headers = [("X-Text", " \t padded\tcaf\xe9 "), ("X-Empty", ""), ("x-twice", "1"), ("X-Twice", "2"), LENGTH]
     headers += [(name, "value") for name in _OF_THE_SERVER]
     ours, theirs = (written(each, *_GET, headers, [b"abcdef"]) for each in (Response, wsgi.Response))
     assert without_date(ours) == without_date(theirs)

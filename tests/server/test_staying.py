@@ -216,9 +216,7 @@ def test_more_busy_clients_than_threads_do_not_starve_another_client(serve: Call
                 assert exchange(other).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_a_busy_connection_does_not_delay_a_stop_and_loses_no_response(
-    serve: Callable[[int], Server],
-) -> None:
+def test_a_busy_connection_does_not_delay_a_stop_and_loses_no_response(serve: Callable[[int], Server]) -> None:
     server = serve(20)
     with busy_clients(server, 2) as last:
         server.process.send_signal(signal.SIGTERM)

@@ -49,9 +49,7 @@ def test_a_failing_accept_does_not_end_the_process(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [InvalidChunkSize(b"zz"), ChunkMissingTerminator(b"x"), LimitRequestHeaders("trailers")],
-    ids=repr,
+    "error", [InvalidChunkSize(b"zz"), ChunkMissingTerminator(b"x"), LimitRequestHeaders("trailers")], ids=repr
 )
 def test_a_malformed_body_is_an_operating_system_error_which_servers_do_not_log(error: Exception) -> None:
     class _Malformed:

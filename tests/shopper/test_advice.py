@@ -18,15 +18,7 @@ from tests.browser.conftest import RecordingHandler
 
 START = "https://shop.example/p/1"
 ADDRESS = ShippingAddress(
-    "Ada Buyer",
-    "94107",
-    "1 Main Street",
-    None,
-    "San Francisco",
-    "CA",
-    "US",
-    "+14155550100",
-    "ada@mail.example",
+    "Ada Buyer", "94107", "1 Main Street", None, "San Francisco", "CA", "US", "+14155550100", "ada@mail.example"
 )
 BUTTON = PageButton(
     number=1, text="Off we go", tag="button", href="", disabled=False, form=0, submits=False, dialog=False, region="",

@@ -121,8 +121,5 @@ def test_data_that_are_not_strict_json_or_too_deep_are_none() -> None:
 
 
 def test_a_currency_is_read_next_to_an_object_of_a_similar_name() -> None:
-    data = (
-        {"price": 12, "currency": {"code": "USD"}, "currencyCode": "USD"},
-        {"price": 12, "currency": "USD"},
-    )
+    data = ({"price": 12, "currency": {"code": "USD"}, "currencyCode": "USD"}, {"price": 12, "currency": "USD"})
     assert all(page_data.offered(page(each)) for each in data)

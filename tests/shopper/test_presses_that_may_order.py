@@ -164,9 +164,7 @@ def test_only_a_press_of_a_button_that_is_not_called_an_order_button_leads_to_an
     ],
     ids=["heading", "text", "structured-data", "path"],
 )
-def test_the_order_button_of_an_offer_on_a_confirmation_is_not_a_later_one(
-    confirmation: dict[str, Any],
-) -> None:
+def test_the_order_button_of_an_offer_on_a_confirmation_is_not_a_later_one(confirmation: dict[str, Any]) -> None:
     before, offer = shown(NEXT, path="/checkout/a"), replace(ORDER, text="Buy now", disabled=False)
     assert checkout.later_order_button(before, shown(offer), NEXT) == offer
     assert checkout.later_order_button(before, shown(offer, **confirmation), NEXT) is None

@@ -84,10 +84,7 @@ def added(*buttons: PageButton, offer: bool = True, quantity: bool = True) -> st
 
 
 def test_the_form_that_asks_how_many_adds_the_product_and_not_known_words_elsewhere() -> None:
-    own, decoy = (
-        replace(SUBMIT, text="Kosárba"),
-        replace(BUTTON, text="Add to basket", form=2, area=9000),
-    )
+    own, decoy = (replace(SUBMIT, text="Kosárba"), replace(BUTTON, text="Add to basket", form=2, area=9000))
     assert added(decoy, own) == "Kosárba"
     assert added(own, replace(own, text="Összehasonlítás")) is None
     sent = replace(own, action="/cart/add")

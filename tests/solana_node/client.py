@@ -47,11 +47,7 @@ from solana_node.tokens import create_token_account
 
 SOL = 10**9
 USDC = 10**6
-PROCESSED, CONFIRMED, FINALIZED = (
-    CommitmentLevel.Processed,
-    CommitmentLevel.Confirmed,
-    CommitmentLevel.Finalized,
-)
+PROCESSED, CONFIRMED, FINALIZED = (CommitmentLevel.Processed, CommitmentLevel.Confirmed, CommitmentLevel.Finalized)
 
 
 class Request(Protocol):
@@ -127,28 +123,16 @@ class Client:
         return answer.value.blockhash
 
     def sign(
-        self,
-        instructions: Sequence[Instruction],
-        *signers: Keypair,
-        blockhash: Hash | None = None,
-        salt: int = 0,
+        self, instructions: Sequence[Instruction], *signers: Keypair, blockhash: Hash | None = None, salt: int = 0
     ) -> VersionedTransaction:
         """Sign instructions; the first signer pays. Different salts make different transactions."""
         budget = set_compute_unit_limit(200_000 + salt)
         message = MessageV0.try_compile(signers[0].pubkey(), [budget, *instructions], [], blockhash or self.blockhash())
         return VersionedTransaction(message, list(signers))
 
-    def send(
-        self,
-        transaction: VersionedTransaction,
-        *,
-        preflight: CommitmentLevel | None = CONFIRMED,
-    ) -> Signature:
+    def send(self, transaction: VersionedTransaction, *, preflight: CommitmentLevel | None = CONFIRMED) -> Signature:
         """Send with a preflight at a commitment, or without one."""
-        config = RpcSendTransactionConfig(
-            skip_preflight=preflight is None,
-            preflight_commitment=preflight,
-        )
+        config = RpcSendTransactionConfig(skip_preflight=preflight is None, preflight_commitment=preflight)
         request = SendRawTransaction(bytes(transaction), config)
         answer = self.ask(request, SendTransactionResp)
         return answer.value

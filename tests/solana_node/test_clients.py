@@ -27,10 +27,7 @@ def test_solana_py_sends_confirms_and_reads_back() -> None:
             message = MessageV0.try_compile(alice.pubkey(), payment, [], latest.blockhash)
             signature = (await solana.send_transaction(VersionedTransaction(message, [alice]))).value
             await solana.confirm_transaction(
-                signature,
-                Confirmed,
-                sleep_seconds=0.01,
-                last_valid_block_height=latest.last_valid_block_height,
+                signature, Confirmed, sleep_seconds=0.01, last_valid_block_height=latest.last_valid_block_height
             )
             landed = (await solana.get_transaction(signature, "jsonParsed", max_supported_transaction_version=0)).value
             assert landed is not None

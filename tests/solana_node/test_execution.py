@@ -13,11 +13,7 @@ from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.rpc.errors import SendTransactionPreflightFailureMessage
 from solders.signature import Signature
-from solders.system_program import (
-    AdvanceNonceAccountParams,
-    advance_nonce_account,
-    create_nonce_account,
-)
+from solders.system_program import AdvanceNonceAccountParams, advance_nonce_account, create_nonce_account
 from solders.transaction import VersionedTransaction
 from solders.transaction_status import EncodedTransactionWithStatusMeta, UiTransactionEncoding
 

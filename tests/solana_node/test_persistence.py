@@ -12,16 +12,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from solana_node import USDC_MINT, SolanaNode
-from tests.solana_node.client import (
-    CONFIRMED,
-    PROCESSED,
-    SOL,
-    USDC,
-    Client,
-    RefusedError,
-    pay_sol,
-    pay_token,
-)
+from tests.solana_node.client import CONFIRMED, PROCESSED, SOL, USDC, Client, RefusedError, pay_sol, pay_token
 
 MINT = Pubkey.from_string(USDC_MINT)
 

@@ -73,10 +73,7 @@ def test_explicit_nulls_mean_unset(node: SolanaNode, alice: Keypair) -> None:
     unset = {"commitment": None, "encoding": None, "dataSlice": None, "minContextSlot": None}
 
     assert node.call("getAccountInfo", str(alice.pubkey()), unset)["value"]["lamports"] == 10 * SOL
-    assert node.call("getMultipleAccounts", [str(alice.pubkey())], unset)["value"][0]["data"] == [
-        "",
-        "base64",
-    ]
+    assert node.call("getMultipleAccounts", [str(alice.pubkey())], unset)["value"][0]["data"] == ["", "base64"]
     assert node.call("getBalance", str(alice.pubkey()), None)["value"] == 10 * SOL
 
 
@@ -90,12 +87,7 @@ def test_token_holdings_are_listed_with_their_mint(node: SolanaNode, alice: Keyp
     assert entry["pubkey"] == str(wanted)
     held = entry["account"]["data"]["parsed"]["info"]
     assert (held["mint"], held["owner"]) == (mint, str(alice.pubkey()))
-    assert held["tokenAmount"] == {
-        "amount": str(100 * USDC),
-        "decimals": 6,
-        "uiAmount": 100.0,
-        "uiAmountString": "100",
-    }
+    assert held["tokenAmount"] == {"amount": str(100 * USDC), "decimals": 6, "uiAmount": 100.0, "uiAmountString": "100"}
     assert node.call("getTokenSupply", mint)["value"]["amount"] == str(100 * USDC)
     assert node.call("getTokenAccountBalance", str(wanted))["value"]["uiAmountString"] == "100"
     with pytest.raises(RpcError, match="could not find account"):

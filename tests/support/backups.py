@@ -13,10 +13,7 @@ from tests.support.servers import Postgres, _package_folder
 def dump(database_url: str, target: Path) -> Path:
     """Back up a database that is in use."""
     if database_url.startswith("sqlite"):
-        with (
-            closing(sqlite3.connect(_file(database_url))) as source,
-            closing(sqlite3.connect(target)) as copy,
-        ):
+        with closing(sqlite3.connect(_file(database_url))) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
     else:
         _run("pg_dump", "--format=custom", f"--file={target}", f"--dbname={_libpq(database_url)}")

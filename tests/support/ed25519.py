@@ -12,10 +12,7 @@ _P = 2**255 - 19
 _ORDER = 2**252 + 27742317777372353535851937790883648493
 _D = -121665 * pow(121666, -1, _P) % _P
 _Point = tuple[int, int]
-_BASE: _Point = (
-    15112221349535400772501151409588531511454012693041857206046113283949847762202,
-    4 * pow(5, -1, _P) % _P,
-)
+_BASE: _Point = (15112221349535400772501151409588531511454012693041857206046113283949847762202, 4 * pow(5, -1, _P) % _P)
 
 
 def other_signature(keys: Keypair, message: bytes) -> Signature:
@@ -43,10 +40,7 @@ def _times(factor: int, point: _Point) -> _Point:
 def _sum(one: _Point, two: _Point) -> _Point:
     (x1, y1), (x2, y2) = one, two
     product = _D * x1 * x2 * y1 * y2
-    return (
-        (x1 * y2 + x2 * y1) * pow(1 + product, -1, _P) % _P,
-        (y1 * y2 + x1 * x2) * pow(1 - product, -1, _P) % _P,
-    )
+    return ((x1 * y2 + x2 * y1) * pow(1 + product, -1, _P) % _P, (y1 * y2 + x1 * x2) * pow(1 - product, -1, _P) % _P)
 
 
 def _encoded(point: _Point) -> bytes:

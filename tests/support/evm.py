@@ -55,11 +55,7 @@ class Person:
 
     def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
         signature = self._key.sign_recoverable(digest, hasher=None)
-        return (
-            signature[64] & 1,
-            int.from_bytes(signature[:32], "big"),
-            int.from_bytes(signature[32:64], "big"),
-        )
+        return (signature[64] & 1, int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"))
 
     def sign_message(self, message: bytes) -> bytes:
         raise AssertionError(f"no EVM chain signs messages: {message!r}")
@@ -98,13 +94,7 @@ def intent(sender: Person, recipient: str, units: int, token: Token = ETH) -> Tr
 
 
 def signed(
-    chain: EvmChain,
-    sender: Person,
-    recipient: str,
-    units: int,
-    *,
-    token: Token = ETH,
-    sequence: int | None = None,
+    chain: EvmChain, sender: Person, recipient: str, units: int, *, token: Token = ETH, sequence: int | None = None
 ) -> tuple[TransactionDraft, SignedTransaction]:
     """Draft and sign a movement, with the next nonce unless one is given."""
     draft = chain.draft(intent(sender, recipient, units, token))
@@ -112,13 +102,7 @@ def signed(
 
 
 def sent(
-    chain: EvmChain,
-    sender: Person,
-    recipient: str,
-    units: int,
-    *,
-    token: Token = ETH,
-    sequence: int | None = None,
+    chain: EvmChain, sender: Person, recipient: str, units: int, *, token: Token = ETH, sequence: int | None = None
 ) -> SignedTransaction:
     """Draft, sign and send a movement; one with the next nonce is awaited, one with a given nonce is not."""
     _, transaction = signed(chain, sender, recipient, units, token=token, sequence=sequence)

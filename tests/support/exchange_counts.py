@@ -18,10 +18,7 @@ Observer = Callable[[bytes], None]
 
 @contextmanager
 def relay(
-    url: str,
-    *,
-    sent: Callable[[], Observer] | None = None,
-    received: Callable[[], Observer] | None = None,
+    url: str, *, sent: Callable[[], Observer] | None = None, received: Callable[[], Observer] | None = None
 ) -> Iterator[int]:
     """Relay connections to the server of a URL on loopback until the block ends; yield the port.
 
@@ -105,9 +102,4 @@ def count_sqlite(counts: Counter[str], statement: str) -> None:
     """Count a statement that SQLite traces."""
     name = statement.lstrip().split(maxsplit=1)[0].upper().rstrip(";")
     counts["SQLite commits"] += name == "COMMIT"
-    counts["SQLite statements"] += name not in (
-        "BEGIN",
-        "COMMIT",
-        "ROLLBACK",
-        "PRAGMA",
-    ) and not name.startswith("--")
+    counts["SQLite statements"] += name not in ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA") and not name.startswith("--")

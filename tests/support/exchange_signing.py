@@ -66,12 +66,7 @@ def _typed(
     name: str, chain_id: int, *, primary: str, members: list[dict[str, str]], message: Mapping[str, Json]
 ) -> Mapping[str, Json]:
     return {
-        "domain": {
-            "name": name,
-            "version": "1",
-            "chainId": chain_id,
-            "verifyingContract": ZERO_EVM_ADDRESS,
-        },
+        "domain": {"name": name, "version": "1", "chainId": chain_id, "verifyingContract": ZERO_EVM_ADDRESS},
         "types": {primary: members, "EIP712Domain": _DOMAIN},
         "primaryType": primary,
         "message": message,

@@ -108,12 +108,7 @@ def provider_settings(url: str, **more: Any) -> dict[str, Any]:
     """Return settings that direct every provider to one host, under the paths of the real base URLs."""
     settings: dict[str, Any] = {f"{name}_api_key": key for name, key in KEYS.items()}
     settings |= {f"{name}_base_url": f"{url}{base}" for name, base in BASES.items()}
-    return {
-        **settings,
-        "upstream_connect_timeout_seconds": "20",
-        "upstream_read_timeout_seconds": "60",
-        **more,
-    }
+    return {**settings, "upstream_connect_timeout_seconds": "20", "upstream_read_timeout_seconds": "60", **more}
 
 
 @contextmanager

@@ -50,11 +50,7 @@ class Host:
 
     def release(self, *more: str) -> None:
         done = subprocess.run(
-            [*command_of("release"), *more],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            check=False,
+            [*command_of("release"), *more], cwd=ROOT, env=self.environment, capture_output=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -188,12 +184,7 @@ class KeptConnection:
 
 
 def asked(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: object = None,
-    key: str = "",
-    **headers: str,
+    connection: http.client.HTTPConnection, method: str, path: str, body: object = None, key: str = "", **headers: str
 ) -> tuple[int, Any]:
     """Send a request on a connection."""
     sent = {"Content-Type": "application/json", "X-API-Key": key, **headers}

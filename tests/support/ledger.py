@@ -115,7 +115,6 @@ def change_balances_by(nanos: int) -> None:
     with unit_of_work() as session:
         session.execute(
             update(CreditAccount).values(
-                available_nanos=CreditAccount.available_nanos + nanos,
-                granted_nanos=CreditAccount.granted_nanos + nanos,
+                available_nanos=CreditAccount.available_nanos + nanos, granted_nanos=CreditAccount.granted_nanos + nanos
             )
         )

@@ -17,11 +17,7 @@ _PICTURES = os.environ.get("PURSER_SCREENSHOTS")
 def assert_good(page: Page, axe: str, name: str) -> None:
     """Check a state with axe and for horizontal scrolling: phone and desktop, light and dark."""
     usual = page.viewport_size
-    looks = [
-        (PHONE, "light"),
-        (DESKTOP, "dark"),
-        *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else []),
-    ]
+    looks = [(PHONE, "light"), (DESKTOP, "dark"), *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else [])]
     for number, (width, scheme) in enumerate(looks):
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

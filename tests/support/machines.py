@@ -201,10 +201,6 @@ def walk_at_random(machine: type[Machine], ground: Ground, *, walks: int, steps:
             stateful_step_count=steps,
             deadline=None,
             phases=(Phase.explicit, Phase.generate),
-            suppress_health_check=[
-                HealthCheck.too_slow,
-                HealthCheck.filter_too_much,
-                HealthCheck.data_too_large,
-            ],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
         ),
     )

@@ -148,10 +148,7 @@ def market(
 ) -> Iterator[Market]:
     """Set everything up, in its application's context; services may be on loopback, payments come on `chains`."""
     paid = (
-        {
-            "chains": dict(chains),
-            "facilitators": {name: facilitator_of(each) for name, each in chains.items()},
-        }
+        {"chains": dict(chains), "facilitators": {name: facilitator_of(each) for name, each in chains.items()}}
         if chains
         else {}
     )

@@ -56,11 +56,7 @@ _SHORT_WEI = 10_000
 # Blocks that workers wait before they sign a replacement.
 _PATIENCE = 3
 _ROUNDS_TO_REST = 40
-_HELD_AS = {
-    MovementStatus.PENDING: "held",
-    MovementStatus.CONFIRMED: "spent",
-    MovementStatus.FAILED: "released",
-}
+_HELD_AS = {MovementStatus.PENDING: "held", MovementStatus.CONFIRMED: "spent", MovementStatus.FAILED: "released"}
 
 
 @dataclass
@@ -110,10 +106,7 @@ class Movements(Machine):
         limits = {name: usd * USD for name, usd in self.limits.items()}
         checks = (
             (self.frozen, WalletFrozen),
-            (
-                recipient is not None and bool(self.allowed) and recipient not in self.allowed,
-                AddressNotAllowed,
-            ),
+            (recipient is not None and bool(self.allowed) and recipient not in self.allowed, AddressNotAllowed),
             (0 < limits["per_tx"] < nanos, PerTxLimitExceeded),
             (0 < limits["daily"] < day + nanos, DailyLimitExceeded),
             (0 < limits["weekly"] < week + nanos, WeeklyLimitExceeded),
@@ -160,11 +153,7 @@ class Movements(Machine):
         assert view.status == MovementStatus.PENDING
         self.moved[view.id] = Moved(clock.now().date(), dollars * USD, self.row(view.id).nonce or 0, to, order.amount)
 
-    @rule(
-        dollars=st.integers(1, 9),
-        blocks=st.integers(1, 6),
-        how=st.sampled_from(("full", "full", "reverting")),
-    )
+    @rule(dollars=st.integers(1, 9), blocks=st.integers(1, 6), how=st.sampled_from(("full", "full", "reverting")))
     def one_runs_normally(self, dollars: int, blocks: int, how: str) -> None:
         """The most frequent sequence, which random steps rarely produce."""
         self.send(dollars, FRIEND, TransactionType.TRANSFER, "none")
@@ -197,11 +186,7 @@ class Movements(Machine):
         self.workers_run(away=False)
 
     @precondition(lambda self: any(m.status is MovementStatus.PENDING for m in self.moved.values()))
-    @rule(
-        short=st.sampled_from((ETH, ETH, USDC)),
-        left=st.sampled_from((0, _SHORT_WEI)),
-        looks=st.integers(1, 3),
-    )
+    @rule(short=st.sampled_from((ETH, ETH, USDC)), left=st.sampled_from((0, _SHORT_WEI)), looks=st.integers(1, 3))
     def it_runs_short(self, short: Token, left: int, looks: int) -> None:
         """A reorg removes a deposit, which is included again after some passes of the workers."""
         chain = self.ground.chain

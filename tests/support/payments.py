@@ -215,12 +215,7 @@ class SolanaPayer:
         fund_solana(node, self.address, sol=sol, dollars=dollars)
 
     def transfer(
-        self,
-        terms: Mapping[str, Any],
-        *,
-        units: int | None = None,
-        more: tuple[Instruction, ...] = (),
-        price: int = 1,
+        self, terms: Mapping[str, Any], *, units: int | None = None, more: tuple[Instruction, ...] = (), price: int = 1
     ) -> dict[str, str]:
         """Return the payload of version 2: a transaction without the fee payer's signature."""
         blockhash = self.node.call("getLatestBlockhash")["value"]["blockhash"]
@@ -229,9 +224,7 @@ class SolanaPayer:
             units=int(terms["amount"]) if units is None else units, decimals=USDC.decimals,
         )  # fmt: skip
         memo = Instruction(
-            Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
-            secrets.token_hex(16).encode(),
-            [],
+            Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"), secrets.token_hex(16).encode(), []
         )
         message = MessageV0.try_compile(
             Pubkey.from_string(terms["extra"]["feePayer"]),

@@ -51,8 +51,7 @@ def make_data(program: Path, *options: str, requirements: Path) -> Path:
 def make_node(sources: Path, program: str) -> Path:
     """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
     folder = _folder(
-        sources / "package-lock.json",
-        salt=(sources / "package.json").read_text() + (sources / program).read_text(),
+        sources / "package-lock.json", salt=(sources / "package.json").read_text() + (sources / program).read_text()
     )
     _made(
         folder,
@@ -167,14 +166,7 @@ def _run(command: Sequence[str]) -> Any:
 
 
 def _output(command: Sequence[str], *, seconds: int) -> str:
-    ran = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env=environment(),
-    )
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds, env=environment())
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

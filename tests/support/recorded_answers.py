@@ -112,11 +112,7 @@ def chat_stream(end: str = "\n", *, asked: bool) -> bytes:
 def responses_stream(end: str = "\n") -> bytes:
     """Return a stream of the Responses API."""
     response = {"id": "resp_1", "object": "response", "model": "gpt-5-2025-08-07", "error": None}
-    done = {
-        **response,
-        "output": [{"type": "web_search_call"}, {"type": "message"}],
-        "usage": RESPONSES_USAGE,
-    }
+    done = {**response, "output": [{"type": "web_search_call"}, {"type": "message"}], "usage": RESPONSES_USAGE}
     events = [
         {"type": "response.created", "response": {**response, "usage": None}},
         *({"type": "response.output_text.delta", "delta": word} for word in WORDS),
@@ -128,12 +124,7 @@ def responses_stream(end: str = "\n") -> bytes:
 
 def message_stream(end: str = "\n") -> bytes:
     """Return a stream of Anthropic."""
-    begun = {
-        "input_tokens": 25,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 1000,
-        "output_tokens": 1,
-    }
+    begun = {"input_tokens": 25, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 1}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"model": "claude-sonnet-4-5-20250929", "usage": begun}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -150,11 +141,7 @@ def gemini_events() -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = [
         {
             "candidates": [{"content": {"parts": [{"text": word}]}}],
-            "usageMetadata": {
-                "promptTokenCount": 15,
-                "candidatesTokenCount": count,
-                "totalTokenCount": 15 + count,
-            },
+            "usageMetadata": {"promptTokenCount": 15, "candidatesTokenCount": count, "totalTokenCount": 15 + count},
             "modelVersion": "gemini-2.5-pro",
         }
         for count, word in enumerate(WORDS, 1)

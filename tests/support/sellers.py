@@ -12,10 +12,7 @@ from eth_account import Account
 from flask import Flask
 from werkzeug.serving import make_server
 from x402 import x402FacilitatorSync, x402ResourceServerSync
-from x402.extensions.eip2612_gas_sponsoring import (
-    EIP2612_GAS_SPONSORING,
-    declare_eip2612_gas_sponsoring_extension,
-)
+from x402.extensions.eip2612_gas_sponsoring import EIP2612_GAS_SPONSORING, declare_eip2612_gas_sponsoring_extension
 from x402.http.middleware.flask import PaymentMiddleware
 from x402.http.types import PaymentOption, RouteConfig
 from x402.mechanisms.evm import FacilitatorWeb3Signer

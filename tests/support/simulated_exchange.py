@@ -65,10 +65,7 @@ class SimulatedExchange:
         if self.dry:
             raise Rejected("no_liquidity")
         return SwapOffer(
-            request,
-            self.gives(request.input_amount.token.symbol, request.input_amount.units),
-            "simulated",
-            None,
+            request, self.gives(request.input_amount.token.symbol, request.input_amount.units), "simulated", None
         )
 
     def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:  # noqa: ARG002 - a port
@@ -79,12 +76,7 @@ class SimulatedExchange:
             raise Rejected("price_moved")
         terms = {**drafted.terms, "wants": ask.output_token.symbol, "least": minimum_units}
         return TransactionDraft(
-            drafted.intent,
-            drafted.fee_units,
-            drafted.native_units,
-            drafted.token_units,
-            drafted.sequence,
-            terms,
+            drafted.intent, drafted.fee_units, drafted.native_units, drafted.token_units, drafted.sequence, terms
         )
 
     def sign(

@@ -9,13 +9,7 @@ from app.adapters.solana.deployments import DEPLOYMENTS
 from app.adapters.solana.track.account_history import HistoryReadLimits
 from app.core.chains import SOL, Token
 from app.core.money import TokenAmount
-from app.ports.chain import (
-    SignedTransaction,
-    TransactionDraft,
-    TransactionOutcome,
-    TransactionQuery,
-    TransferIntent,
-)
+from app.ports.chain import SignedTransaction, TransactionDraft, TransactionOutcome, TransactionQuery, TransferIntent
 from solana_node import SolanaNode
 
 WHOLE_SOL = 10**9

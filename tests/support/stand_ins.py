@@ -28,12 +28,7 @@ _IMAGE_USAGE = {
     "total_tokens": 282, "input_tokens": 10, "output_tokens": 272,
     "input_tokens_details": {"text_tokens": 10, "image_tokens": 0},
 }  # fmt: skip
-_WORDS_OF_ERRORS = {
-    400: "invalid_request_error",
-    429: "rate_limit_error",
-    500: "api_error",
-    529: "overloaded_error",
-}
+_WORDS_OF_ERRORS = {400: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
 _GOOGLE_STATUSES = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}
 _STATUS = re.compile(rb"answer (\d{3})( once)?")
 
@@ -118,14 +113,7 @@ _OPENAI_ANSWERS: Mapping[str, Any] = {
 
 
 def _openai_model(name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": 1,
-        "owned_by": "system",
-        "active": True,
-        "context_window": 1,
-    }
+    return {"id": name, "object": "model", "created": 1, "owned_by": "system", "active": True, "context_window": 1}
 
 
 def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,13 +129,7 @@ def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _complete_chat(exchange: Exchange, provider: str, model: str) -> None:
     body = exchange.asked.json()
-    shape = {
-        "id": "chatcmpl-1",
-        "created": 1,
-        "model": model,
-        "service_tier": "default",
-        "system_fingerprint": "fp_1",
-    }
+    shape = {"id": "chatcmpl-1", "created": 1, "model": model, "service_tier": "default", "system_fingerprint": "fp_1"}
     if not body.get("stream"):
         message, end = _message(body)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end}
@@ -173,11 +155,7 @@ def _complete_chat(exchange: Exchange, provider: str, model: str) -> None:
 
 
 def _message(body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": _text(body.get("response_format")),
-        "refusal": None,
-    }
+    message: dict[str, Any] = {"role": "assistant", "content": _text(body.get("response_format")), "refusal": None}
     if body.get("tools") and body["messages"][-1]["role"] != "tool":
         function = {"name": "get_weather", "arguments": _ARGUMENTS}
         calls = [{"id": "call_1", "type": "function", "function": function}]
@@ -259,12 +237,7 @@ def _answer_message(exchange: Exchange) -> None:
     text = {"type": "text", "text": _text(body.get("output_config", body.get("output_format")))}
     content: dict[str, Any] = text
     if body.get("tools") and not (isinstance(last, list) and last[0]["type"] == "tool_result"):
-        content = {
-            "type": "tool_use",
-            "id": "toolu_1",
-            "name": "get_weather",
-            "input": json.loads(_ARGUMENTS),
-        }
+        content = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": json.loads(_ARGUMENTS)}
     usage = {
         "input_tokens": 20, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 10
     }  # fmt: skip
@@ -337,11 +310,7 @@ def _gemini_part(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemini_answer(part: Mapping[str, Any], *, end: str | None) -> dict[str, Any]:
-    candidate = {
-        "content": {"role": "model", "parts": [part]},
-        "index": 0,
-        **({"finishReason": end} if end else {}),
-    }
+    candidate = {"content": {"role": "model", "parts": [part]}, "index": 0, **({"finishReason": end} if end else {})}
     modality = part.get("inlineData", {"mimeType": "text"})["mimeType"].partition("/")[0].upper()
     return {
         "candidates": [candidate], "modelVersion": "gemini-2.5-flash", "responseId": "r1",

@@ -236,10 +236,6 @@ def chat_chunks(*words: str, model: str = "gpt-5", tokens_in: int = 1000, tokens
     usage = {
         **shape,
         "choices": [],
-        "usage": {
-            "prompt_tokens": tokens_in,
-            "completion_tokens": tokens_out,
-            "total_tokens": tokens_in + tokens_out,
-        },
+        "usage": {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out},
     }
     return sse(*events, stop, usage, "[DONE]")

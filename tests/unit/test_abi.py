@@ -70,9 +70,7 @@ def test_a_transfer_is_encoded_as_by_every_wallet() -> None:
     ],
     ids=["short", "long", "another function", "padding that is not zero", "empty"],
 )
-def test_anything_but_exactly_a_transfer_is_not_read_as_one(
-    change: Callable[[bytes], bytes],
-) -> None:
+def test_anything_but_exactly_a_transfer_is_not_read_as_one(change: Callable[[bytes], bytes]) -> None:
     assert calls.read_transfer(change(calls.TRANSFER.encode(RECIPIENT, 10**6))) is None
 
 

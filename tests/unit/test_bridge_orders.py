@@ -67,12 +67,7 @@ def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
     said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [ZERO_ADDRESS, b"\3" * 32])
     target = calls.deposit_call(requested(DEPOSITORY.lower(), 10**17, said), ASK, source_id=8453)
     depositor, order = decode(("address", "bytes32"), target.data[4:])
-    assert (target.to, target.value_units, depositor, order) == (
-        DEPOSITORY,
-        10**17,
-        OWNER.lower(),
-        b"\3" * 32,
-    )
+    assert (target.to, target.value_units, depositor, order) == (DEPOSITORY, 10**17, OWNER.lower(), b"\3" * 32)
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,7 @@ def canonical(schema: type[Schema], text: str) -> bytes:
         (NewWalletBody, ['{"name":"savings"}', '{"name":" savings "}', '{"name":"s\\u0061vings"}']),
         (
             FundBody,
-            [
-                '{"chain":"base","amount":5,"currency":"USDC"}',
-                '{"currency":"usdc","amount":"5.0","chain":"base"}',
-            ],
+            ['{"chain":"base","amount":5,"currency":"USDC"}', '{"currency":"usdc","amount":"5.0","chain":"base"}'],
         ),
     ],
 )

@@ -18,9 +18,7 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _LIMIT = parse("5 per hour")
 
 _codes = st.builds(
-    "{}-{}".format,
-    st.text(claims.CODE_LETTERS, min_size=4, max_size=4),
-    st.from_regex(r"[0-9]{4}", fullmatch=True),
+    "{}-{}".format, st.text(claims.CODE_LETTERS, min_size=4, max_size=4), st.from_regex(r"[0-9]{4}", fullmatch=True)
 )
 
 

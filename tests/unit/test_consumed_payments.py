@@ -176,12 +176,7 @@ def test_a_restore_closes_payments_up_to_its_instant_and_counts_those_that_were_
         clock_of_test.shift(1)
         later = added(SETTLING)
         land(later)
-        assert [status_of(each) for each in (landing, exhausted, usable, later)] == [
-            CLOSED,
-            PAID,
-            CLOSED,
-            PAID,
-        ]
+        assert [status_of(each) for each in (landing, exhausted, usable, later)] == [CLOSED, PAID, CLOSED, PAID]
         with unit_of_work() as session:
             # The database may be restored again.
             assert consumed.set_restore_cutoff(session, clock.now()) == 1

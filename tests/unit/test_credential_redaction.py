@@ -12,15 +12,7 @@ _OWN = "The shop's page could not be loaded."
 
 @pytest.mark.parametrize(
     "secrets",
-    [
-        ("a", "b"),
-        ("page", "loaded"),
-        ("shop", "not"),
-        ("the", "be"),
-        ("could not", "s page"),
-        (".", "'"),
-        ("o", "…"),
-    ],
+    [("a", "b"), ("page", "loaded"), ("shop", "not"), ("the", "be"), ("could not", "s page"), (".", "'"), ("o", "…")],
 )
 def test_a_sentence_of_ours_is_never_changed(secrets: tuple[str, str]) -> None:
     assert CredentialRedactor(*secrets).redact_message(_OWN, []) == _OWN

@@ -67,11 +67,7 @@ def test_the_domain_is_usdc_s_own_separator_on_base() -> None:
 def test_a_permit_has_the_fixed_digest() -> None:
     signer = RecordingSigner()
     permits.sign(
-        DEPLOYMENTS["mainnet", "base"],
-        PermitFacts(7, "USD Coin", "2"),
-        signer,
-        units=5_000_000,
-        deadline=1_900_000_000,
+        DEPLOYMENTS["mainnet", "base"], PermitFacts(7, "USD Coin", "2"), signer, units=5_000_000, deadline=1_900_000_000
     )
     assert signer.digests == ["43e874321ccf0316fda3aabe57652e101fde9014ef809d676e68dd818ae8d507"]
 
@@ -130,16 +126,7 @@ def test_a_text_is_signed_as_by_personal_sign() -> None:
 
 @pytest.mark.parametrize(
     "signature",
-    [
-        "",
-        "0x",
-        "0x" + "00" * 65,
-        "ab" * 65,
-        "0x" + "11" * 64,
-        "0x" + "11" * 66,
-        "0x" + "zz" * 65,
-        "0x" + "ff" * 65,
-    ],
+    ["", "0x", "0x" + "00" * 65, "ab" * 65, "0x" + "11" * 64, "0x" + "11" * 66, "0x" + "zz" * 65, "0x" + "ff" * 65],
 )
 def test_what_is_not_a_signature_proves_nothing(signature: str) -> None:
     assert signatures.signer_of(signatures.text_message("text"), signature) is None

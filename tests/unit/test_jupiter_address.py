@@ -11,11 +11,7 @@ URL = "sqlite:///unused.sqlite"
 
 @pytest.mark.parametrize(
     ("network", "expected"),
-    [
-        ("sandbox", "http://127.0.0.1:18549"),
-        ("testnet", "https://api.jup.ag"),
-        ("mainnet", "https://api.jup.ag"),
-    ],
+    [("sandbox", "http://127.0.0.1:18549"), ("testnet", "https://api.jup.ag"), ("mainnet", "https://api.jup.ag")],
 )
 def test_the_default_follows_the_network(network: str, expected: str) -> None:
     assert settings_for(URL, network=network, price_overrides="").jupiter_url == expected

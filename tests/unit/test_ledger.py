@@ -286,10 +286,7 @@ def test_a_hold_costs_the_same_with_any_history(account: str) -> None:
     "damage",
     [
         {"available_nanos": CreditAccount.available_nanos - 1, "held_nanos": CreditAccount.held_nanos + 1},
-        {
-            "available_nanos": CreditAccount.available_nanos + 1,
-            "granted_nanos": CreditAccount.granted_nanos + 1,
-        },
+        {"available_nanos": CreditAccount.available_nanos + 1, "granted_nanos": CreditAccount.granted_nanos + 1},
         {"available_nanos": CreditAccount.available_nanos - 1, "spent_nanos": CreditAccount.spent_nanos + 1},
     ],
 )

@@ -46,15 +46,7 @@ def _open(nanos: int) -> str:
 
 def _begin(account: str, worst: int = 20, *, lease: timedelta = timedelta(0), call: UsageCall = CALL) -> str:
     hold_id = new_id()
-    unit(
-        service.begin,
-        account,
-        call,
-        hold_id=hold_id,
-        nanos=worst,
-        estimate=ESTIMATE,
-        lease=lease,
-    )
+    unit(service.begin, account, call, hold_id=hold_id, nanos=worst, estimate=ESTIMATE, lease=lease)
     return hold_id
 
 
@@ -86,9 +78,7 @@ _steps = st.lists(st.tuples(st.integers(0, 4), _verbs, st.integers(0, 60)), max_
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=_steps)
-def test_any_sequence_of_calls_leaves_the_log_equal_to_what_was_spent(
-    steps: list[tuple[int, str, int]],
-) -> None:
+def test_any_sequence_of_calls_leaves_the_log_equal_to_what_was_spent(steps: list[tuple[int, str, int]]) -> None:
     with APP.app_context():
         clear()
         owner = _open(100)

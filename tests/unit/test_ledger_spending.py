@@ -37,12 +37,7 @@ from tests.support.ledger import clear, ledger_app, read, statements, unit
 APP = ledger_app("sqlite://")
 AGENT = new_id()
 USD = 10**9
-LIMITS = {
-    "daily_limit_nanos": 20,
-    "weekly_limit_nanos": 40,
-    "monthly_limit_nanos": 60,
-    "per_tx_limit_nanos": 15,
-}
+LIMITS = {"daily_limit_nanos": 20, "weekly_limit_nanos": 40, "monthly_limit_nanos": 60, "per_tx_limit_nanos": 15}
 ADDRESS = "0x52908400098527886E0F7030069857D2E4169EE7"
 _START = datetime(2028, 2, 25, 23, 59, tzinfo=UTC)
 
@@ -128,10 +123,7 @@ class Spending(RuleBasedStateMachine):
     @rule(reference=movements)
     def unspend(self, reference: str) -> None:
         self.move(
-            holds.restore_hold,
-            reference,
-            {SpendingHoldState.SPENT, SpendingHoldState.RELEASED},
-            SpendingHoldState.HELD,
+            holds.restore_hold, reference, {SpendingHoldState.SPENT, SpendingHoldState.RELEASED}, SpendingHoldState.HELD
         )
 
     def move(self, verb: object, reference: str, sources: set[SpendingHoldState], target: SpendingHoldState) -> None:
@@ -144,11 +136,7 @@ class Spending(RuleBasedStateMachine):
     @invariant()
     def what_counts_is_what_was_made_and_not_given_back(self) -> None:
         standing = read(controls.status_of, self.wallet)
-        assert (
-            standing.today.spent_nanos,
-            standing.week.spent_nanos,
-            standing.month.spent_nanos,
-        ) == self.counted()
+        assert (standing.today.spent_nanos, standing.week.spent_nanos, standing.month.spent_nanos) == self.counted()
         assert standing.today.remaining_nanos == max(0, 20 - self.counted()[0])
         assert read(audit.check) == []
 

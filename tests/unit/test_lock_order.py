@@ -85,11 +85,7 @@ def test_rows_that_the_unit_inserted_need_no_order(app: Flask) -> None:
         ("DELETE FROM transactions WHERE id IN (SELECT id FROM wallets)", (LockRank.TRANSACTION,), ()),
         ("INSERT INTO nonces (chain) VALUES (?)", (), (LockRank.NONCE,)),
         ("INSERT INTO nonces (a) VALUES (?) ON CONFLICT DO NOTHING", (), (LockRank.NONCE,)),
-        (
-            "INSERT INTO nonces (a) VALUES (?) ON CONFLICT (a) DO UPDATE SET a = 1",
-            (LockRank.NONCE,),
-            (LockRank.NONCE,),
-        ),
+        ("INSERT INTO nonces (a) VALUES (?) ON CONFLICT (a) DO UPDATE SET a = 1", (LockRank.NONCE,), (LockRank.NONCE,)),
         (
             "WITH held AS (UPDATE credit_holds SET x=1 RETURNING x) UPDATE credit_accounts SET y=(SELECT x FROM held)",
             (LockRank.CREDIT_HOLD, LockRank.CREDIT_ACCOUNT),

@@ -64,8 +64,7 @@ def test_an_event_and_a_foreign_record_have_one_shape() -> None:
 
 @pytest.mark.parametrize("logger", _LOGGERS)
 @pytest.mark.parametrize(
-    "value",
-    [_KEY, {"key": _KEY}, {_KEY: 1}, [[_KEY]], ValueError(f"postgresql://x:{_KEY}@host"), f"sent\n{_KEY}"],
+    "value", [_KEY, {"key": _KEY}, {_KEY: 1}, [[_KEY]], ValueError(f"postgresql://x:{_KEY}@host"), f"sent\n{_KEY}"]
 )
 def test_no_key_is_written_whatever_is_logged(logger: Any, value: object) -> None:
     with written_logs() as lines:

@@ -78,12 +78,7 @@ def test_a_live_stream_renews_its_lease_in_time_and_at_most_once_a_minute(
     with app.app_context(), time_machine.travel(NOON, tick=False) as travel:
         call = begun()
         assert call.lease_until() == NOON + lease
-        for pause, renewed_at in (
-            (interval - 1, 0),
-            (1, interval),
-            (interval - 1, interval),
-            (1, 2 * interval),
-        ):
+        for pause, renewed_at in ((interval - 1, 0), (1, interval), (interval - 1, interval), (1, 2 * interval)):
             travel.shift(pause)
             assert call.feed(b"chunk") == b"chunk"
             assert call.lease_until() == NOON + timedelta(seconds=renewed_at) + lease

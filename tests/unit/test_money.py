@@ -130,16 +130,7 @@ def test_binary_rounding_noise_is_removed_from_amounts(written: float, meant: st
 
 
 @pytest.mark.parametrize(
-    "usd",
-    [
-        "0.0000000001",
-        "1E-400",
-        "1E-2000000",
-        "0.3000000001",
-        "0.30000000000001",
-        "0.9999999999",
-        "1.00000000049",
-    ],
+    "usd", ["0.0000000001", "1E-400", "1E-2000000", "0.3000000001", "0.30000000000001", "0.9999999999", "1.00000000049"]
 )
 def test_intended_digits_are_not_removed_as_noise(usd: str) -> None:
     assert usd_without_float_noise(Decimal(usd)) == Decimal(usd)

@@ -43,11 +43,7 @@ def _seconds(delay: timedelta) -> float:
 
 def test_a_request_waits_one_and_a_half_block_times_unless_configured(configure: Configure) -> None:
     configure(confirmation_wait_seconds="")
-    assert [pacing.default_wait_seconds(name) for name in PACES] == [
-        Decimal("18.0"),
-        Decimal("5.0"),
-        Decimal("5.0"),
-    ]
+    assert [pacing.default_wait_seconds(name) for name in PACES] == [Decimal("18.0"), Decimal("5.0"), Decimal("5.0")]
     configure(confirmation_wait_seconds="2")
     assert pacing.default_wait_seconds(ETHEREUM) == 2
 

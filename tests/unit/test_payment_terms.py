@@ -59,8 +59,7 @@ def test_requests_that_differ_anywhere_have_different_fingerprints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nanos", "amount"),
-    [(10_000_000, "0.01"), (10_000_001, "0.010001"), (1, "0.000001"), (1_000, "0.000001")],
+    ("nanos", "amount"), [(10_000_000, "0.01"), (10_000_001, "0.010001"), (1, "0.000001"), (1_000, "0.000001")]
 )
 def test_a_price_is_rounded_up_to_a_unit_of_usdc(app: Application, nanos: int, amount: str) -> None:
     with app.app_context():
@@ -164,11 +163,7 @@ def test_a_refusal_has_the_terms_of_both_versions_of_x402_the_cheapest_chain_fir
     assert required == {
         "x402Version": 2,
         "error": "Payment required",
-        "resource": {
-            "url": "http://purser.test/x",
-            "description": "A search.",
-            "mimeType": "application/json",
-        },
+        "resource": {"url": "http://purser.test/x", "description": "A search.", "mimeType": "application/json"},
         "accepts": [OFFERED["eip155:8453"], OFFERED["solana:1"], OFFERED["eip155:1"]],
     }
     assert headers == {
@@ -180,9 +175,7 @@ def test_a_refusal_has_the_terms_of_both_versions_of_x402_the_cheapest_chain_fir
     assert "send at least 0.01 USDC on solana to T and repeat exactly this request within" in instructions
 
 
-def test_a_chain_with_a_high_fee_is_not_offered_and_the_reason_is_given(
-    counter: Callable[..., Counter],
-) -> None:
+def test_a_chain_with_a_high_fee_is_not_offered_and_the_reason_is_given(counter: Callable[..., Counter]) -> None:
     # With ether at 3 000 USD, this fee is above the price.
     expensive = replace(BASE, fee_units=10**14)
     members, required, _ = counter(expensive, SOLANA).refuse(PaymentRequired())

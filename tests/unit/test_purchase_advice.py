@@ -68,10 +68,7 @@ def test_every_code_has_advice(code: FailureCode) -> None:
         assert not _SENDS_AGAIN.search(shown)
 
 
-@pytest.mark.parametrize(
-    "limit",
-    [*(each.code for each in LIMIT_ERRORS.values()), "APPROVAL_REQUIRED", "NOT_FOUND"],
-)
+@pytest.mark.parametrize("limit", [*(each.code for each in LIMIT_ERRORS.values()), "APPROVAL_REQUIRED", "NOT_FOUND"])
 def test_a_limit_of_the_wallet_is_not_answered_with_a_limit_of_the_request(limit: str) -> None:
     failure = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "x")
     assert "Raise `max_total_usd`" not in advice.advice_on(stored_error(failure, None, limit_code=limit))

@@ -40,10 +40,7 @@ _SERVICE_FIELDS: list[tuple[str, Any]] = [
     ("category", ""), ("category", "x" * 51), ("category", 5), ("pricing_model", "monthly"),
 ]  # fmt: skip
 _NEW_SERVICE = [*_SERVICE_FIELDS, ("name", MISSING), ("base_url", MISSING), ("price_per_call_usd", MISSING)]
-_CHANGES = [
-    *_SERVICE_FIELDS,
-    *(("status", value) for value in ("retired", "deleted", "", None, 1, "ACTIVE")),
-]
+_CHANGES = [*_SERVICE_FIELDS, *(("status", value) for value in ("retired", "deleted", "", None, 1, "ACTIVE"))]
 _BUY: list[tuple[str, Any]] = [
     ("url", 7), ("url", MISSING),
     ("credentials.username", {"username": "", "password": "p"}), ("credentials.password", {"username": "ada"}),

@@ -27,11 +27,7 @@ from server.pool import ResourcePool
 from tests.support.waiting import wait_until
 
 _MEBIBYTE = 2**20
-_ENCODERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
-    "zstd": zstd.compress,
-    "br": brotli.compress,
-}
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "zstd": zstd.compress, "br": brotli.compress}
 _BOMB = b"\0" * (16 * _MEBIBYTE)
 
 

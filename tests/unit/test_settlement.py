@@ -15,13 +15,7 @@ from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
-from app.ports.chain import (
-    BlockRef,
-    SignedTransaction,
-    TransactionOutcome,
-    TransactionQuery,
-    TransactionStatus,
-)
+from app.ports.chain import BlockRef, SignedTransaction, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.holds import SpendingHoldState

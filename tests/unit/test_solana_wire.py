@@ -18,16 +18,7 @@ from app.core.foreign import MalformedResponseError
 _CONTEXT = {"slot": 7}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"[" * 100_000,
-        b'{"a":' * 10_000,
-        b"\xff\xfe",
-        b"{",
-        b'{"result": "[[[[',
-    ],
-)
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 10_000, b"\xff\xfe", b"{", b'{"result": "[[[['])
 def test_deeply_nested_text_is_refused_before_parsing(body: bytes) -> None:
     with pytest.raises(MalformedResponseError):
         json_rpc.parse(body)
@@ -50,16 +41,10 @@ def test_brackets_inside_strings_are_accepted() -> None:
         (wire.Blockhash.read, {"context": {}, "value": {"blockhash": "1" * 32, "lastValidBlockHeight": 1}}),
         (wire.EpochInfo.read, {"absoluteSlot": 1}),
         (wire.statuses(1), {"context": _CONTEXT, "value": []}),
-        (
-            wire.statuses(1),
-            {"context": _CONTEXT, "value": [{"slot": 1, "confirmationStatus": "rooted", "err": None}]},
-        ),
+        (wire.statuses(1), {"context": _CONTEXT, "value": [{"slot": 1, "confirmationStatus": "rooted", "err": None}]}),
         (wire.statuses(1), {"context": _CONTEXT, "value": [{"slot": 1, "confirmationStatus": "confirmed"}]}),
         (wire.history, [{"signature": "nonsense", "slot": 1}]),
-        (
-            wire.accounts(1),
-            {"context": _CONTEXT, "value": [{"lamports": 1, "owner": "x", "data": ["", "base64"]}]},
-        ),
+        (wire.accounts(1), {"context": _CONTEXT, "value": [{"lamports": 1, "owner": "x", "data": ["", "base64"]}]}),
         (wire.landed_or_none("x", wire.LandedTransaction), {"slot": 1, "transaction": ["AAAA", "base64"], "meta": {}}),
         (wire.priority_estimate, {"priorityFeeEstimate": "1e200000"}),
         (wire.priority_estimate, {"priorityFeeEstimate": "NaN"}),

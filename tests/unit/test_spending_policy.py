@@ -284,12 +284,7 @@ SESSION = SessionBudget(max_nanos=10, counted_nanos=4, expires_at=NOON)
         (replace(SESSION, counted_nanos=11), SpendingRequest(0), -1, None),
         (replace(SESSION, counted_nanos=11), SpendingRequest(1), -1, SpendingRule.SESSION),
         (replace(SESSION, domains=("a.example",)), SpendingRequest(1, domain="b.a.example"), -1, None),
-        (
-            replace(SESSION, domains=("a.example",)),
-            SpendingRequest(1, domain="b.example"),
-            -1,
-            SpendingRule.SESSION,
-        ),
+        (replace(SESSION, domains=("a.example",)), SpendingRequest(1, domain="b.example"), -1, SpendingRule.SESSION),
         (replace(SESSION, domains=("a.example",)), SpendingRequest(1), -1, SpendingRule.SESSION),
     ],
 )

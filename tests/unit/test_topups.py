@@ -113,9 +113,7 @@ def test_the_amount_received_is_granted_once(treasury: Treasury) -> None:
         assert set(session.scalars(select(PaymentClaim.key))) == set(claimed)
 
 
-def test_a_transfer_that_is_not_final_or_not_readable_is_closed_later_and_delays_no_other(
-    treasury: Treasury,
-) -> None:
+def test_a_transfer_that_is_not_final_or_not_readable_is_closed_later_and_delays_no_other(treasury: Treasury) -> None:
     waiting = [
         added(treasury, "0xunknown"),
         added(treasury, "0xunreachable"),

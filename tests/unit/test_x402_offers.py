@@ -110,10 +110,7 @@ def solana_offer(**changed: Any) -> dict[str, Any]:
         ({"extra": {"feePayer": [SPONSOR]}}, "unknown_token_domain_or_transfer_method"),
         ({"extra": {"feePayer": SPONSOR, "memo": 5}}, "unknown_token_domain_or_transfer_method"),
         ({"extra": {"feePayer": SPONSOR, "memo": "\ud800"}}, "unknown_token_domain_or_transfer_method"),
-        (
-            {"extra": {"feePayer": SPONSOR, "assetTransferMethod": "permit2"}},
-            "unknown_token_domain_or_transfer_method",
-        ),
+        ({"extra": {"feePayer": SPONSOR, "assetTransferMethod": "permit2"}}, "unknown_token_domain_or_transfer_method"),
     ],
 )
 def test_terms_on_solana_that_are_not_supported_are_refused_with_the_reason(

@@ -37,16 +37,7 @@ def arrived(upstream: MisbehavingUpstream) -> Callable[[], list[Asked]]:
 
 
 def framing(asked: Asked) -> list[tuple[str, str]]:
-    names = {
-        "content-length",
-        "transfer-encoding",
-        "host",
-        "connection",
-        "upgrade",
-        "expect",
-        "te",
-        "trailer",
-    }
+    names = {"content-length", "transfer-encoding", "host", "connection", "upgrade", "expect", "te", "trailer"}
     return sorted((name, value) for name, value in asked.headers if name in names)
 
 

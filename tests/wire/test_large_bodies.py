@@ -17,14 +17,7 @@ _CHAT = b"/v1/gateway/openai/chat/completions"
 def send(wire: Wire, body: bytes, *headers: bytes) -> Answer:
     key = b"X-API-Key: " + wire.key.encode()
     (answer,) = wire.exchange(
-        post(
-            b"Content-Length: %d" % len(body),
-            b"Content-Type: application/json",
-            key,
-            *headers,
-            body=body,
-            path=_CHAT,
-        )
+        post(b"Content-Length: %d" % len(body), b"Content-Type: application/json", key, *headers, body=body, path=_CHAT)
     )
     return answer
 
@@ -47,10 +40,7 @@ def test_a_20_megabyte_image_is_forwarded_with_text_of_any_language(wire: Wire, 
 def test_a_compressed_image_is_forwarded_decoded(wire: Wire, upstream: MisbehavingUpstream) -> None:
     upstream.behave = lambda exchange: exchange.json(chat_answer())
     body = vision("What is it? 😀")
-    for encoding, compressed in (
-        (b"gzip", gzip.compress(body, 1)),
-        (b"br", brotli.compress(body, quality=1)),
-    ):
+    for encoding, compressed in ((b"gzip", gzip.compress(body, 1)), (b"br", brotli.compress(body, quality=1))):
         answer = send(wire, compressed, b"Content-Encoding: " + encoding)
         assert answer.status == 200, answer.body
         assert upstream.asked[-1].body == body

@@ -160,9 +160,7 @@ def test_exhausted_permits_and_stalled_clients_leave_threads_for_others(
             caller.sendall(get(b"/v1/gateway/brave/web/search", b"X-API-Key: " + keys[number % len(keys)]))
         # Of few threads half may forward calls.
         wait_until(
-            lambda: len(upstream.asked) - before >= THREADS // 2 - 2,
-            PROMPT_SECONDS,
-            what="all permits to be taken",
+            lambda: len(upstream.asked) - before >= THREADS // 2 - 2, PROMPT_SECONDS, what="all permits to be taken"
         )
         conclusive(attempt, READING_SECONDS)
 
@@ -270,10 +268,7 @@ def test_idle_connections_are_evicted_before_active_ones(wire: Wire) -> None:
             assert [answer.status for answer in wire.read_all(active)] == [200]
 
     conclusive(attempt, SOON_SECONDS)
-    wait_until(
-        lambda: '"connections_evicted"' in wire.service.log.read_text(errors="replace"),
-        what="a log line",
-    )
+    wait_until(lambda: '"connections_evicted"' in wire.service.log.read_text(errors="replace"), what="a log line")
 
 
 def test_of_incomplete_requests_the_longest_stalled_is_evicted_with_408(wire: Wire) -> None:

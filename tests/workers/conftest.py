@@ -20,9 +20,7 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNo
     """A Base node of this test's own, an agent with 1 ETH and 100 USDC on it, and the worker's pass."""
     chain = FaultyChain(evm_chain(own_base_node))
     app = build_app(
-        sqlite_url,
-        chains={ChainName.BASE: chain},
-        settings={"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"},
+        sqlite_url, chains={ChainName.BASE: chain}, settings={"base_stuck_blocks": 3, "confirmation_wait_seconds": "0"}
     )
     with app.app_context():
         agent = register(app.test_client())

@@ -188,11 +188,7 @@ def third_party_mints(node: EvmNode, services: BridgeServer, tx_hash: str) -> st
 
 
 def test_a_mint_by_another_party_completes_the_bridge_and_nothing_is_minted_twice(
-    agent: Agent,
-    workers: Workers,
-    services: BridgeServer,
-    ethereum_node: EvmNode,
-    chains: dict[ChainName, EvmChain],
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode, chains: dict[ChainName, EvmChain]
 ) -> None:
     bridge_id = burned(agent)
     tx_hash = third_party_mints(ethereum_node, services, agent.transaction(bridge_id)["tx_hash"])
@@ -225,11 +221,7 @@ def test_concurrent_workers_mint_once(
 
 
 def test_an_attestation_that_has_expired_is_renewed(
-    agent: Agent,
-    workers: Workers,
-    services: BridgeServer,
-    ethereum_node: EvmNode,
-    chains: dict[ChainName, EvmChain],
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode, chains: dict[ChainName, EvmChain]
 ) -> None:
     head = int(ethereum_node.rpc("eth_blockNumber"), 16)
     services.attester.faults.expires_at = head
@@ -246,11 +238,7 @@ def test_an_attestation_that_has_expired_is_renewed(
 
 
 def test_a_wallet_without_gas_after_the_burn_retries_and_reports_what_is_missing(
-    agent: Agent,
-    workers: Workers,
-    services: BridgeServer,
-    ethereum_node: EvmNode,
-    chains: dict[ChainName, EvmChain],
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode, chains: dict[ChainName, EvmChain]
 ) -> None:
     services.attester.faults.withholds = True
     bridge_id = burned(agent)
@@ -363,11 +351,7 @@ def test_an_unexpected_error_delays_a_bridge_and_is_reported(agent: Agent, worke
 
 
 def test_the_arrival_of_a_bridge_fulfils_no_funding_request(
-    agent: Agent,
-    workers: Workers,
-    services: BridgeServer,
-    ethereum_node: EvmNode,
-    base_node: EvmNode,
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode, base_node: EvmNode
 ) -> None:
     asked = agent.post(f"{agent.wallet_url}/fund", {"chain": "ethereum", "currency": "USDC", "amount": "10"}).get_json()
     ether_asked = agent.post(
@@ -653,8 +637,7 @@ def own(
 
 
 def test_a_reverted_burn_fails_and_releases_its_hold(
-    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
-    own_nodes: dict[ChainName, EvmNode],
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]], own_nodes: dict[ChainName, EvmNode]
 ) -> None:
     agent, workers, _services, chains = own
     base = own_nodes[ChainName.BASE]
@@ -674,8 +657,7 @@ def test_a_reverted_burn_fails_and_releases_its_hold(
 
 
 def test_a_burn_in_an_orphaned_block_is_rebroadcast_and_minted_once(
-    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
-    own_nodes: dict[ChainName, EvmNode],
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]], own_nodes: dict[ChainName, EvmNode]
 ) -> None:
     agent, workers, services, chains = own
     services.attester.faults.withholds = True
@@ -695,8 +677,7 @@ def test_a_burn_in_an_orphaned_block_is_rebroadcast_and_minted_once(
 
 
 def test_an_arrival_in_an_orphaned_block_is_pending_again_and_minted_again(
-    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
-    own_nodes: dict[ChainName, EvmNode],
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]], own_nodes: dict[ChainName, EvmNode]
 ) -> None:
     agent, workers, _services, chains = own
     ethereum = own_nodes[ChainName.ETHEREUM]
@@ -718,8 +699,7 @@ def test_an_arrival_in_an_orphaned_block_is_pending_again_and_minted_again(
 
 
 def test_a_refund_in_an_orphaned_block_is_reversed(
-    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
-    own_nodes: dict[ChainName, EvmNode],
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]], own_nodes: dict[ChainName, EvmNode]
 ) -> None:
     agent, workers, services, chains = own
     base = own_nodes[ChainName.BASE]
@@ -747,8 +727,7 @@ def test_a_refund_in_an_orphaned_block_is_reversed(
 
 
 def test_a_late_mint_fails_although_the_bridge_has_arrived(
-    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]],
-    own_nodes: dict[ChainName, EvmNode],
+    own: tuple[Agent, Workers, BridgeServer, dict[ChainName, EvmChain]], own_nodes: dict[ChainName, EvmNode]
 ) -> None:
     agent, workers, services, chains = own
     ethereum = own_nodes[ChainName.ETHEREUM]

@@ -45,9 +45,7 @@ def test_two_deposits_in_orphaned_blocks_are_both_found_again(stage: Stage) -> N
     assert (stage.status(request), stage.credited()) == (["confirmed"], 2 * WEI)
 
 
-def test_own_movements_before_an_orphaned_deposit_still_explain_the_balance(
-    stage: Stage,
-) -> None:
+def test_own_movements_before_an_orphaned_deposit_still_explain_the_balance(stage: Stage) -> None:
     stage.agent.unlimited()
     stage.pay_wei(1000 * WEI)
     request = stage.ask("0.001", "ETH")
@@ -76,9 +74,7 @@ def test_a_deposit_found_along_with_an_orphaned_one_keeps_its_hash(stage: Stage)
     assert stage.agent.transaction(first)["tx_hash"] == standing
 
 
-def test_a_deposit_found_along_with_an_orphaned_one_counts_once_after_a_long_pause(
-    stage: Stage,
-) -> None:
+def test_a_deposit_found_along_with_an_orphaned_one_counts_once_after_a_long_pause(stage: Stage) -> None:
     first, second = stage.ask("0.001", "ETH"), stage.ask("0.009", "ETH")
     stage.pay_wei(WEI)
     stage.node.mine(150)

@@ -157,9 +157,7 @@ def test_a_crashed_node_loses_nothing_and_earlier_deposits_are_found(stage: Stag
     assert stage.status(request) == ["pending"]
 
 
-def test_a_deposit_in_an_orphaned_block_is_reversed_and_counts_when_it_is_mined_again(
-    stage: Stage,
-) -> None:
+def test_a_deposit_in_an_orphaned_block_is_reversed_and_counts_when_it_is_mined_again(stage: Stage) -> None:
     first, second = stage.ask("1"), stage.ask("1")
     tx_hash = stage.pay(1.5)
     stage.settle()
@@ -184,9 +182,7 @@ def test_a_deposit_in_an_orphaned_block_is_reversed_and_counts_when_it_is_mined_
     assert stage.find() == 0
 
 
-def test_an_internal_transfer_in_an_orphaned_block_counts_once_when_it_is_mined_again(
-    stage: Stage,
-) -> None:
+def test_an_internal_transfer_in_an_orphaned_block_counts_once_when_it_is_mined_again(stage: Stage) -> None:
     request = stage.ask("0.001", "ETH")
     await_mined(stage.node, pay_from_a_contract(stage.node, {stage.agent.address: 10**15}))
     stage.settle()

@@ -188,11 +188,7 @@ def test_permanently_refused_bytes_are_cancelled_and_later_nonces_proceed(stage:
     impossible = dataclasses.replace(draft, terms={**draft.terms, "gas": 20_000})
     signed = stage.chain.real.sign(impossible, custody.signer_of(movement.wallet_id), sequence=movement.nonce)
     _change_attempt(
-        transaction_id,
-        raw=signed.raw,
-        tx_hash=signed.tx_hash,
-        terms=signed.terms,
-        refusal="invalid_transaction",
+        transaction_id, raw=signed.raw, tx_hash=signed.tx_hash, terms=signed.terms, refusal="invalid_transaction"
     )
     _wait_in_vain(stage)
 

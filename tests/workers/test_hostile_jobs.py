@@ -155,12 +155,7 @@ def test_an_id_that_rq_cannot_read_does_not_end_the_worker(worker: Worker, job_i
 
 def test_entries_in_the_registries_of_rq_neither_run_nor_end_the_worker(worker: Worker) -> None:
     for job_id, function in (("abandoned", LISTED), ("unlisted", "os.system")):
-        record = {
-            "data": data(function),
-            "failure_callback_name": "os.system",
-            "status": "started",
-            "origin": "chains",
-        }
+        record = {"data": data(function), "failure_callback_name": "os.system", "status": "started", "origin": "chains"}
         worker.redis.hset(f"rq:job:{job_id}", mapping=record)
     for registry in ("wip", "failed", "finished", "deferred", "scheduled"):
         entries = dict.fromkeys(("abandoned:1", "unlisted:1", b"\xff", "a b:1"), PAST)

@@ -312,10 +312,7 @@ def test_an_expired_submission_is_not_replaced_at_a_higher_fee(scene: Scene) -> 
     scene.node.rpc("evm_increaseTime", 7_000)
     scene.node.mine(1)
     scene.look()
-    assert [attempt.purpose for attempt in scene.attempts()] == [
-        AttemptPurpose.PAYMENT,
-        AttemptPurpose.CANCELLATION,
-    ]
+    assert [attempt.purpose for attempt in scene.attempts()] == [AttemptPurpose.PAYMENT, AttemptPurpose.CANCELLATION]
     scene.node.set_automine(on=True)
     scene.node.mine(80)
     scene.look()

@@ -102,9 +102,7 @@ def _signed() -> list[bytes]:
         return list(session.scalars(select(SignedAttempt.raw).order_by(SignedAttempt.id)))
 
 
-def test_a_pending_transfer_is_confirmed_by_a_worker_once_and_checked_until_final(
-    stage: Stage,
-) -> None:
+def test_a_pending_transfer_is_confirmed_by_a_worker_once_and_checked_until_final(stage: Stage) -> None:
     transaction_id = stage.send()
     stage.node.advance(CONFIRMED)
     assert stage.look().settled == 1
@@ -192,9 +190,7 @@ def test_a_halted_cluster_is_waited_for_and_the_transfer_lands_once(stage: Stage
     assert len(_signed()) == 1
 
 
-def test_a_transfer_that_fails_on_the_chain_keeps_its_hash_and_releases_the_hold(
-    stage: Stage,
-) -> None:
+def test_a_transfer_that_fails_on_the_chain_keeps_its_hash_and_releases_the_hold(stage: Stage) -> None:
     stage.node.faults(delay_slots=5)
     first = stage.send("15")
     # Another holder of the key spends the money: here by a movement that the service does not know.
@@ -215,9 +211,7 @@ def _take_all_usdc(stage: Stage) -> None:
     stage.node.set_account(account, Account(0, b"", Pubkey.default()))
 
 
-def test_a_transfer_settled_concurrently_by_a_worker_is_not_deducted_twice(
-    stage: Stage,
-) -> None:
+def test_a_transfer_settled_concurrently_by_a_worker_is_not_deducted_twice(stage: Stage) -> None:
     first = stage.send("12")
     stage.node.advance(CONFIRMED)
     stage.chain.fail("outcomes", "before", stage.look)
@@ -249,8 +243,7 @@ def test_a_landed_transaction_that_nodes_have_pruned_is_still_tracked(stage: Sta
         assert stage.look().settled == 1
         stage.node.advance(FINALIZED)
         between.after = lambda calls, replies: spoil("getBlock", None)(
-            calls,
-            spoil("getSignatureStatuses", {"context": {"slot": 2**40}, "value": [None]})(calls, replies),
+            calls, spoil("getSignatureStatuses", {"context": {"slot": 2**40}, "value": [None]})(calls, replies)
         )
         stage.look()
         assert stage.look().checked == 1

@@ -52,10 +52,7 @@ def test_a_swap_past_its_deadline_is_cancelled_and_certainly_fails(stage: Stage)
     stage.node.rpc("evm_increaseTime", 700)
     stage.node.mine(4)
     assert stage.look().replaced == 1
-    assert [attempt.purpose for attempt in stage.attempts()] == [
-        AttemptPurpose.PAYMENT,
-        AttemptPurpose.CANCELLATION,
-    ]
+    assert [attempt.purpose for attempt in stage.attempts()] == [AttemptPurpose.PAYMENT, AttemptPurpose.CANCELLATION]
     # It is not failed before its nonce is used.
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
     assert stage.agent.spent_this_month() > 0
@@ -69,9 +66,7 @@ def test_a_swap_past_its_deadline_is_cancelled_and_certainly_fails(stage: Stage)
     assert stage.agent.spent_this_month() == 0
 
 
-def test_a_swap_settled_by_a_worker_has_its_actual_output(
-    stage: Stage,
-) -> None:
+def test_a_swap_settled_by_a_worker_has_its_actual_output(stage: Stage) -> None:
     stage.node.set_automine(on=False)
     first = swap(stage.agent, "ETH", "USDC", "0.1").get_json()
     second = swap(stage.agent, "ETH", "USDC", "0.1").get_json()
@@ -99,9 +94,7 @@ def test_two_swaps_in_one_block_each_have_their_own_permit(stage: Stage) -> None
     assert _held(stage) == usdc(70)
 
 
-def test_a_swap_in_an_orphaned_block_is_pending_again_with_its_quote_and_lands_again(
-    stage: Stage,
-) -> None:
+def test_a_swap_in_an_orphaned_block_is_pending_again_with_its_quote_and_lands_again(stage: Stage) -> None:
     body = swap(stage.agent, "USDC", "ETH", "10").get_json()
     stage.look()
     quoted = body["output_amount"]

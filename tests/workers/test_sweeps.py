@@ -105,10 +105,7 @@ def test_expired_requests_fail_once_and_open_ones_stay(stage: Stage) -> None:
     sweeps.sweep()
     assert (stage.status(expired), stage.status(young)) == ("failed", "pending")
     events = stage.agent.transaction(expired)["events"]
-    assert [(event["status"], event["reason"]) for event in events] == [
-        ("pending", None),
-        ("failed", "expired"),
-    ]
+    assert [(event["status"], event["reason"]) for event in events] == [("pending", None), ("failed", "expired")]
 
 
 def test_the_faucet_is_asked_again_for_overdue_payments(stage: Stage) -> None:

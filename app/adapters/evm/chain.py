@@ -20,13 +20,7 @@ from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
 from app.core.money import TokenAmount
-from app.ports.chain import (
-    Balances,
-    BlockRef,
-    ChainDiagnosis,
-    SignedTransaction,
-    TransactionDraft,
-)
+from app.ports.chain import Balances, BlockRef, ChainDiagnosis, SignedTransaction, TransactionDraft
 from app.ports.vault import Signer
 
 
@@ -103,10 +97,7 @@ class EvmChain:
     def balances(self, address: str) -> Balances:
         """Read native and USDC balance at one block, in one call. Raises: Unreachable."""
         multicall = self.deployment.multicall3
-        inner = [
-            contracts.ETH_BALANCE.at(multicall, address),
-            contracts.BALANCE_OF.at(self.deployment.usdc, address),
-        ]
+        inner = [contracts.ETH_BALANCE.at(multicall, address), contracts.BALANCE_OF.at(self.deployment.usdc, address)]
         native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
         return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
 

@@ -62,9 +62,7 @@ def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _operations(
-    document: Mapping[str, Any],
-) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
+def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
     for path, raw in (document.get("paths") or {}).items():
         place = json_pointer(("paths", path))
         if len(path) > _MAX_PATH or any(unicodedata.category(letter)[0] == "C" for letter in path):

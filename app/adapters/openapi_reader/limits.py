@@ -153,8 +153,7 @@ def _check_operations(document: dict[str, Any]) -> None:
                 )
             if parameters > MAX_PARAMETERS:
                 raise InvalidDocumentError(
-                    f"The operations have more than {MAX_PARAMETERS} parameters.",
-                    json_pointer(("paths", path)),
+                    f"The operations have more than {MAX_PARAMETERS} parameters.", json_pointer(("paths", path))
                 )
 
 

@@ -59,11 +59,7 @@ PriceNanos = Annotated[int, foreign.parsed(nanos_from_json)]
 
 
 def prices_in(
-    response: HttpResponse,
-    names: Mapping[Token, str],
-    read: Callable[[object], int],
-    *,
-    source: str,
+    response: HttpResponse, names: Mapping[Token, str], read: Callable[[object], int], *, source: str
 ) -> Mapping[Token, int]:
     """Read the entries that a price service names so; unusable ones are left out. Raises: Unreachable.
 

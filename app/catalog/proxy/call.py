@@ -23,14 +23,7 @@ from app.catalog.services.service import CallableService
 from app.core import clock, identifiers, money
 from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
-from app.errors import (
-    DomainNotAllowed,
-    InvalidInput,
-    NotFound,
-    PaymentRequired,
-    PerTxLimitExceeded,
-    UpstreamError,
-)
+from app.errors import DomainNotAllowed, InvalidInput, NotFound, PaymentRequired, PerTxLimitExceeded, UpstreamError
 from app.forwarding import call, redaction
 from app.forwarding import headers as relayed_headers
 from app.forwarding.relay import ForwardingOptions
@@ -226,11 +219,7 @@ def _check_domain(wallet: WalletView | None, url: BaseUrl) -> None:
 
 
 def _session_charge(
-    request: ClientRequest,
-    service: CallableService,
-    wallet: WalletView | None,
-    url: BaseUrl,
-    caller: Principal | None,
+    request: ClientRequest, service: CallableService, wallet: WalletView | None, url: BaseUrl, caller: Principal | None
 ) -> SpendingRequest | None:
     """Return what counts against the session in the request, if one is. Raises: InvalidInput, NotFound."""
     named = request.headers.get(SESSION_HEADER)

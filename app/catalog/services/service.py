@@ -351,8 +351,7 @@ def _parse_specification(document: str, agent_id: str) -> Specification:
         ):
             if not is_locked or not is_admitted:
                 raise Overloaded(
-                    "Other specifications are being read; try again later.",
-                    retry_after_seconds=_RETRY_SECONDS,
+                    "Other specifications are being read; try again later.", retry_after_seconds=_RETRY_SECONDS
                 )
             return state.ports.specifications.read(document)
     except Rejected as error:

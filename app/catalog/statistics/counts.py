@@ -147,11 +147,7 @@ def record_answered_call(
 
 
 def record_failed_call(session: Session, service_id: str, *, at: datetime | None = None) -> None:
-    key = {
-        "service_id": service_id,
-        "minute": _minute(at or clock.now()),
-        "stripe": _stripe(session),
-    }
+    key = {"service_id": service_id, "minute": _minute(at or clock.now()), "stripe": _stripe(session)}
     _ADD_TO_MINUTE.execute(session, {**key, "calls": 0, "revenue_nanos": 0, "failures": 1})
 
 
@@ -171,9 +167,7 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
         int(value or 0)
         for value in session.execute(
             select(
-                func.sum(ServiceMinute.calls),
-                func.sum(ServiceMinute.revenue_nanos),
-                func.sum(ServiceMinute.failures),
+                func.sum(ServiceMinute.calls), func.sum(ServiceMinute.revenue_nanos), func.sum(ServiceMinute.failures)
             ).where(ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(now) - _DAY)
         ).one()
     )
@@ -204,10 +198,7 @@ def refresh_totals(now: datetime) -> None:
     recently_called = select(ServiceMinute.service_id).where(ServiceMinute.minute >= now - _RECENT)
     with unit_of_work() as session:
         lagging = lock_order.lock_rows(
-            session,
-            Service.id,
-            Service.id.in_(recently_called),
-            Service.total_calls != _sum(ServiceTotal.calls),
+            session, Service.id, Service.id.in_(recently_called), Service.total_calls != _sum(ServiceTotal.calls)
         )
         session.execute(
             update(Service)

@@ -25,12 +25,7 @@ def send(url: str, events: Sequence[Any]) -> Attempt:
         return Attempt(at, 0, error="no_mail_server")
     what = events[0].type if len(events) == 1 else f"{len(events)} notices"
     try:
-        mailer.send(
-            url.removeprefix("mailto:"),
-            subject=f"Purser: {what}",
-            text=_text(events),
-            message_id=events[0].id,
-        )
+        mailer.send(url.removeprefix("mailto:"), subject=f"Purser: {what}", text=_text(events), message_id=events[0].id)
     except PortError as error:
         return Attempt(at, milliseconds_since(started_ns), error=error.reason)
     return Attempt(at, milliseconds_since(started_ns), status_code=HTTPStatus.OK)

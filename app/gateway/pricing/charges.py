@@ -9,14 +9,7 @@ import json
 from datetime import datetime
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
-from app.gateway.dialects.request.cost_params import (
-    NO_TOOLS,
-    TEXT_SURFACES,
-    CostParams,
-    Dialect,
-    SubCall,
-    Surface,
-)
+from app.gateway.dialects.request.cost_params import NO_TOOLS, TEXT_SURFACES, CostParams, Dialect, SubCall, Surface
 from app.gateway.dialects.request.input_bounds import BYTES_PER_TOKEN, MEDIA_SURFACES, likely_tokens
 from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
 from app.gateway.pricing.price_table import Rates, highest_rates

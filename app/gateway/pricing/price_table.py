@@ -157,13 +157,7 @@ class TableModel:
         return cls(model, is_own, tuple(sorted({tier.start for tier in tiers})))
 
     def rates(
-        self,
-        at: datetime,
-        tokens_in: int,
-        *,
-        tier: str | None = None,
-        speed: str | None = None,
-        maximum: bool = False,
+        self, at: datetime, tokens_in: int, *, tier: str | None = None, speed: str | None = None, maximum: bool = False
     ) -> Rates:
         """Return the rates at a time for a prompt of this size, or with `maximum` the highest for any up to it.
 

@@ -109,13 +109,7 @@ class RateBook:
     models: Mapping[str, Rates] = field(default_factory=dict)
 
     def rates_for(
-        self,
-        name: str,
-        at: datetime,
-        tokens_in: int,
-        mode: PricingMode = STANDARD_MODE,
-        *,
-        maximum: bool = False,
+        self, name: str, at: datetime, tokens_in: int, mode: PricingMode = STANDARD_MODE, *, maximum: bool = False
     ) -> tuple[Rates, str]:
         """Return the rates of a model and their source; with `maximum`, the highest for any prompt up to that size."""
         if len(name) > _MAX_REMEMBERED_NAME:
@@ -124,13 +118,7 @@ class RateBook:
         prompt = found.smallest_prompt(tokens_in) if found else 0
         # Prices change on whole minutes only.
         return _remembered_rates(
-            price_updates.version(),
-            self,
-            name,
-            at.replace(second=0, microsecond=0),
-            prompt,
-            mode,
-            maximum=maximum,
+            price_updates.version(), self, name, at.replace(second=0, microsecond=0), prompt, mode, maximum=maximum
         )
 
     def has_model(self, name: str) -> bool:

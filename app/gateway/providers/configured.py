@@ -122,9 +122,7 @@ class PriceRow(pydantic.BaseModel):
         return TokenPrices(
             self.table,
             FallbackRates(
-                self.fallback_input_usd_per_million,
-                self.fallback_output_usd_per_million,
-                call_nanos=self.fallback_usd,
+                self.fallback_input_usd_per_million, self.fallback_output_usd_per_million, call_nanos=self.fallback_usd
             ),
             models={
                 model: Rates(

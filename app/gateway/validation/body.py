@@ -41,11 +41,7 @@ class RequestBody(NamedTuple):
 
 
 def parse_body(
-    kind: BodyKind,
-    raw: bytes,
-    content_type: str | None,
-    *,
-    parse_json: Callable[..., Any] = strict_json.parse_json,
+    kind: BodyKind, raw: bytes, content_type: str | None, *, parse_json: Callable[..., Any] = strict_json.parse_json
 ) -> RequestBody:
     """Parse a body of the kind that its route accepts. Raises: InvalidInput, and what `parse_json` raises."""
     if not raw.strip():

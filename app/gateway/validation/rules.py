@@ -90,10 +90,7 @@ def check_parameters(allowed: Sequence[QueryParameter] | None, query: str) -> No
         if part and not any(name == one.name and (one.values is None or value in one.values) for one in allowed):
             raise RouteNotAllowed(
                 f"The query parameter {part[:100]} is not forwarded; details.allowed lists those that are.",
-                details={
-                    "fields": {name[:100]: ["is not forwarded"]},
-                    "allowed": [one.text for one in allowed],
-                },
+                details={"fields": {name[:100]: ["is not forwarded"]}, "allowed": [one.text for one in allowed]},
             )
 
 

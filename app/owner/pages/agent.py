@@ -49,9 +49,7 @@ _CONFIRMATIONS = {
 }
 
 
-def _requires_owner_key(
-    operation: str,
-) -> Callable[[Callable[[OwnerKeyView], Response]], Callable[[str], Response]]:
+def _requires_owner_key(operation: str) -> Callable[[Callable[[OwnerKeyView], Response]], Callable[[str], Response]]:
     """Call a view with the agent's key if the form contains its owner key; otherwise ask for it again."""
 
     def decorate(view: Callable[[OwnerKeyView], Response]) -> Callable[[str], Response]:

@@ -23,13 +23,7 @@ from app.identity import service as identity
 from app.identity.limits import client_network
 from app.owner.pages import overview
 from app.owner.session import cookies, csrf, sessions
-from app.owner.session.auth import (
-    public_pages,
-    render_page,
-    session_token,
-    set_session_cookie,
-    use_session_token,
-)
+from app.owner.session.auth import public_pages, render_page, session_token, set_session_cookie, use_session_token
 from app.wallets.core import wallets
 from app.web.fields import Email
 

@@ -31,10 +31,7 @@ ASK_FIELDS = {
     "approve_new_recipients": "The first payment to each recipient",
     "approve_new_domains": "The first payment at each domain",
 }
-ALLOWLIST_FIELDS = {
-    "allowed_addresses": "Allowed addresses",
-    "allowed_domains": "Allowed shop and service domains",
-}
+ALLOWLIST_FIELDS = {"allowed_addresses": "Allowed addresses", "allowed_domains": "Allowed shop and service domains"}
 _DOLLAR_FIELDS = (*AMOUNT_FIELDS, *THRESHOLD_FIELDS)
 _PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
 # A comma is accepted only before three digits: in half of the world "12,50" is twelve and a half.

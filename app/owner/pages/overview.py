@@ -130,13 +130,7 @@ def receive_addresses(wallet: WalletView) -> list[dict[str, Any]]:
         ("solana", "Solana", "SOL, USDC", "solana", ChainName.SOLANA),
     )
     return [
-        {
-            "key": key,
-            "label": label,
-            "tokens": tokens,
-            "address": address,
-            "qr": charts.qr_code(f"{scheme}:{address}"),
-        }
+        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": charts.qr_code(f"{scheme}:{address}")}
         for key, label, tokens, scheme, chain in kinds
         for address in [wallet.address_on(chain)]
     ]
@@ -162,10 +156,7 @@ def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyV
     if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
         return []
     found, _ = trail.list_entries(
-        session,
-        PageRequest(_MAX_REPLAYS_SHOWN, 0),
-        action=AuditAction.CLAIM_REPEATED.value,
-        subject_id=agent.id,
+        session, PageRequest(_MAX_REPLAYS_SHOWN, 0), action=AuditAction.CLAIM_REPEATED.value, subject_id=agent.id
     )
     return [entry for entry in found.items if entry.at >= key.created_at]
 
@@ -201,12 +192,7 @@ def _bars(status: SpendingStatus, controls: ControlsView | None) -> list[dict[st
         ("This month", status.month, controls.monthly_limit_nanos if controls else 0),
     )
     return [
-        {
-            "label": label,
-            "window": window,
-            "limit_nanos": limit,
-            "svg": charts.usage_bar(window.spent_nanos, limit),
-        }
+        {"label": label, "window": window, "limit_nanos": limit, "svg": charts.usage_bar(window.spent_nanos, limit)}
         for label, window, limit in limits
     ]
 

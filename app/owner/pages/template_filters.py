@@ -79,11 +79,7 @@ def _formatted(moment: datetime, form: str) -> Markup:
 def age(moment: datetime) -> str:
     """Return how long ago something was, in its largest unit."""
     elapsed = max(timedelta(), clock.now() - moment)
-    for unit, length in (
-        ("day", timedelta(days=1)),
-        ("hour", timedelta(hours=1)),
-        ("minute", timedelta(minutes=1)),
-    ):
+    for unit, length in (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1))):
         count = elapsed // length
         if count:
             return f"{count} {unit}{'s' if count > 1 else ''} ago"

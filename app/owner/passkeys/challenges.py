@@ -90,8 +90,7 @@ def prompt_to_add(purpose: str, key: OwnerKeyView, name: str, existing: Sequence
         challenge=challenge,
         timeout=_TIMEOUT_MILLISECONDS,
         authenticator_selection=AuthenticatorSelectionCriteria(
-            resident_key=ResidentKeyRequirement.REQUIRED,
-            user_verification=UserVerificationRequirement.REQUIRED,
+            resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
         ),
         exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in existing],
     )

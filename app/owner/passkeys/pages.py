@@ -33,9 +33,7 @@ def sign_in_by_passkey() -> Response:
     challenge = challenges.challenge_of(challenges.SIGN_IN, request.form.get("passkey_token", ""))
     try:
         token, key = passkeys.sign_in(
-            challenge if csrf.is_valid() else None,
-            request.form.get("passkey", ""),
-            previous_token=session_token(),
+            challenge if csrf.is_valid() else None, request.form.get("passkey", ""), previous_token=session_token()
         )
     except Unauthorized:
         error = (

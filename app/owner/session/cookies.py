@@ -15,13 +15,7 @@ def get_cookie(name: str) -> str | None:
 def set_cookie(response: Response, name: str, value: str, *, max_age: int) -> None:
     """Set a cookie by its name without the prefix."""
     response.set_cookie(
-        _full_name(name),
-        value,
-        max_age=max_age,
-        path="/",
-        secure=_is_https(),
-        httponly=True,
-        samesite="Strict",
+        _full_name(name), value, max_age=max_age, path="/", secure=_is_https(), httponly=True, samesite="Strict"
     )
 
 

@@ -197,10 +197,7 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
             AuditAction.OWNER_KEY_REPLACED,
             old.agent_id,
             before={"key_id": old.id},
-            after={
-                "key_id": new_id,
-                "disabled_targets": targets.disable_set_up_by(session, owner_of=old.agent_id),
-            },
+            after={"key_id": new_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=old.agent_id)},
         )
         # From here on the new key is the actor.
         trail.record(session, replace(actor, id=new_id), act)

@@ -75,12 +75,7 @@ class CreditGrant:
 
 
 def create(
-    actor: Actor,
-    *,
-    name: str | None,
-    credits_nanos: int | None,
-    limits: Mapping[str, int | None],
-    claim: Claim,
+    actor: Actor, *, name: str | None, credits_nanos: int | None, limits: Mapping[str, int | None], claim: Claim
 ) -> str:
     """Create an agent with a key, a wallet with controls, and credits outside every grant budget; return its id.
 
@@ -255,11 +250,7 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGra
             AuditAction.CREDITS_GRANTED,
             agent.id,
             before={"credits_usd": usd_string(before)},
-            after={
-                "credits_usd": usd_string(balance),
-                "granted_nanos": str(nanos),
-                "credits_nanos": str(balance),
-            },
+            after={"credits_usd": usd_string(balance), "granted_nanos": str(nanos), "credits_nanos": str(balance)},
         )
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)

@@ -72,10 +72,7 @@ GAS_FEE = {
 SESSION_ID = SessionId(
     load_default=None,
     allow_none=True,
-    metadata={
-        "format": "uuid",
-        "description": "A session that this counts against, besides the wallet's limits.",
-    },
+    metadata={"format": "uuid", "description": "A session that this counts against, besides the wallet's limits."},
 )
 
 
@@ -329,13 +326,10 @@ class SessionBody(AcceptsCamelCase):
     """A budget for one task."""
 
     max_usd = Usd(
-        required=True,
-        attribute="max_nanos",
-        metadata={"description": "The most that may be spent.", "example": 5},
+        required=True, attribute="max_nanos", metadata={"description": "The most that may be spent.", "example": 5}
     )
     expires_at = Moment(
-        required=True,
-        metadata={"description": "In the future, at most 366 days.", "example": "2030-01-01T00:00:00Z"},
+        required=True, metadata={"description": "In the future, at most 366 days.", "example": "2030-01-01T00:00:00Z"}
     )
     domains = fields.List(
         DomainField(),
@@ -354,9 +348,7 @@ class SessionShape(Schema):
     wallet_id = fields.UUID(required=True)
     max_usd = Usd(required=True, attribute="max_nanos")
     spent_usd = Usd(
-        required=True,
-        attribute="counted_nanos",
-        metadata={"description": "Spent, and held for what is pending."},
+        required=True, attribute="counted_nanos", metadata={"description": "Spent, and held for what is pending."}
     )
     remaining_usd = Usd(required=True, attribute="remaining_nanos")
     domains = fields.List(fields.String(), required=True)

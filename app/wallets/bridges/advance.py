@@ -19,12 +19,7 @@ from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import logs
-from app.ports.bridges import (
-    BridgeArrival,
-    BridgePhase,
-    BridgeProgress,
-    BridgeProof,
-)
+from app.ports.bridges import BridgeArrival, BridgePhase, BridgeProgress, BridgeProof
 from app.ports.bridges import BridgeProvider as BridgePort
 from app.ports.chain import BlockRef
 from app.ports.errors import PortError, Rejected, Unreachable
@@ -134,10 +129,7 @@ def apply_source_status(bridge_id: str) -> BridgeStage | None:
             MovementStatus.CONFIRMED: BridgeStage.CROSSING,
             MovementStatus.FAILED: BridgeStage.FAILED,
         }[status]
-        is_closed = stage is BridgeStage.FAILED and parent.error in (
-            StatusReason.REFUNDED,
-            StatusReason.WRITTEN_OFF,
-        )
+        is_closed = stage is BridgeStage.FAILED and parent.error in (StatusReason.REFUNDED, StatusReason.WRITTEN_OFF)
         # A refunded or written-off bridge stays so unless its source transaction is reversed.
         if target is stage or (is_closed and target is BridgeStage.CROSSING):
             return stage

@@ -16,9 +16,7 @@ group = AppGroup("bridges", callback=logs.redirect_to_stderr, help="Bridges that
 @group.command("write-off")
 @click.argument("transaction_id")
 @click.option(
-    "--accept-partial-refund",
-    is_flag=True,
-    help="Write it off even if only a part was refunded (refund_short).",
+    "--accept-partial-refund", is_flag=True, help="Write it off even if only a part was refunded (refund_short)."
 )
 def write_off(transaction_id: str, *, accept_partial_refund: bool) -> None:
     """Close a bridge that was never paid out to the wallet. Its amount is lost."""

@@ -259,11 +259,7 @@ def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.T
 
 
 def _broadcast_and_wait(
-    recorded: history.TransactionView,
-    sent: tuple[SentLeg, ...],
-    *,
-    wait_seconds: Decimal | None,
-    account_id: str,
+    recorded: history.TransactionView, sent: tuple[SentLeg, ...], *, wait_seconds: Decimal | None, account_id: str
 ) -> history.TransactionView:
     """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded bridge is returned."""
     chains = app_state().ports.chains

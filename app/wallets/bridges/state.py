@@ -20,14 +20,7 @@ from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine, Transitions
 from app.db.unit_of_work import read_only_unit
-from app.ports.bridges import (
-    BridgeArrival,
-    BridgeLegKind,
-    BridgeProof,
-    BridgeRequest,
-    BridgeStep,
-    BridgeTransfer,
-)
+from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.bridges import BridgeProvider as BridgePort
 from app.ports.chain import BlockRef, SignedTransaction
 from app.ports.vault import Signer

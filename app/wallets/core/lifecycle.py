@@ -173,10 +173,7 @@ TRANSACTIONS = StateMachine(
 
 
 def record_signed(
-    session: Session,
-    transaction: Transaction,
-    draft: TransactionDraft,
-    sign: Callable[[int | None], SignedTransaction],
+    session: Session, transaction: Transaction, draft: TransactionDraft, sign: Callable[[int | None], SignedTransaction]
 ) -> SignedTransaction:
     """Allocate a nonce, sign a draft and record both as a pending transaction."""
     nonce = None

@@ -89,17 +89,9 @@ class Transaction(Authenticated, Model):
     __table_args__ = (
         UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
         Index("ix_transactions_history", "wallet_id", "created_at", "id"),
-        Index(
-            "ix_transactions_due",
-            "chain",
-            "next_check_at",
-            postgresql_where=text("next_check_at IS NOT NULL"),
-        ),
+        Index("ix_transactions_due", "chain", "next_check_at", postgresql_where=text("next_check_at IS NOT NULL")),
         partial_index(
-            "ix_transactions_open_funding",
-            "chain",
-            "wallet_id",
-            where="type = 'funding' AND status = 'pending'",
+            "ix_transactions_open_funding", "chain", "wallet_id", where="type = 'funding' AND status = 'pending'"
         ),
         # Unmined movements without a nonce (`unmined.outflows`).
         partial_index(

@@ -54,11 +54,7 @@ def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput 
 
 
 def parse_chain(
-    text: str,
-    problems: dict[str, list[str]],
-    *,
-    served: Sequence[ChainName] | None = None,
-    field: str = "chain",
+    text: str, problems: dict[str, list[str]], *, served: Sequence[ChainName] | None = None, field: str = "chain"
 ) -> ChainName | None:
     names = tuple(app_state().ports.chains) if served is None else served
     for name in names:
@@ -80,12 +76,7 @@ def parse_token(chain: ChainName | None, symbol: str, problems: dict[str, list[s
 
 
 def parse_token_amount(
-    chain: ChainName | None,
-    amount: str,
-    currency: str,
-    problems: dict[str, list[str]],
-    *,
-    field: str = "currency",
+    chain: ChainName | None, amount: str, currency: str, problems: dict[str, list[str]], *, field: str = "currency"
 ) -> TokenAmount | None:
     token = parse_token(chain, currency, problems, field=field)
     if token is None:

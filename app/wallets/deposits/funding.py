@@ -142,9 +142,7 @@ def unpaid_by_faucet(session: Session, now: datetime) -> Sequence[str]:
     return session.scalars(
         select(Transaction.id)
         .where(
-            _IS_OPEN,
-            Transaction.error.is_(None),
-            Transaction.created_at.between(since, now - timedelta(seconds=10)),
+            _IS_OPEN, Transaction.error.is_(None), Transaction.created_at.between(since, now - timedelta(seconds=10))
         )
         .order_by(Transaction.created_at, Transaction.id)
         .limit(50)

@@ -38,12 +38,7 @@ def recheck_blocks(chain: Chain) -> None:
     """Reverse deposits in orphaned blocks, and mark those in final blocks as final. Raises: Unreachable."""
     with read_only_unit() as session:
         rows = session.execute(
-            select(
-                FundingDeposit.id,
-                FundingDeposit.wallet_id,
-                FundingDeposit.block_number,
-                FundingDeposit.block_hash,
-            )
+            select(FundingDeposit.id, FundingDeposit.wallet_id, FundingDeposit.block_number, FundingDeposit.block_hash)
             .where(FundingDeposit.chain == chain.name.value, FundingDeposit.final.is_(False))
             .order_by(FundingDeposit.block_number, FundingDeposit.id)
             .limit(_CHECKED_PER_PASS)

@@ -106,10 +106,7 @@ def _load_scan_input(name: ChainName) -> _ScanInput:
                 DepositScanState.block_number,
                 DepositScanState.revision,
             )
-            .join(
-                DepositScanState,
-                (DepositScanState.wallet_id == Wallet.id) & (DepositScanState.chain == name.value),
-            )
+            .join(DepositScanState, (DepositScanState.wallet_id == Wallet.id) & (DepositScanState.chain == name.value))
             .where(Wallet.id.in_(select(Transaction.wallet_id).where(_is_open_request(name))))
         ).all()
         cursor_block = None
@@ -219,12 +216,7 @@ def _advance_cursor(session: Session, name: ChainName, before: BlockRef | None, 
 
 
 def _update_scan_state(
-    session: Session,
-    name: ChainName,
-    wallet: _ScannedWallet,
-    scan_state: Terms | None,
-    *,
-    at: BlockRef | None,
+    session: Session, name: ChainName, wallet: _ScannedWallet, scan_state: Terms | None, *, at: BlockRef | None
 ) -> bool:
     """Lock a scan state and update it; return whether it was unchanged since the scan read it."""
     changes: dict[str, Any] = {"revision": wallet.revision}

@@ -43,11 +43,7 @@ def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
     """Compare the statuses of movements with the states of their holds."""
     movements = session.execute(
         select(
-            Transaction.id,
-            Transaction.status,
-            Transaction.error,
-            Transaction.tx_hash,
-            Transaction.amount_units,
+            Transaction.id, Transaction.status, Transaction.error, Transaction.tx_hash, Transaction.amount_units
         ).where(
             Transaction.type.in_(_MOVEMENT_TYPES),
             func.coalesce(Transaction.kind, "").not_in(_KINDS_WITHOUT_HOLD),

@@ -16,14 +16,7 @@ from app.core import clock
 from app.core.chains import ChainName, Family
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
-from app.ports.chain import (
-    Chain,
-    NonceUse,
-    SentTransaction,
-    SignedTransaction,
-    TransactionOutcome,
-    TransactionStatus,
-)
+from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction, TransactionOutcome, TransactionStatus
 from app.spending import accounts as spending_accounts
 from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle

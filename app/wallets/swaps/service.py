@@ -150,10 +150,7 @@ def send(
 
     def sign(session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None) -> SignedTransaction:
         return exchange.sign(
-            drafted,
-            signer,
-            sequence=nonce,
-            concurrent=_concurrent_outflows(session, movement, drafted, nonce),
+            drafted, signer, sequence=nonce, concurrent=_concurrent_outflows(session, movement, drafted, nonce)
         )
 
     def buy_gas(shortage: PortError) -> history.TransactionView:
@@ -165,12 +162,7 @@ def send(
 
     may_buy = purchases.are_available(order.gas, order.chain, order.input_amount)
     return pipeline.execute(
-        movement,
-        draft,
-        sign,
-        wait_seconds=wait_seconds,
-        claim=claim,
-        without_gas=buy_gas if may_buy else None,
+        movement, draft, sign, wait_seconds=wait_seconds, claim=claim, without_gas=buy_gas if may_buy else None
     )
 
 

@@ -82,9 +82,7 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     rebroadcast = _rebroadcast_stale(chain, waiting, now)
     reopened = _recheck_decided(decided, outcomes, orphaned, safe_height=safe, deadline=started + seconds * second // 2)
     settled = _process_each(
-        ended,
-        lambda m: _settle_or_deliver(chain, m, outcomes[m.id]),
-        deadline=started + seconds * second * 3 // 4,
+        ended, lambda m: _settle_or_deliver(chain, m, outcomes[m.id]), deadline=started + seconds * second * 3 // 4
     )
     replaced = _replace_stuck(chain, waiting, head, deadline=started + seconds * second) if head is not None else 0
     done = ConfirmationPass(len(due), settled, reopened, rebroadcast, replaced)

@@ -28,8 +28,7 @@ BATCH = 1000
 _ATTEMPTS = table_of(SignedAttempt)
 # What others submit is never sent from here, and holds all that the seller stated.
 _RAW = case(
-    (_ATTEMPTS.c.purpose == AttemptPurpose.AUTHORIZATION.value, bindparam("not_loaded", b"")),
-    else_=_ATTEMPTS.c.raw,
+    (_ATTEMPTS.c.purpose == AttemptPurpose.AUTHORIZATION.value, bindparam("not_loaded", b"")), else_=_ATTEMPTS.c.raw
 )
 _ATTEMPT = [_RAW.label("raw") if column.name == "raw" else column for column in _ATTEMPTS.c]
 

@@ -193,10 +193,7 @@ def _final_status(
     outcome: TransactionOutcome, purpose: str | None, transaction: _TransactionRow
 ) -> tuple[MovementStatus, str | None]:
     if outcome.status is TransactionStatus.VOID:
-        return (
-            MovementStatus.FAILED,
-            StatusReason.EXPIRED if transaction.nonce is None else StatusReason.SLOT_TAKEN,
-        )
+        return (MovementStatus.FAILED, StatusReason.EXPIRED if transaction.nonce is None else StatusReason.SLOT_TAKEN)
     if purpose == AttemptPurpose.CANCELLATION.value:
         return MovementStatus.FAILED, StatusReason.CANCELLED
     if outcome.status is TransactionStatus.REVERTED:
@@ -280,12 +277,7 @@ _UNMINED_SINCE_BLOCK = _unmined_where(
 
 
 def outflows(
-    session: Session,
-    sender: str,
-    chain: ChainName,
-    *,
-    since_sequence: int | None,
-    since_block: int | None = None,
+    session: Session, sender: str, chain: ChainName, *, since_sequence: int | None, since_block: int | None = None
 ) -> tuple[Mapping[Token, int], int]:
     """Return what unmined movements take from balances that were read at a nonce: tokens, and maximum fees.
 
@@ -308,13 +300,7 @@ def outflows(
 
 
 def count_swaps(
-    session: Session,
-    sender: str,
-    chain: ChainName,
-    currency: str,
-    *,
-    since_sequence: int,
-    before_sequence: int,
+    session: Session, sender: str, chain: ChainName, currency: str, *, since_sequence: int, before_sequence: int
 ) -> int:
     """Count the swaps of a token with nonces from the chain's count up to a new one."""
     return count(

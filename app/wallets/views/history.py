@@ -183,11 +183,7 @@ def explorer_url(chain: str, tx_hash: str | None) -> str | None:
 
 
 def _view(
-    row: _TransactionRow,
-    hashes: Sequence[str],
-    events: Sequence[Row[*tuple[Any, ...]]] = (),
-    *,
-    details: Any = None,
+    row: _TransactionRow, hashes: Sequence[str], events: Sequence[Row[*tuple[Any, ...]]] = (), *, details: Any = None
 ) -> TransactionView:
     return TransactionView(
         **{name: getattr(row, name) for name in _COPIED},

@@ -53,11 +53,7 @@ def example_tools(gateway: Gateway) -> None:
     call = answer.content[0]
     assert (call.type, call.name, call.input) == ("tool_use", "get_weather", {"city": "Paris"})
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "18 C"}
-    messages = [
-        *MESSAGES,
-        {"role": "assistant", "content": answer.content},
-        {"role": "user", "content": [result]},
-    ]
+    messages = [*MESSAGES, {"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
     second = client.messages.create(model=MODEL, max_tokens=100, messages=messages, tools=[WEATHER])
     assert second.content[0].text == "Hello there"
 
@@ -68,10 +64,7 @@ def example_structured_output(gateway: Gateway) -> None:
 
 
 def example_picture_and_cache_control(gateway: Gateway) -> None:
-    picture = {
-        "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
-    }
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     answer = client_of(gateway).messages.create(
         model=MODEL, max_tokens=100, system=system, messages=[{"role": "user", "content": [picture]}]
@@ -109,7 +102,6 @@ def example_errors(gateway: Gateway) -> None:
     ):
         message = {"role": "user", "content": content}
         failure = raises(
-            kind,
-            lambda message=message: client.messages.create(model=MODEL, max_tokens=10, messages=[message]),
+            kind, lambda message=message: client.messages.create(model=MODEL, max_tokens=10, messages=[message])
         )
         assert failure.body["error"]["message"] == "As asked for."

@@ -91,8 +91,6 @@ def example_errors(gateway: Gateway) -> None:
         raises(
             litellm.RateLimitError,
             lambda model=model, provider=provider: litellm.completion(
-                model=model,
-                messages=[{"role": "user", "content": "answer 429"}],
-                **connection(gateway, provider),
+                model=model, messages=[{"role": "user", "content": "answer 429"}], **connection(gateway, provider)
             ),
         )

@@ -20,10 +20,7 @@ SEARCH = {"service": "brave", "path": "web/search?q=agents"}
 async def pay() -> None:
     client = x402Client()
     register_exact_evm_client(client, EthAccountSigner(Account.from_key(key)))
-    async with (
-        streamablehttp_client(f"{url}/mcp") as (read, write, _),
-        ClientSession(read, write) as session,
-    ):
+    async with streamablehttp_client(f"{url}/mcp") as (read, write, _), ClientSession(read, write) as session:
         await session.initialize()
         paid = await x402MCPSession(session, client).call_tool("call_service", SEARCH)
     found = {

@@ -76,8 +76,7 @@ def example_structured_output(gateway: Gateway) -> None:
 def example_picture_in_a_prompt(gateway: Gateway) -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
     answer = client_of(gateway).chat.completions.create(
-        model="gpt-5",
-        messages=[{"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}],
+        model="gpt-5", messages=[{"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}]
     )
     assert answer.choices[0].message.content == "Hello there"
 

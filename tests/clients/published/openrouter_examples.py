@@ -67,7 +67,4 @@ def example_OpenRouter_stream_with_openai(gateway: Gateway) -> None:  # noqa: N8
 
 def example_OpenRouter_errors(gateway: Gateway) -> None:  # noqa: N802 - a title
     message = {"role": "user", "content": "answer 429"}
-    raises(
-        openai.RateLimitError,
-        lambda: client_of(gateway).chat.completions.create(model=MODEL, messages=[message]),
-    )
+    raises(openai.RateLimitError, lambda: client_of(gateway).chat.completions.create(model=MODEL, messages=[message]))

@@ -30,12 +30,5 @@ register_exact_svm_facilitator(facilitator, signer, [str(terms.network)])
 verified = facilitator.verify(payment, terms)
 settled = facilitator.settle(payment, terms)
 result = {"verified": verified.is_valid, "settled": settled.success, "transaction": settled.transaction}
-reasons = {
-    "reasons": [
-        verified.invalid_reason,
-        verified.invalid_message,
-        settled.error_reason,
-        settled.error_message,
-    ]
-}
+reasons = {"reasons": [verified.invalid_reason, verified.invalid_message, settled.error_reason, settled.error_message]}
 sys.stdout.write(json.dumps({**result, **reasons, "version": version("x402")}))

@@ -64,11 +64,7 @@ def test_the_pool_has_the_mainnet_address(ethereum_node: EvmNode, base_node: Evm
     for node in (ethereum_node, base_node):
         chain = node.deployment
         pool = read(
-            node,
-            chain.uniswap_factory,
-            "getPool(address,address,uint24)",
-            "(address)",
-            *(chain.usdc, chain.weth, 500),
+            node, chain.uniswap_factory, "getPool(address,address,uint24)", "(address)", *(chain.usdc, chain.weth, 500)
         )
         assert pool == (expected[node.name],)
 

@@ -81,12 +81,7 @@ def test_receipts_of_a_batch_and_of_a_block_report_what_their_vault_received(bas
     charged = [vault_receives(base_node, receipt["blockNumber"]) for receipt in receipts]
     assert min(charged) > 0
     assert reported_l1_fees(base_node, *hashes) == charged
-    block = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "eth_getBlockReceipts",
-        "params": [receipts[1]["blockNumber"]],
-    }
+    block = {"jsonrpc": "2.0", "id": 1, "method": "eth_getBlockReceipts", "params": [receipts[1]["blockNumber"]]}
     (listed,) = requests.post(base_node.url, json=block, timeout=30).json()["result"]
     assert int(listed["l1Fee"], 16) == charged[1]
 

@@ -162,12 +162,7 @@ class Corner:
     def order(self, session: Session, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self.lock:
             self.orders.append(
-                {
-                    **body,
-                    "user": session.user,
-                    "cart": dict(session.cart),
-                    **self.quote(session, self.insurance(body)),
-                }
+                {**body, "user": session.user, "cart": dict(session.cart), **self.quote(session, self.insurance(body))}
             )
             session.cart.clear()
         self.hold_orders.wait(30)
@@ -198,11 +193,7 @@ def corner_shop() -> Iterator[Corner]:
             session = shop.sessions.setdefault(token, Session())
             status, answer = shop.call(self.path, session, body)
             time.sleep(0.05 + (shop.behaviour.response_delay if session.cart else 0))
-            self.reply(
-                status,
-                json.dumps(answer).encode(),
-                headers={"Set-Cookie": f"visit={token}; Path=/; HttpOnly"},
-            )
+            self.reply(status, json.dumps(answer).encode(), headers={"Set-Cookie": f"visit={token}; Path=/; HttpOnly"})
 
     server = LoopbackServer(Handler)
     shop.url = server.url

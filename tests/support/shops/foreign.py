@@ -172,12 +172,7 @@ class Foreign:
     def _totals(self, visit: dict[str, str], *, fee: int = 0) -> str:
         goods = 12 * int(visit["maara"])
         post = {"Nouto": 0, "Kuriiri": 5}.get(visit.get("toimitus", ""), 0)
-        rows = (
-            ("Kuppi", goods),
-            ("Välisumma", goods),
-            ("Toimituskulut", post + fee),
-            ("Yhteensä", goods + post + fee),
-        )
+        rows = (("Kuppi", goods), ("Välisumma", goods), ("Toimituskulut", post + fee), ("Yhteensä", goods + post + fee))
         return "<table>" + "".join(f"<tr><th>{name}<td>{amount}.00 $" for name, amount in rows) + "</table>"
 
     def _form(self, step: int, inside: str, button: str, *, label: str = "") -> str:
@@ -234,10 +229,7 @@ class Foreign:
             inside += "<label><input type=checkbox name=ok required>Hyväksyn</label>"
         order = self._form(3, inside, self.wording.order, label=self.wording.order_label)
         return self._frame(
-            self.wording.review,
-            f"<p>{who}</p>{self._totals(visit, fee=self.wording.fee)}{order}",
-            visit,
-            step=3,
+            self.wording.review, f"<p>{who}</p>{self._totals(visit, fee=self.wording.fee)}{order}", visit, step=3
         )
 
     def _done(self, visit: dict[str, str]) -> str:
@@ -264,10 +256,7 @@ def foreign_shop() -> Iterator[Foreign]:
             page = shop.page(self.path.partition("?")[0], visit)
             headers: dict[str, Any] = {"Set-Cookie": f"visit={token}; Path=/"}
             self.reply(
-                200 if page else 404,
-                (page or "-").encode(),
-                content_type="text/html; charset=utf-8",
-                headers=headers,
+                200 if page else 404, (page or "-").encode(), content_type="text/html; charset=utf-8", headers=headers
             )
 
         def do_POST(self) -> None:

@@ -125,11 +125,7 @@ def stock(base: str, *, currency: str) -> dict[str, Any]:
     products, urls = {}, {}
     for key, (title, price, count) in ARTICLES.items():
         product = get_model("catalogue", "Product").objects.create(
-            title=title,
-            product_class=goods,
-            structure="standalone",
-            is_public=True,
-            description="<p>An article.</p>",
+            title=title, product_class=goods, structure="standalone", is_public=True, description="<p>An article.</p>"
         )
         get_model("partner", "StockRecord").objects.create(
             product=product,

@@ -30,13 +30,7 @@ TABLES = {
 
 
 def charged(
-    dialect: Dialect,
-    path: str,
-    asked: Any,
-    reported: Any,
-    rule: TokenPrices | None = None,
-    *,
-    events: bool = False,
+    dialect: Dialect, path: str, asked: Any, reported: Any, rule: TokenPrices | None = None, *, events: bool = False
 ) -> int:
     body, content_type = json.dumps(asked).encode(), "application/json"
     if path == "audio/transcriptions":
@@ -59,12 +53,7 @@ def message(model: str, **usage: Any) -> dict[str, Any]:
 
 
 COMPACTION = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500}
-ADVISOR = {
-    "type": "advisor_message",
-    "model": "claude-opus-4-8",
-    "input_tokens": 100_000,
-    "output_tokens": 10_000,
-}
+ADVISOR = {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 100_000, "output_tokens": 10_000}
 OPUS, HAIKU, SONNET = "claude-opus-4-8", "claude-haiku-4-5", "claude-sonnet-4-5"
 
 
@@ -80,12 +69,7 @@ def round_of(tokens_in: int, tokens_out: int, **more: Any) -> dict[str, Any]:
     [
         (
             {},
-            message(
-                OPUS,
-                input_tokens=23_000,
-                output_tokens=1_000,
-                iterations=[COMPACTION, round_of(23_000, 1_000)],
-            ),
+            message(OPUS, input_tokens=23_000, output_tokens=1_000, iterations=[COMPACTION, round_of(23_000, 1_000)]),
             203_000 * 5_000 + 4_500 * 25_000,
         ),
         # A stream that reports only the summary: the other counts do not include it.
@@ -155,26 +139,10 @@ def round_of(tokens_in: int, tokens_out: int, **more: Any) -> dict[str, Any]:
             message("claude-opus-5", input_tokens=1_000, output_tokens=1_000, inference_geo="us"),
             33_000_000,
         ),
-        (
-            {},
-            message("claude-opus-5", input_tokens=1_000, output_tokens=1_000, inference_geo="us"),
-            33_000_000,
-        ),
-        (
-            {"inference_geo": "us"},
-            message("claude-opus-5", input_tokens=1_000, output_tokens=1_000),
-            33_000_000,
-        ),
-        (
-            {},
-            message("claude-opus-5", input_tokens=1_000, output_tokens=1_000, inference_geo="global"),
-            30_000_000,
-        ),
-        (
-            {},
-            message(HAIKU, input_tokens=1_000, output_tokens=1_000, inference_geo="not_available"),
-            6_000_000,
-        ),
+        ({}, message("claude-opus-5", input_tokens=1_000, output_tokens=1_000, inference_geo="us"), 33_000_000),
+        ({"inference_geo": "us"}, message("claude-opus-5", input_tokens=1_000, output_tokens=1_000), 33_000_000),
+        ({}, message("claude-opus-5", input_tokens=1_000, output_tokens=1_000, inference_geo="global"), 30_000_000),
+        ({}, message(HAIKU, input_tokens=1_000, output_tokens=1_000, inference_geo="not_available"), 6_000_000),
         # Searches cost 10 USD per 1 000, in every region.
         (
             {"tools": [{"type": "web_search_20260318", "name": "web_search"}]},
@@ -214,10 +182,7 @@ def test_anthropic(asked: Any, reported: Any, nanos: int) -> None:
 
 def test_anthropic_s_streams_report_their_iterations_at_the_end() -> None:
     reported = [
-        {
-            "type": "message_start",
-            "message": message(HAIKU, input_tokens=412, output_tokens=1, inference_geo="global"),
-        },
+        {"type": "message_start", "message": message(HAIKU, input_tokens=412, output_tokens=1, inference_geo="global")},
         {"type": "message_delta", "usage": {"output_tokens": 89, "iterations": [round_of(412, 89), ADVISOR]}},
     ]
     nanos = charged(Dialect.ANTHROPIC, "v1/messages", {"model": HAIKU, "stream": True}, reported, events=True)
@@ -225,12 +190,7 @@ def test_anthropic_s_streams_report_their_iterations_at_the_end() -> None:
 
 
 def usage(tokens_in: int, tokens_out: int, **more: Any) -> dict[str, Any]:
-    return {
-        "input_tokens": tokens_in,
-        "output_tokens": tokens_out,
-        "total_tokens": tokens_in + tokens_out,
-        **more,
-    }
+    return {"input_tokens": tokens_in, "output_tokens": tokens_out, "total_tokens": tokens_in + tokens_out, **more}
 
 
 # platform.openai.com, "Pricing" and the API reference's example answers. gpt-5: 1 250 in, 125 cached, 10 000 out;
@@ -286,20 +246,8 @@ def usage(tokens_in: int, tokens_out: int, **more: Any) -> dict[str, Any]:
             },
             10 * 2_500 + 100 * 40_000 + 10 * 10_000 + 50 * 80_000,
         ),
-        (
-            "responses",
-            "gpt-5",
-            {},
-            {"service_tier": "default", "usage": usage(36, 87)},
-            36 * 1_250 + 87 * 10_000,
-        ),
-        (
-            "responses",
-            "gpt-5",
-            {"service_tier": "flex"},
-            {"service_tier": "flex", "usage": usage(36, 87)},
-            457_500,
-        ),
+        ("responses", "gpt-5", {}, {"service_tier": "default", "usage": usage(36, 87)}, 36 * 1_250 + 87 * 10_000),
+        ("responses", "gpt-5", {"service_tier": "flex"}, {"service_tier": "flex", "usage": usage(36, 87)}, 457_500),
         (
             "responses",
             "gpt-5",
@@ -385,13 +333,7 @@ def usage(tokens_in: int, tokens_out: int, **more: Any) -> dict[str, Any]:
             },
             10 * 5_000 + 40 * 8_000 + 4_160 * 32_000,
         ),
-        (
-            "embeddings",
-            "text-embedding-3-small",
-            {},
-            {"usage": {"prompt_tokens": 8, "total_tokens": 8}},
-            160,
-        ),
+        ("embeddings", "text-embedding-3-small", {}, {"usage": {"prompt_tokens": 8, "total_tokens": 8}}, 160),
     ],
 )
 def test_openai(path: str, model: str, asked: Any, reported: Any, nanos: int) -> None:
@@ -408,10 +350,7 @@ def modality(kind: str, count: int) -> list[dict[str, Any]]:
 
 def grounded(*queries: str) -> dict[str, Any]:
     candidate = {"finishReason": "STOP", "groundingMetadata": {"webSearchQueries": list(queries)}}
-    return {
-        **metadata(promptTokenCount=100, candidatesTokenCount=10, totalTokenCount=110),
-        "candidates": [candidate],
-    }
+    return {**metadata(promptTokenCount=100, candidatesTokenCount=10, totalTokenCount=110), "candidates": [candidate]}
 
 
 # ai.google.dev, "Gemini API pricing", "Optimization" and the API reference. gemini-2.5-flash: 300 text, 1 000 audio in,
@@ -436,10 +375,7 @@ def grounded(*queries: str) -> dict[str, Any]:
             "gemini-2.5-flash",
             {},
             metadata(
-                promptTokenCount=1_000,
-                cachedContentTokenCount=600,
-                candidatesTokenCount=10,
-                totalTokenCount=1_010,
+                promptTokenCount=1_000, cachedContentTokenCount=600, candidatesTokenCount=10, totalTokenCount=1_010
             ),
             400 * 300 + 600 * 30 + 10 * 2_500,
         ),
@@ -476,23 +412,13 @@ def grounded(*queries: str) -> dict[str, Any]:
         (
             "gemini-3.5-flash",
             {"serviceTier": "priority"},
-            metadata(
-                promptTokenCount=1_000,
-                candidatesTokenCount=100,
-                totalTokenCount=1_100,
-                serviceTier="priority",
-            ),
+            metadata(promptTokenCount=1_000, candidatesTokenCount=100, totalTokenCount=1_100, serviceTier="priority"),
             (1_000 * 1_500 + 100 * 9_000) * 18 // 10,
         ),
         (
             "gemini-3.5-flash",
             {"serviceTier": "priority"},
-            metadata(
-                promptTokenCount=1_000,
-                candidatesTokenCount=100,
-                totalTokenCount=1_100,
-                serviceTier="standard",
-            ),
+            metadata(promptTokenCount=1_000, candidatesTokenCount=100, totalTokenCount=1_100, serviceTier="standard"),
             1_000 * 1_500 + 100 * 9_000,
         ),
         (
@@ -506,10 +432,7 @@ def grounded(*queries: str) -> dict[str, Any]:
             "gemini-2.5-flash",
             {"serviceTier": "flex"},
             metadata(
-                promptTokenCount=1_000,
-                cachedContentTokenCount=500,
-                candidatesTokenCount=100,
-                totalTokenCount=1_100,
+                promptTokenCount=1_000, cachedContentTokenCount=500, candidatesTokenCount=100, totalTokenCount=1_100
             ),
             500 * 150 + 500 * 30 + 100 * 1_250,
         ),

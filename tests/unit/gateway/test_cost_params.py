@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidInput, RouteNotAllowed
-from app.gateway.dialects.request.cost_params import (
-    DEFAULT_TOKENS_OUT,
-    MAX_TOKENS_OUT,
-    CostParams,
-    Dialect,
-    Surface,
-)
+from app.gateway.dialects.request.cost_params import DEFAULT_TOKENS_OUT, MAX_TOKENS_OUT, CostParams, Dialect, Surface
 from tests.support.provider_rows import FORM, form_of, read_request
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -64,13 +58,7 @@ def test_a_route_determines_the_surface(dialect: Dialect, path: str, surface: Su
         (Dialect.OPENAI, "chat/completions", {"max_tokens": 5, "n": None}, 5, True),
         (Dialect.OPENAI, "chat/completions", {"max_output_tokens": 5}, DEFAULT_TOKENS_OUT, False),
         (Dialect.OPENAI, "chat/completions", {"max_tokens": 0}, DEFAULT_TOKENS_OUT, False),
-        (
-            Dialect.OPENAI,
-            "chat/completions",
-            {"max_tokens": 0, "max_completion_tokens": 1},
-            DEFAULT_TOKENS_OUT,
-            False,
-        ),
+        (Dialect.OPENAI, "chat/completions", {"max_tokens": 0, "max_completion_tokens": 1}, DEFAULT_TOKENS_OUT, False),
         (Dialect.OPENAI, "chat/completions", {"max_tokens": 10**30}, MAX_TOKENS_OUT, True),
         (Dialect.OPENAI, "chat/completions", b'{"max_tokens": 1e30}', MAX_TOKENS_OUT, True),
         (Dialect.OPENAI, "chat/completions", b'{"max_tokens": 1e999999}', MAX_TOKENS_OUT, True),
@@ -83,20 +71,8 @@ def test_a_route_determines_the_surface(dialect: Dialect, path: str, surface: Su
         (Dialect.OPENAI, "embeddings", {"input": "x"}, 0, False),
         (Dialect.ANTHROPIC, "v1/messages", {"max_tokens": 1024}, 1024, True),
         (Dialect.GEMINI, "v1beta/models/m:generateContent", {}, DEFAULT_TOKENS_OUT, False),
-        (
-            Dialect.GEMINI,
-            "v1beta/models/m:generateContent",
-            {"generationConfig": {"maxOutputTokens": 8}},
-            8,
-            True,
-        ),
-        (
-            Dialect.GEMINI,
-            "v1beta/models/m:generateContent",
-            {"generationConfig": {"maxOutputTokens": "8"}},
-            8,
-            True,
-        ),
+        (Dialect.GEMINI, "v1beta/models/m:generateContent", {"generationConfig": {"maxOutputTokens": 8}}, 8, True),
+        (Dialect.GEMINI, "v1beta/models/m:generateContent", {"generationConfig": {"maxOutputTokens": "8"}}, 8, True),
         (
             Dialect.GEMINI,
             "v1beta/models/m:generateContent",
@@ -205,11 +181,7 @@ def test_no_body_makes_reading_fail(body: Any, route: tuple[Dialect, str]) -> No
     assert (params.body == raw) is not params.usage_injected
 
 
-@given(
-    st.binary(max_size=300),
-    PATHS,
-    st.none() | st.text(max_size=20) | st.just("multipart/form-data; boundary=x"),
-)
+@given(st.binary(max_size=300), PATHS, st.none() | st.text(max_size=20) | st.just("multipart/form-data; boundary=x"))
 def test_no_bytes_make_reading_fail(raw: bytes, route: tuple[Dialect, str], content_type: str | None) -> None:
     try:
         read_request(route[0], "POST", route[1], body=raw, content_type=content_type)
@@ -379,11 +351,7 @@ def test_media_bounds_cover_the_largest_content(block: Any, at_least: int) -> No
     ("dialect", "body", "searches"),
     [
         (Dialect.OPENAI, {"tools": [{"type": "web_search_preview"}]}, 10),
-        (
-            Dialect.ANTHROPIC,
-            {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]},
-            3,
-        ),
+        (Dialect.ANTHROPIC, {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]}, 3),
         (Dialect.GEMINI, {"tools": [{"google_search": {}}]}, 10),
         (Dialect.OPENAI, {"web_search_options": {}}, 1),
         (Dialect.OPENROUTER, {"model": "openai/gpt-5:online"}, 10),

@@ -76,10 +76,7 @@ FUNCTION_OF_TEST = {"name": "f", "parameters": {"type": "object"}}
             Dialect.OPENAI,
             {"tools": [{"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}}]},
         ),
-        (
-            Dialect.OPENAI,
-            {"tools": [{"type": "shell", "environment": {**CONTAINER, "skills": [{"id": "s"}]}}]},
-        ),
+        (Dialect.OPENAI, {"tools": [{"type": "shell", "environment": {**CONTAINER, "skills": [{"id": "s"}]}}]}),
         (
             Dialect.OPENAI,
             {"tools": [{"type": "shell", "environment": {**CONTAINER, "network_policy": {"type": "allowlist"}}}]},
@@ -121,10 +118,7 @@ FUNCTION_OF_TEST = {"name": "f", "parameters": {"type": "object"}}
         (Dialect.OPENROUTER, {"plugins": [{"id": "fusion"}]}),
         (Dialect.OPENROUTER, {"plugins": ["fusion"]}),
         # Searches at its own discretion, whatever limits the request has; as a fallback and in capitals too.
-        (
-            Dialect.OPENROUTER,
-            {"model": "perplexity/sonar-deep-research", "max_tokens": 1, "max_tool_calls": 1},
-        ),
+        (Dialect.OPENROUTER, {"model": "perplexity/sonar-deep-research", "max_tokens": 1, "max_tool_calls": 1}),
         (Dialect.OPENROUTER, {"model": "a/b", "models": ["a/c", "OpenAI/o3-Deep-Research"]}),
         (Dialect.GROQ, {"model": "Groq/Compound"}),
     ],
@@ -219,10 +213,7 @@ def test_a_refusal_lists_the_available_tools() -> None:
 @pytest.mark.parametrize(
     ("dialect", "body"),
     [
-        (
-            Dialect.OPENAI,
-            {"max_tool_calls": 1, "tools": [{"type": "image_generation", "output_format": "gif"}]},
-        ),
+        (Dialect.OPENAI, {"max_tool_calls": 1, "tools": [{"type": "image_generation", "output_format": "gif"}]}),
         (Dialect.OPENAI, {"max_tool_calls": 1, "tools": [{"type": "image_generation"}] * 2}),
         (
             Dialect.OPENAI,
@@ -258,10 +249,7 @@ FUNCTION = {"name": "tools", "parameters": {"properties": {"tools": [{"type": "f
         (Dialect.GROQ, {"tools": [{"type": "function", "function": FUNCTION}]}),
         (Dialect.ANTHROPIC, {"tools": [{"name": "tools", "input_schema": {"tools": [{"type": "x"}]}}]}),
         (Dialect.ANTHROPIC, {"tools": [{"type": "bash_20250124", "name": "bash"}]}),
-        (
-            Dialect.ANTHROPIC,
-            {"messages": [{"content": [{"type": "tool_use", "input": {"tools": [{"type": "x"}]}}]}]},
-        ),
+        (Dialect.ANTHROPIC, {"messages": [{"content": [{"type": "tool_use", "input": {"tools": [{"type": "x"}]}}]}]}),
         (Dialect.GEMINI, {"tools": [{"functionDeclarations": [{"name": "tools", "parameters": {}}]}]}),
         (Dialect.GEMINI, {"tools": [{"function_declarations": [FUNCTION]}]}),
         (Dialect.GEMINI, {"contents": [{"parts": [{"functionCall": {"args": {"tools": [{"x": 1}]}}}]}]}),
@@ -294,10 +282,7 @@ def test_tool_fees_are_held_in_addition_to_tokens_whatever_the_output_limit(tool
 
 
 def test_mcp_servers_are_covered_by_the_hold_with_and_without_a_toolset() -> None:
-    servers = {
-        "model": "claude-sonnet-4-5",
-        "mcp_servers": [{"type": "url", "url": "https://a.example", "name": "a"}],
-    }
+    servers = {"model": "claude-sonnet-4-5", "mcp_servers": [{"type": "url", "url": "https://a.example", "name": "a"}]}
     toolset = {"type": "mcp_toolset", "mcp_server_name": "a"}
     bare, named = call(Dialect.ANTHROPIC, servers), call(Dialect.ANTHROPIC, {**servers, "tools": [toolset]})
     assert bare.tools.readers == named.tools.readers == 1
@@ -337,11 +322,7 @@ def test_the_searches_of_an_answer_are_charged_once_each() -> None:
     params = call(Dialect.OPENAI, {"model": "gpt-5", "tools": [{"type": "web_search"}]})
     items = [
         {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "a"}},
-        {
-            "type": "web_search_call",
-            "id": "ws_2",
-            "action": {"type": "open_page", "url": "https://a.example"},
-        },
+        {"type": "web_search_call", "id": "ws_2", "action": {"type": "open_page", "url": "https://a.example"}},
         {"type": "web_search_call", "id": "ws_3", "action": {"type": "search", "query": "b"}},
     ]
     plain = {"model": "gpt-5", "output": items, "usage": USAGE}
@@ -356,11 +337,7 @@ def test_the_tool_calls_of_an_interrupted_stream_are_charged() -> None:
     answer = ResponseReader(params, status=200, content_type="text/event-stream")
     search = {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "a"}}
     for event in (
-        {
-            "type": "response.output_item.added",
-            "output_index": 0,
-            "item": {"type": "web_search_call", "id": "ws_1"},
-        },
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "web_search_call", "id": "ws_1"}},
         {"type": "response.output_item.done", "output_index": 0, "item": search},
         {"type": "response.output_text.delta", "delta": "four"},
     ):
@@ -445,13 +422,7 @@ def test_grounding_with_maps_is_charged_per_prompt() -> None:
 
 
 def test_an_advisor_is_held_at_its_own_price() -> None:
-    tool = {
-        "type": "advisor_20260301",
-        "name": "advisor",
-        "model": "claude-opus-5",
-        "max_uses": 2,
-        "max_tokens": 2_000,
-    }
+    tool = {"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-5", "max_uses": 2, "max_tokens": 2_000}
     body = {"model": "claude-haiku-4-5", "max_tokens": 1_000, "inference_geo": "global"}
     plain, advised = call(Dialect.ANTHROPIC, body), call(Dialect.ANTHROPIC, {**body, "tools": [tool]})
     read = advised.tokens_in + 1_000

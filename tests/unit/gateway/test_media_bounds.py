@@ -16,16 +16,7 @@ from app.gateway.dialects.request.cost_params import CostParams, Dialect
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.pricing.quotes import PricedRequest, ReportedPrice, TokenPrices
 from tests.support.provider_rows import FORM, form_of, place, read_request
-from tests.support.recordings import (
-    MP3_FRAME,
-    MP3_SMALL_FRAME,
-    OPUS_20_MS,
-    OPUS_60_MS,
-    OPUS_120_MS,
-    flac,
-    ogg,
-    wav,
-)
+from tests.support.recordings import MP3_FRAME, MP3_SMALL_FRAME, OPUS_20_MS, OPUS_60_MS, OPUS_120_MS, flac, ogg, wav
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 USD = 10**9
@@ -155,13 +146,7 @@ PICTURES = [
 def test_an_image_is_held_at_its_price(
     model: str, size: str | None, quality: str | None, thousandths: int, n: int
 ) -> None:
-    asked = {
-        "model": model,
-        "prompt": "A red fox on a snowy hill at dawn",
-        "size": size,
-        "quality": quality,
-        "n": n,
-    }
+    asked = {"model": model, "prompt": "A red fox on a snowy hill at dawn", "size": size, "quality": quality, "n": n}
     # The page rounds to thousandths.
     rounded = n * USD // 2_000
     nanos = held("openai", "images/generations", asked)
@@ -195,11 +180,7 @@ def test_an_image_to_be_edited_is_included_in_the_hold(model: str, fidelity: str
 # Imagen: ai.google.dev, "Gemini API pricing".
 @pytest.mark.parametrize(
     ("model", "cents"),
-    [
-        ("imagen-4.0-fast-generate-001", 2),
-        ("imagen-4.0-generate-001", 4),
-        ("imagen-4.0-ultra-generate-001", 6),
-    ],
+    [("imagen-4.0-fast-generate-001", 2), ("imagen-4.0-generate-001", 4), ("imagen-4.0-ultra-generate-001", 6)],
 )
 def test_imagen_is_held_and_charged_per_image(model: str, cents: int) -> None:
     path = f"v1beta/models/{model}:predict"

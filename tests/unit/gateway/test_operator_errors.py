@@ -100,8 +100,7 @@ def test_no_part_of_a_masked_key_is_left(shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["wait...and retry", "see sections 1...9", "a *** b", "**bold**", "the foxxxx", "user-12345678901", "…"],
+    "text", ["wait...and retry", "see sections 1...9", "a *** b", "**bold**", "the foxxxx", "user-12345678901", "…"]
 )
 def test_other_texts_are_relayed_as_they_are(text: str) -> None:
     assert hide_keys(text.encode(), KEY) == text.encode()

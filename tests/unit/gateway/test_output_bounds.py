@@ -64,25 +64,13 @@ def params_of(kind: str, body: bytes) -> CostParams:
             '{ "max_completion_tokens" : 9000 ,\n"temperature": 1.50 }',
             '{ "max_completion_tokens" : 700 ,\n"temperature": 1.50 }',
         ),
-        (
-            "chat",
-            '{"max_tokens":9000,"max_completion_tokens":8000}',
-            '{"max_tokens":700,"max_completion_tokens":700}',
-        ),
-        (
-            "chat",
-            '{"max_tokens":100,"max_completion_tokens":8000}',
-            '{"max_tokens":100,"max_completion_tokens":700}',
-        ),
+        ("chat", '{"max_tokens":9000,"max_completion_tokens":8000}', '{"max_tokens":700,"max_completion_tokens":700}'),
+        ("chat", '{"max_tokens":100,"max_completion_tokens":8000}', '{"max_tokens":100,"max_completion_tokens":700}'),
         ("chat", '{"max_tokens":0}', '{"max_tokens":700}'),
         ("chat", '{"max_tokens":null}', '{"max_completion_tokens":700,"max_tokens":null}'),
         ("chat", '{"max_completion_tokens":null}', '{"max_completion_tokens":700}'),
         ("chat", '{"max\\u005ftokens":9e3}', '{"max\\u005ftokens":700}'),
-        (
-            "chat",
-            '{"user":{"max_tokens":9000},"max_tokens":9000}',
-            '{"user":{"max_tokens":9000},"max_tokens":700}',
-        ),
+        ("chat", '{"user":{"max_tokens":9000},"max_tokens":9000}', '{"user":{"max_tokens":9000},"max_tokens":700}'),
         ("chat", "{}", '{"max_completion_tokens":700}'),
         ("chat", '\ufeff{ "a":"\u00fc"}', '\ufeff{"max_completion_tokens":700, "a":"\u00fc"}'),
         ("completions", '{"prompt":"x"}', '{"max_tokens":700,"prompt":"x"}'),
@@ -90,11 +78,7 @@ def params_of(kind: str, body: bytes) -> CostParams:
         # A field that this surface does not read limits nothing.
         ("responses", '{"max_tokens":9000}', '{"max_output_tokens":700,"max_tokens":9000}'),
         ("messages", '{"max_tokens":9000}', '{"max_tokens":700}'),
-        (
-            "gemini",
-            '{"generationConfig":{"maxOutputTokens":"9000"}}',
-            '{"generationConfig":{"maxOutputTokens":700}}',
-        ),
+        ("gemini", '{"generationConfig":{"maxOutputTokens":"9000"}}', '{"generationConfig":{"maxOutputTokens":700}}'),
         (
             "gemini",
             '{"generation_config":{"max_output_tokens":9000,"topK":4}}',

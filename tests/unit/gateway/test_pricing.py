@@ -19,14 +19,7 @@ from app.gateway.dialects.request.cost_params import CostParams, Dialect, Hosted
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage import Usage, UsageReading
 from app.gateway.pricing import charges, price_table, rates
-from app.gateway.pricing.quotes import (
-    CallQuote,
-    FixedPrice,
-    PerRpcMethod,
-    PricedRequest,
-    TokenPrices,
-    rpc_methods,
-)
+from app.gateway.pricing.quotes import CallQuote, FixedPrice, PerRpcMethod, PricedRequest, TokenPrices, rpc_methods
 from app.gateway.pricing.rates import FallbackRates
 from app.gateway.providers.configured import PriceRow
 from app.gateway.validation.patterns import Pattern
@@ -42,13 +35,7 @@ OPENROUTER = TokenPrices("openrouter")
 
 def chat(**more: Any) -> CostParams:
     return CostParams(
-        **{
-            "surface": Surface.CHAT,
-            "dialect": Dialect.OPENAI,
-            "model": "gpt-5",
-            "tokens_in_likely": 10,
-            **more,
-        }
+        **{"surface": Surface.CHAT, "dialect": Dialect.OPENAI, "model": "gpt-5", "tokens_in_likely": 10, **more}
     )
 
 
@@ -86,27 +73,12 @@ def answered(params: CostParams, body: Any, content_type: str = "application/jso
             recorded.GEMINI,
             MeteredUsage(1_078_750, 15, 106, VERSION),
         ),
-        (
-            OPENROUTER,
-            chat(dialect=Dialect.OPENROUTER),
-            recorded.OPENROUTER,
-            MeteredUsage(950_000, 194, 2, "reported"),
-        ),
+        (OPENROUTER, chat(dialect=Dialect.OPENROUTER), recorded.OPENROUTER, MeteredUsage(950_000, 194, 2, "reported")),
         # The response's model takes precedence; if the table does not have it, the request's model counts.
         (OPENAI, chat(model="gpt-5-mini"), recorded.CHAT, MeteredUsage(3_348_000, 1200, 300, VERSION)),
-        (
-            OPENAI,
-            chat(),
-            {**recorded.CHAT, "model": "gpt-5-from-home"},
-            MeteredUsage(3_348_000, 1200, 300, VERSION),
-        ),
+        (OPENAI, chat(), {**recorded.CHAT, "model": "gpt-5-from-home"}, MeteredUsage(3_348_000, 1200, 300, VERSION)),
         # Neither is known: the provider's highest rates, 1200 * 150 + 300 * 600 micro-dollars.
-        (
-            OPENAI,
-            chat(model="x"),
-            {**recorded.CHAT, "model": "y"},
-            MeteredUsage(360_000_000, 1200, 300, "fallback"),
-        ),
+        (OPENAI, chat(model="x"), {**recorded.CHAT, "model": "y"}, MeteredUsage(360_000_000, 1200, 300, "fallback")),
     ],
 )
 def test_a_response_costs_the_list_price(
@@ -162,12 +134,7 @@ def test_the_arithmetic_agrees_with_genai_prices(
         chat(model=model.id),
         UsageReading(
             usage=Usage(
-                tokens_in,
-                tokens_out,
-                cache_read=read,
-                cache_write=written,
-                cache_write_1h=hour,
-                searches=searches,
+                tokens_in, tokens_out, cache_read=read, cache_write=written, cache_write_1h=hour, searches=searches
             ),
             is_complete=True,
             model=model.id,
@@ -373,11 +340,7 @@ def test_a_media_call_without_usage_is_charged_its_maximum(
         # Vectors are no text.
         (chat(surface=Surface.EMBEDDINGS, tokens_out=60), UsageReading(bytes_unread=70), Usage(10, 0)),
         (chat(), UsageReading(tool_calls={"web_search": 3, "other": 4}), Usage(10, 0, searches=3)),
-        (
-            chat(),
-            UsageReading(usage=Usage(25, 3, searches=1, runs=((None, Usage(25, 3)),))),
-            Usage(25, 3, searches=1),
-        ),
+        (chat(), UsageReading(usage=Usage(25, 3, searches=1, runs=((None, Usage(25, 3)),))), Usage(25, 3, searches=1)),
     ],
 )
 def test_an_incomplete_response_is_charged_what_it_shows(

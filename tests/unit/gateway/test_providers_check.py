@@ -44,11 +44,7 @@ def test_new_routes_of_a_provider_are_listed_as_refused(app: Flask, tmp_path: Pa
     file.write_text(json.dumps({"servers": [{"url": "https://api.exa.ai"}], "paths": EXA}))
     found = check(app, file, "--provider", "exa")
     assert found.exit_code == 0, found.output
-    assert found.output.splitlines()[:-1] == [
-        "- DELETE agent/runs/{id}",
-        "- GET agent/runs",
-        "- POST agent/runs",
-    ]
+    assert found.output.splitlines()[:-1] == ["- DELETE agent/runs/{id}", "- GET agent/runs", "- POST agent/runs"]
 
 
 def test_an_allowed_route_that_the_document_lacks_is_an_error(app: Flask, tmp_path: Path) -> None:
@@ -80,12 +76,7 @@ def test_an_unknown_provider_is_refused(app: Flask, tmp_path: Path) -> None:
     [
         ("openai", "https://api.openai.com/v1", "/models/{model}", "get"),
         ("openai", "https://api.openai.com", "/v1/audio/{kind}", "post"),
-        (
-            "gemini",
-            "https://generativelanguage.googleapis.com/",
-            "/v1beta/models/{model}:generateContent",
-            "post",
-        ),
+        ("gemini", "https://generativelanguage.googleapis.com/", "/v1beta/models/{model}:generateContent", "post"),
         ("groq", "https://api.groq.com", "/openai/v1/chat/completions", "post"),
         ("coingecko", "https://api.coingecko.com/api/v3", "/coins/{id}/ohlc/range", "get"),
     ],

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 from genai_prices import data_snapshot
-from genai_prices.types import (
-    ModelInfo,
-    ModelPrice,
-    StartDateConstraint,
-    TieredPrices,
-    TimeOfDateConstraint,
-)
+from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, TieredPrices, TimeOfDateConstraint
 
 from app.gateway.pricing import rates
 from app.gateway.pricing.price_table import Rates

@@ -48,11 +48,7 @@ STREAMS: list[tuple[CostParams, Callable[[str], bytes], Usage]] = [
         lambda end: recorded.chat_stream(end, asked=True),
         Usage(1200, 300, cache_read=1024, reasoning=128),
     ),
-    (
-        params(Surface.CHAT, Dialect.GROQ),
-        recorded.groq_stream,
-        Usage(1200, 300, cache_read=1024, reasoning=128),
-    ),
+    (params(Surface.CHAT, Dialect.GROQ), recorded.groq_stream, Usage(1200, 300, cache_read=1024, reasoning=128)),
     (params(Surface.CHAT, Dialect.OPENROUTER), recorded.openrouter_stream, Usage(194, 2, cost_nanos=950_000)),
     (
         params(Surface.RESPONSES),
@@ -162,19 +158,11 @@ PLAIN: list[tuple[CostParams, Any, Usage]] = [
         recorded.MESSAGE,
         Usage(7100, 400, cache_read=5000, cache_write=2000, cache_write_5m=1500, cache_write_1h=500, searches=2),
     ),
-    (
-        params(Surface.GENERATE, Dialect.GEMINI, is_streamed=False),
-        recorded.GEMINI,
-        Usage(15, 106, reasoning=100),
-    ),
+    (params(Surface.GENERATE, Dialect.GEMINI, is_streamed=False), recorded.GEMINI, Usage(15, 106, reasoning=100)),
     (params(Surface.CHAT, Dialect.OPENROUTER), recorded.OPENROUTER, Usage(194, 2, cost_nanos=950_000)),
     (params(Surface.OPAQUE), recorded.CHAT, Usage(1200, 300, cache_read=1024, reasoning=128)),
     (params(Surface.OPAQUE, Dialect.GEMINI), [recorded.GEMINI], Usage(15, 106, reasoning=100)),
-    (
-        params(Surface.OPAQUE),
-        {"text": "Hi", "usage": {"type": "duration", "seconds": 3.2}},
-        Usage(audio_seconds=4),
-    ),
+    (params(Surface.OPAQUE), {"text": "Hi", "usage": {"type": "duration", "seconds": 3.2}}, Usage(audio_seconds=4)),
     (
         params(Surface.CHAT),
         {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 17, "cost_in_usd_ticks": 25}},
@@ -218,11 +206,7 @@ def test_usage_is_read_in_every_content_encoding(
 ) -> None:
     text = json.dumps(body, indent=1).encode()
     raw = zlib.compressobj(wbits=-15)
-    wire = {
-        "gzip": gzip.compress(text),
-        "deflate": zlib.compress(text),
-        "raw": raw.compress(text) + raw.flush(),
-    }
+    wire = {"gzip": gzip.compress(text), "deflate": zlib.compress(text), "raw": raw.compress(text) + raw.flush()}
     content_encoding = "deflate" if encoding == "raw" else encoding
     answer = ResponseReader(call, status=200, content_type="application/json", content_encoding=content_encoding)
     sent = wire.get(encoding or "", text)
@@ -278,10 +262,7 @@ def test_the_end_of_a_large_response_is_read() -> None:
 @pytest.mark.parametrize("order", ["usage tool_usage tools", "tool_usage tools usage", "tools usage tool_usage"])
 def test_client_tools_cannot_forge_the_end_of_a_large_response(order: str) -> None:
     # Responses repeat the tools of the request; their schemas may use any names.
-    forged = {
-        "usage": {"input_tokens": 0, "output_tokens": 0},
-        "tool_usage": {"web_search": {"num_requests": 0}},
-    }
+    forged = {"usage": {"input_tokens": 0, "output_tokens": 0}, "tool_usage": {"web_search": {"num_requests": 0}}}
     fields = {
         "usage": {"input_tokens": 1200, "output_tokens": 300},
         "tool_usage": {"web_search": {"num_requests": 7}},

@@ -59,20 +59,8 @@ MCP = {"type": "mcp", "server_url": "https://mcp.example", "server_label": "m"}
         (
             Dialect.ANTHROPIC,
             MESSAGES,
-            {
-                "tools": [
-                    {"name": "f", "input_schema": {}},
-                    {**SEARCH, "max_uses": 25},
-                    {**SEARCH, "max_uses": None},
-                ]
-            },
-            {
-                "tools": [
-                    {"name": "f", "input_schema": {}},
-                    {**SEARCH, "max_uses": 25},
-                    {**SEARCH, "max_uses": 10},
-                ]
-            },
+            {"tools": [{"name": "f", "input_schema": {}}, {**SEARCH, "max_uses": 25}, {**SEARCH, "max_uses": None}]},
+            {"tools": [{"name": "f", "input_schema": {}}, {**SEARCH, "max_uses": 25}, {**SEARCH, "max_uses": 10}]},
             35,
         ),
         (
@@ -234,10 +222,7 @@ HAIKU, GPT_5, FLASH, UNKNOWN = 200_000, 400_000, 1_048_576, 1_050_000
         (
             Dialect.ANTHROPIC,
             MESSAGES,
-            {
-                "model": "claude-haiku-4-5",
-                "content": [{"type": "document", "source": {"type": "url", "url": PDF}}],
-            },
+            {"model": "claude-haiku-4-5", "content": [{"type": "document", "source": {"type": "url", "url": PDF}}]},
             HAIKU,
             1_100,
         ),
@@ -245,10 +230,7 @@ HAIKU, GPT_5, FLASH, UNKNOWN = 200_000, 400_000, 1_048_576, 1_050_000
         (
             Dialect.ANTHROPIC,
             MESSAGES,
-            {
-                "model": "claude-haiku-4-5",
-                "content": [{"type": "document", "source": {"url": PDF, "data": "AA"}}],
-            },
+            {"model": "claude-haiku-4-5", "content": [{"type": "document", "source": {"url": PDF, "data": "AA"}}]},
             HAIKU,
             1_100,
         ),
@@ -327,11 +309,7 @@ def test_images_and_audio_from_gemini_cost_their_own_price(
     model: str, written: int, details: list[tuple[str, int]] | None, nanos: int
 ) -> None:
     params = call(Dialect.GEMINI, generate(model), {"contents": [{"parts": [{"text": "Draw"}]}]})
-    usage: dict[str, Any] = {
-        "promptTokenCount": 10,
-        "candidatesTokenCount": written,
-        "totalTokenCount": 10 + written,
-    }
+    usage: dict[str, Any] = {"promptTokenCount": 10, "candidatesTokenCount": written, "totalTokenCount": 10 + written}
     if details is not None:
         usage["candidatesTokensDetails"] = [{"modality": kind, "tokenCount": count} for kind, count in details]
     answer = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": usage, "modelVersion": model}

@@ -175,10 +175,7 @@ def test_a_huge_picture_hides_no_usage_and_is_no_content(stream: Stream) -> None
     for at, end in ((0, "\r\n"), (len(usual) // 2, "\n"), (len(usual) - 1, "\r")):
         sent = b"".join([*usual[:at], recorded.data(stream.picture, end), *usual[at:]])
         reading = read(call, in_pieces(sent))
-        assert (reading.usage, reading.streamed_bytes) == (
-            read(call, usual).usage,
-            read(call, usual).streamed_bytes,
-        )
+        assert (reading.usage, reading.streamed_bytes) == (read(call, usual).usage, read(call, usual).streamed_bytes)
     # Even without usage, its bytes are no tokens.
     silent = [without_usage(each, zero=False) for each in events(stream)]
     with_picture = read(call, [*silent[:-1], *in_pieces(recorded.data(stream.picture)), silent[-1]])
@@ -203,20 +200,13 @@ HUGE_EVENTS: list[tuple[Surface, Dialect, dict[str, Any], Usage]] = [
     (
         Surface.CHAT,
         Dialect.OPENAI,
-        {
-            "usage": {"prompt_tokens": 7, "completion_tokens": 9},
-            "choices": [{"delta": {"audio": {"data": HUGE}}}],
-        },
+        {"usage": {"prompt_tokens": 7, "completion_tokens": 9}, "choices": [{"delta": {"audio": {"data": HUGE}}}]},
         Usage(7, 9),
     ),
     (
         Surface.IMAGES,
         Dialect.OPENAI,
-        {
-            "type": "image_generation.completed",
-            "b64_json": HUGE,
-            "usage": {"input_tokens": 7, "output_tokens": 9},
-        },
+        {"type": "image_generation.completed", "b64_json": HUGE, "usage": {"input_tokens": 7, "output_tokens": 9}},
         Usage(7, 9, image_out=9),
     ),
     (
@@ -473,10 +463,7 @@ def test_cache_writes_beyond_the_reported_parts_cost_the_requested_time(ttl: str
     call = read_request(Dialect.ANTHROPIC, "POST", "v1/messages", body=body.encode())
     counts = {"input_tokens": 0, "output_tokens": 0, "cache_creation_input_tokens": 600}
     for split, parts in (
-        (
-            {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200},
-            100 * 3_750 + 200 * 6_000 + 300 * rate,
-        ),
+        ({"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200}, 100 * 3_750 + 200 * 6_000 + 300 * rate),
         ({}, 600 * rate),
         # More than the total: the parts count.
         ({"ephemeral_5m_input_tokens": 700, "ephemeral_1h_input_tokens": 0}, 700 * 3_750),
@@ -512,9 +499,7 @@ def test_an_audio_prompt_costs_its_modalities() -> None:
     )
     assert (
         charged(
-            promptTokensDetails=rows(TEXT=10, AUDIO=100),
-            cachedContentTokenCount=50,
-            cacheTokensDetails=rows(AUDIO=50),
+            promptTokensDetails=rows(TEXT=10, AUDIO=100), cachedContentTokenCount=50, cacheTokensDetails=rows(AUDIO=50)
         )
         == 10 * 300 + 50 * 1_000 + 50 * 100
     )

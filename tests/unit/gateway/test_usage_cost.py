@@ -37,14 +37,7 @@ def counts(usage: Usage, characters: int = 0) -> dict[str, int]:
         # Of the audio and the images, those in the cache have their own prices.
         (
             Usage(100, 0, cache_read=30, audio_in=15, audio_cached=6, image_in=12, image_cached=4),
-            {
-                "input": 53,
-                "cache_read": 20,
-                "audio_in": 9,
-                "audio_cached": 6,
-                "image_in": 8,
-                "image_cached": 4,
-            },
+            {"input": 53, "cache_read": 20, "audio_in": 9, "audio_cached": 6, "image_in": 8, "image_cached": 4},
         ),
         (
             Usage(0, 100, audio_out=20, image_out=30, reasoning=40),
@@ -72,16 +65,10 @@ def counts(usage: Usage, characters: int = 0) -> dict[str, int]:
             Usage(10, 0, cache_read=3, cache_write=2, audio_in=9),
             {"audio_cached": 3, "cache_write": 2, "audio_in": 5},
         ),
-        (
-            Usage(10, 0, cache_read=6, audio_in=5),
-            {"audio_cached": 1, "cache_read": 5, "audio_in": 4},
-        ),
+        (Usage(10, 0, cache_read=6, audio_in=5), {"audio_cached": 1, "cache_read": 5, "audio_in": 4}),
         (Usage(10, 0, video_in=4), {"video_in": 4, "input": 6}),
         (Usage(0, 10, video_out=4, reasoning=7), {"video_out": 4, "reasoning": 6}),
-        (
-            Usage(10, 0, cache_read=3, cache_write=2, audio_in=5),
-            {"cache_read": 3, "cache_write": 2, "audio_in": 5},
-        ),
+        (Usage(10, 0, cache_read=3, cache_write=2, audio_in=5), {"cache_read": 3, "cache_write": 2, "audio_in": 5}),
         (
             Usage(10, 0, cache_read=3, cache_write=2, audio_in=1, image_in=9),
             {"cache_read": 3, "cache_write": 2, "audio_in": 1, "image_in": 4},
@@ -93,10 +80,7 @@ def counts(usage: Usage, characters: int = 0) -> dict[str, int]:
         ),
         (Usage(0, 10, audio_out=4, image_out=8), {"audio_out": 4, "image_out": 6}),
         (Usage(0, 10, audio_out=11), {"audio_out": 10}),
-        (
-            Usage(0, 10, audio_out=4, image_out=4, reasoning=4),
-            {"audio_out": 4, "image_out": 4, "reasoning": 2},
-        ),
+        (Usage(0, 10, audio_out=4, image_out=4, reasoning=4), {"audio_out": 4, "image_out": 4, "reasoning": 2}),
     ],
 )
 def test_each_token_is_charged_once(usage: Usage, charged: dict[str, int]) -> None:

@@ -59,12 +59,7 @@ class CctpBridge:
     name = "cctp"
 
     def __init__(
-        self,
-        source: CctpChain,
-        destination: CctpChain,
-        attestations: AttestationClient,
-        *,
-        bounds: BridgeFeeLimits,
+        self, source: CctpChain, destination: CctpChain, attestations: AttestationClient, *, bounds: BridgeFeeLimits
     ) -> None:
         self._source = source
         self._destination = destination
@@ -175,20 +170,14 @@ class CctpBridge:
             return None  # a proof remains valid
 
     def _completed_progress(
-        self,
-        transfer: BridgeTransfer,
-        message: CctpMessage,
-        attested: BurnAttestation | None,
-        proof: BridgeProof,
+        self, transfer: BridgeTransfer, message: CctpMessage, attested: BurnAttestation | None, proof: BridgeProof
     ) -> BridgeProgress:
         hint = transfer.delivery_hash or (attested.forwarding_hash if attested is not None else None)
         arrival = self._destination.find_mint(message, hint=hint, since=int(str(transfer.terms["since"])))
         if isinstance(arrival, MintNotFound):
             # If another message used the nonce, only the service has the right one: it is queried again.
             return BridgeProgress(
-                BridgePhase.WAITING,
-                note=arrival.value,
-                proof={} if arrival is MintNotFound.NOT_FOUND else proof,
+                BridgePhase.WAITING, note=arrival.value, proof={} if arrival is MintNotFound.NOT_FOUND else proof
             )
         # One transaction may receive many messages, and one message belongs to one burn: two may differ in the nonce
         # only.

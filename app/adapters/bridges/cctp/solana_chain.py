@@ -111,9 +111,7 @@ class SolanaCctpChain:
         if tokens.read_account(found.result.found[1]) is None:
             making = tokens.create_account(key, key, self._mint)
             return BridgeStep(
-                BridgeLegKind.ACCOUNT,
-                self.name,
-                self._simulated_draft(no_amount, [making], makes_token_account=True),
+                BridgeLegKind.ACCOUNT, self.name, self._simulated_draft(no_amount, [making], makes_token_account=True)
             )
         (state,) = messenger.result.found
         try:
@@ -194,10 +192,7 @@ class SolanaCctpChain:
 
     def _balances(self, owner: Pubkey, states: Sequence[AccountState | None]) -> tuple[int, int]:
         wallet, usdc = states
-        return (
-            wallet.lamports if wallet else 0,
-            tokens.units_of(usdc, owner=owner, mint=self._mint),
-        )
+        return (wallet.lamports if wallet else 0, tokens.units_of(usdc, owner=owner, mint=self._mint))
 
     def _simulate(
         self,
@@ -217,10 +212,7 @@ class SolanaCctpChain:
 
 
 def _compiled(
-    owner: Pubkey,
-    body: Sequence[Instruction],
-    latest: Hash,
-    tables: Sequence[AddressLookupTableAccount] = (),
+    owner: Pubkey, body: Sequence[Instruction], latest: Hash, tables: Sequence[AddressLookupTableAccount] = ()
 ) -> MessageV0:
     return MessageV0.try_compile(owner, list(body), list(tables), latest)
 

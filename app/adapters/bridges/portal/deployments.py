@@ -8,10 +8,6 @@ from types import MappingProxyType
 _BASE_PORTAL = "0x49048044D57e1C92A77f79988d21Fa8fAF74E97e"
 
 PORTALS: Mapping[str, str] = MappingProxyType(
-    {
-        "mainnet": _BASE_PORTAL,
-        "testnet": "0x49f53e41452C74589E85cA1677426Ba426459e85",
-        "sandbox": _BASE_PORTAL,
-    }
+    {"mainnet": _BASE_PORTAL, "testnet": "0x49f53e41452C74589E85cA1677426Ba426459e85", "sandbox": _BASE_PORTAL}
 )
 """Keyed by network: "mainnet", "testnet" or "sandbox"."""

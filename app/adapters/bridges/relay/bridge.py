@@ -8,14 +8,7 @@ from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, Orde
 from app.adapters.bridges.relay.payments import PaymentNotFound
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send.transactions import ContractCall
-from app.ports.bridges import (
-    BridgeOffer,
-    BridgePhase,
-    BridgeProgress,
-    BridgeRequest,
-    BridgeStep,
-    BridgeTransfer,
-)
+from app.ports.bridges import BridgeOffer, BridgePhase, BridgeProgress, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.errors import Rejected
 
 _TYPICAL_GAS = 150_000

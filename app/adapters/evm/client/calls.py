@@ -78,11 +78,7 @@ def block(tag: Block) -> RpcCall[BlockRef]:
 
 def whole_block(number: int, *, tolerates: Tolerance | None = None) -> RpcCall[RpcBlock | None]:
     """Return a call for a block with its transactions; it may not exist."""
-    return call(
-        lambda eth: eth.get_block(number, full_transactions=True),
-        or_none(RpcBlock.read),
-        tolerates=tolerates,
-    )
+    return call(lambda eth: eth.get_block(number, full_transactions=True), or_none(RpcBlock.read), tolerates=tolerates)
 
 
 def fee_history(blocks: int, percentile: float) -> RpcCall[FeeHistory]:

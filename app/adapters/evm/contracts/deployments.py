@@ -101,11 +101,7 @@ _BASE = EvmDeployment(
     uniswap_quoter="0x3d4e44Eb1374240CE5F1B871ab261CD16335B76a",
     uniswap_position_manager="0x03a520b32C04BF3bEEf7BEb72E919cf822Ed34f1",
     gas_price_oracle="0x420000000000000000000000000000000000000F",
-    default_rpc_urls=(
-        "https://mainnet.base.org",
-        "https://base.publicnode.com",
-        "https://mainnet-preconf.base.org",
-    ),
+    default_rpc_urls=("https://mainnet.base.org", "https://base.publicnode.com", "https://mainnet-preconf.base.org"),
     explorer_tx_url="https://basescan.org/tx/{tx_hash}",
     legacy_network="base",
     block_seconds=2.0,
@@ -171,6 +167,6 @@ DEPLOYMENTS: Mapping[tuple[str, str], EvmDeployment] = MappingProxyType(
             # Clients of version 1 would sign for the real chain under this name.
             legacy_network=None,
         ),
-    },
+    }
 )
 """Keyed by (network, chain): ("mainnet" | "testnet" | "sandbox", "ethereum" | "base")."""

@@ -69,12 +69,7 @@ class EvmDrafter:
         Raises: Rejected, Unreachable.
         """
         return self._draft_new(
-            intent,
-            call.target,
-            fallback_gas=gas,
-            simulates=simulates,
-            terms=call.as_terms(),
-            next_gas=next_gas,
+            intent, call.target, fallback_gas=gas, simulates=simulates, terms=call.as_terms(), next_gas=next_gas
         )
 
     def draft_submission(self, sender: str, call: ContractCall, *, most_gas: int | None = None) -> TransactionDraft:

@@ -196,8 +196,7 @@ def _is_nonce_used(query: TransactionQuery, counts: Mapping[str, int]) -> bool:
 
 
 def _split_by_receipt(
-    queries: Sequence[TransactionQuery],
-    receipts: Sequence[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]],
+    queries: Sequence[TransactionQuery], receipts: Sequence[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]
 ) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
     landed: dict[str, TransactionReceipt] = {}
     unclear: set[str] = set()

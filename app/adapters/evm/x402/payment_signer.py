@@ -50,10 +50,7 @@ class EvmPaymentSigner:
         if _method(intent.extra) != permit2.METHOD:
             return {}
         usdc = self._deployment.usdc
-        inner = [
-            contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2),
-            contracts.PERMIT_NONCE.at(usdc, intent.payer),
-        ]
+        inner = [contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2), contracts.PERMIT_NONCE.at(usdc, intent.payer)]
         reading = contracts.multicall(self._deployment.multicall3, inner)
         self._chain.rpc.run(reading)
         allowance, permit_nonce = reading.result

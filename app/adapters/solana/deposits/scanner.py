@@ -124,9 +124,7 @@ class SolanaDepositScanner:
         chunks = [ready[start : start + _ADDRESSES_PER_CALL] for start in range(0, len(ready), _ADDRESSES_PER_CALL)]
         holdings = [
             self._holdings(
-                [self._holder(entry.address) for entry in chunk],
-                CommitmentLevel.Finalized,
-                at_least=latest.slot,
+                [self._holder(entry.address) for entry in chunk], CommitmentLevel.Finalized, at_least=latest.slot
             )
             for chunk in chunks
         ]
@@ -154,11 +152,7 @@ class SolanaDepositScanner:
 
 
 def _unread_histories(
-    endpoint: RpcEndpoint,
-    changed: Sequence[_ScannedAccount],
-    *,
-    read_limits: HistoryReadLimits,
-    at_least: int,
+    endpoint: RpcEndpoint, changed: Sequence[_ScannedAccount], *, read_limits: HistoryReadLimits, at_least: int
 ) -> list[_UnreadHistory]:
     """List the unread transactions. Raises: EndpointError."""
     readings = []
@@ -217,9 +211,7 @@ def _read_deposits(
         if landed is None:
             _log.warning("transaction_unavailable", address=holder.address, tx_hash=entry.signature)
             scan_state = replace(
-                scan_state,
-                wallet=scan_state.wallet.with_read(entry),
-                tokens=scan_state.tokens.with_read(entry),
+                scan_state, wallet=scan_state.wallet.with_read(entry), tokens=scan_state.tokens.with_read(entry)
             )
             continue
         change = balance_changes.balance_change(holder, landed)

@@ -177,10 +177,7 @@ def _assert_recipient_rent_exempt(intent: TransferIntent, recipient: AccountStat
         return
     raise Rejected(
         "amount_below_rent",
-        details={
-            "currency": SOL.symbol,
-            "minimum": str(TokenAmount(empty_rent - account_found, SOL)),
-        },
+        details={"currency": SOL.symbol, "minimum": str(TokenAmount(empty_rent - account_found, SOL))},
     )
 
 

@@ -75,12 +75,7 @@ class SimulatedTransaction:
 
 
 def simulate(
-    rpc: SolanaRpc,
-    level: CommitmentLevel,
-    message: MessageV0,
-    keys: Sequence[Pubkey],
-    *,
-    new_account_bytes: int = 0,
+    rpc: SolanaRpc, level: CommitmentLevel, message: MessageV0, keys: Sequence[Pubkey], *, new_account_bytes: int = 0
 ) -> SimulatedTransaction:
     """Simulate a message, and read these accounts before and after it. Raises: Unreachable.
 
@@ -88,12 +83,7 @@ def simulate(
     """
     return rpc.run_on_first(
         lambda endpoint: _simulate(
-            rpc,
-            endpoint,
-            level,
-            message,
-            keys=keys,
-            rent_bytes={0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes},
+            rpc, endpoint, level, message, keys=keys, rent_bytes={0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes}
         )
     )
 
@@ -128,8 +118,7 @@ def _simulate(
         tolerates_malformed=True,
     )
     trial = SolanaRpcCall(
-        SimulateVersionedTransaction(transactions.unsigned_transaction(message), config),
-        simulation(len(keys)),
+        SimulateVersionedTransaction(transactions.unsigned_transaction(message), config), simulation(len(keys))
     )
     estimates = [estimate] if rpc.estimates_fees else []
     endpoint.run([latest, found, *rents.values(), prices, *estimates, trial])

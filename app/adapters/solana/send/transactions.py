@@ -68,10 +68,7 @@ def new_reference() -> str:
 def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> Sequence[Instruction]:
     """Return the instructions that execute an intent, preceded by their compute budget."""
     sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
-    budget = [
-        set_compute_unit_limit(plan.compute_units),
-        set_compute_unit_price(plan.micro_lamports_per_unit),
-    ]
+    budget = [set_compute_unit_limit(plan.compute_units), set_compute_unit_price(plan.micro_lamports_per_unit)]
     if intent.amount.token != USDC:
         paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=intent.amount.units))
         return [*budget, with_reference(paying, plan.reference)]

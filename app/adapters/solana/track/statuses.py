@@ -104,10 +104,7 @@ class SolanaReceiptPoller:
         self._authorizations = SponsoredTransferPoller(rpc)
 
     def outcomes(
-        self,
-        queries: Sequence[TransactionQuery],
-        *,
-        landed_only: bool = False,
+        self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
         paid_by_others = {query.key for query in queries if OpenTransfer.from_terms(query.terms) is not None}
         queries = [OpenTransfer.submission_of(query) for query in queries]
@@ -177,11 +174,7 @@ class SolanaReceiptPoller:
         return landed
 
     def _final_outcomes(
-        self,
-        landed: Mapping[str, tuple[str, SignatureStatus]],
-        queries: Sequence[TransactionQuery],
-        *,
-        finalized: int,
+        self, landed: Mapping[str, tuple[str, SignatureStatus]], queries: Sequence[TransactionQuery], *, finalized: int
     ) -> Mapping[str, TransactionOutcome]:
         if not landed:
             return {}
@@ -220,9 +213,7 @@ def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSna
     status_calls = _status_calls(hashes)
     endpoint.run([finalized, *status_calls])
     return _StatusSnapshot(
-        _by_hash(hashes, status_calls),
-        min((call.result.slot for call in status_calls), default=0),
-        finalized.result,
+        _by_hash(hashes, status_calls), min((call.result.slot for call in status_calls), default=0), finalized.result
     )
 
 
@@ -305,9 +296,7 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     """
     following = {
         slot: SolanaRpcCall(
-            GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized),
-            _read_slots,
-            tolerates=accept_any_error,
+            GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized), _read_slots, tolerates=accept_any_error
         )
         for slot in slots
     }

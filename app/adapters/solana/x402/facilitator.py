@@ -91,10 +91,7 @@ class SolanaFacilitator:
     ) -> PaymentAuthorization:
         partial = payments.verify(payload, expected, mint=self._mint)
         claim = self._claim(partial.digest)
-        terms: Terms = {
-            "transaction": transactions.encode(partial.transaction),
-            "fee_lamports": partial.fee_lamports,
-        }
+        terms: Terms = {"transaction": transactions.encode(partial.transaction), "fee_lamports": partial.fee_lamports}
         return PaymentAuthorization(claim, partial.payer, expected.recipient, partial.units, terms)
 
     def assert_signed(self, authorization: PaymentAuthorization) -> None:

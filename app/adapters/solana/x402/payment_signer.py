@@ -126,11 +126,7 @@ class SolanaPaymentSigner:
             set_compute_unit_limit(compute_units),
             set_compute_unit_price(_MICRO_LAMPORTS_PER_UNIT),
             tokens.transfer_checked(
-                payer,
-                Pubkey.from_string(intent.recipient),
-                self._mint,
-                units=intent.units,
-                decimals=USDC.decimals,
+                payer, Pubkey.from_string(intent.recipient), self._mint, units=intent.units, decimals=USDC.decimals
             ),
             Instruction(payments.MEMO_PROGRAM, memo, []),
         ]

@@ -95,9 +95,7 @@ class SolanaTransferSponsor:
         signature = Signature.from_bytes(signer.sign_message(to_bytes_versioned(message)))
         partial = VersionedTransaction.populate(message, [Signature.default(), signature])
         latest = Blockhash.model_construct(
-            slot=plan.blockhash_slot,
-            blockhash=plan.blockhash,
-            last_valid_block_height=plan.last_valid_block_height,
+            slot=plan.blockhash_slot, blockhash=plan.blockhash, last_valid_block_height=plan.last_valid_block_height
         )
         submission = replace(draft.submission, terms=transactions.transaction_terms(partial, latest))
         opened = OpenTransfer(plan.blockhash_slot, plan.last_valid_block_height)

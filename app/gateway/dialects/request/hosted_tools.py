@@ -8,14 +8,7 @@ from typing import Any
 
 from app.errors import InvalidInput
 from app.gateway.dialects.request import images as image_bounds
-from app.gateway.dialects.request.cost_params import (
-    MAX_CALLS,
-    NO_TOOLS,
-    Dialect,
-    HostedTools,
-    SubCall,
-    Surface,
-)
+from app.gateway.dialects.request.cost_params import MAX_CALLS, NO_TOOLS, Dialect, HostedTools, SubCall, Surface
 from app.gateway.dialects.request.offered_tools import (
     CLIENT_DEFINED_FIELDS,
     OFFERED_PLUGINS,

@@ -149,8 +149,5 @@ def not_offered_error(field: str, what: str, hint: str, *, allowed: Sequence[str
     """Return the error for a tool of unknown cost."""
     return RouteNotAllowed(
         f"{what[:100]!r} is not available here: its cost has no limit that the gateway can enforce and charge. {hint}",
-        details={
-            "fields": {field: ["is not available here"]},
-            **({"allowed": list(allowed)} if allowed else {}),
-        },
+        details={"fields": {field: ["is not available here"]}, **({"allowed": list(allowed)} if allowed else {})},
     )

@@ -33,12 +33,7 @@ class ResponseReader:
     """One response of an upstream. Feed every chunk, then call `finish`, even after an error."""
 
     def __init__(
-        self,
-        params: CostParams,
-        *,
-        status: int,
-        content_type: str | None = None,
-        content_encoding: str | None = None,
+        self, params: CostParams, *, status: int, content_type: str | None = None, content_encoding: str | None = None
     ) -> None:
         self._status = status
         self._is_streamed = params.is_streamed
@@ -80,10 +75,7 @@ class ResponseReader:
             if self._decoder is None and self._received:
                 bytes_unread = MAX_TOKENS
             self._reading = self._usage.reading(
-                status=self._status,
-                bytes_received=self._received,
-                is_broken=is_broken,
-                bytes_unread=bytes_unread,
+                status=self._status, bytes_received=self._received, is_broken=is_broken, bytes_unread=bytes_unread
             )
         return self._reading
 

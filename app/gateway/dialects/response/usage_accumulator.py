@@ -39,17 +39,7 @@ _MAX_TOOL_CALLS = 10_000
 _UNBILLED_ACTIONS = frozenset({"open_page", "find_in_page"})
 # An event with a delta and none of these has content only.
 _MORE_THAN_CONTENT = frozenset(
-    {
-        "usage",
-        "usageMetadata",
-        "error",
-        "response",
-        "message",
-        "interaction",
-        "model",
-        "item",
-        "content_block",
-    }
+    {"usage", "usageMetadata", "error", "response", "message", "interaction", "model", "item", "content_block"}
 )
 _FAILURES = ("error", "response.failed")
 _IMAGE_EVENTS = ("image_generation.", "image_edit.")
@@ -228,10 +218,7 @@ class UsageAccumulator:
             self._add_item(event.get(name), event.get(at))
         used = inner.get("tool_usage")
         if isinstance(used, dict):
-            searched, self._images = (
-                used.get("web_search"),
-                _larger(self._images, used.get("image_gen") or {}),
-            )
+            searched, self._images = (used.get("web_search"), _larger(self._images, used.get("image_gen") or {}))
             requests = searched.get("num_requests") if isinstance(searched, dict) else None
             if isinstance(requests, int) and not isinstance(requests, bool) and requests >= 0:
                 self._searches = max(requests, self._searches or 0)
