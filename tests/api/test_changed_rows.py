@@ -78,6 +78,8 @@ NO_POWER = {
         "created_at": "shown only",
     },
     "master_keys": {"name": "shown only", "sealed": "AES-GCM, bound to its row", "created_at": "orders lists"},
+    "oauth_grants": {"used_at": "shown only", "created_at": "shown only"},
+    "oauth_tokens": {"polled_at": "slows polls only", "created_at": "shown only"},
     "owner_keys": {"created_at": "orders lists"},
     "owner_passkeys": {
         "backup_eligible": "compared when the passkey signs, and only stricter than without it",
