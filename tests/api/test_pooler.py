@@ -9,8 +9,8 @@ from flask import Flask
 from sqlalchemy import bindparam, select
 
 from app.core import clock
-from app.db.heartbeats import Heartbeat
 from app.db.group_commit import KeptConnection
+from app.db.heartbeats import Heartbeat
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
