@@ -60,6 +60,23 @@ _Request = tuple[int, Callable[[], TestResponse]]
 def test_each_request_costs_what_the_document_says(
     postgres_url: str, sqlite_url: str, build_app: Callable[..., Application], base_node: EvmNode
 ) -> None:
+    measured = _measured(postgres_url, sqlite_url, build_app, base_node)
+    if _table(measured) not in DOCUMENT.read_text():
+        # Slowness only adds, so what a busy moment added is absent from one of two measurements.
+        again = _measured(postgres_url, sqlite_url, build_app, base_node)
+        measured = {name: found & again[name] for name, found in measured.items()}
+    text = DOCUMENT.read_text()
+    present = text.partition("| Request |")[0] + _table(measured)
+    if os.environ.get("UPDATE_DOCS"):
+        DOCUMENT.write_text(present)
+    assert text.splitlines() == present.splitlines(), (
+        "if it is meant: UPDATE_DOCS=1 ./test tests/docs/test_request_costs.py"
+    )
+
+
+def _measured(
+    postgres_url: str, sqlite_url: str, build_app: Callable[..., Application], base_node: EvmNode
+) -> dict[str, Counter[str]]:
     measured: dict[str, Counter[str]] = {}
     for url in (postgres_url, sqlite_url):
         with _service(build_app, url, base_node) as (app, counts):
@@ -68,16 +85,13 @@ def test_each_request_costs_what_the_document_says(
     # A slow machine asks once more for the outcome of a transfer.
     polled = measured["Transfer, confirmed"]
     polled["node"] = min(polled["node"], _POLLED_REQUESTS)
+    return measured
+
+
+def _table(measured: dict[str, Counter[str]]) -> str:
     rows = [f"| {name} | {' | '.join(str(found[key]) for key in _COLUMNS)} |" for name, found in measured.items()]
-    text = DOCUMENT.read_text()
-    introduction, heading, _ = text.partition("| Request |")
-    table = [f"{heading} {' | '.join(_COLUMNS.values())} |", f"|---{'|---:' * len(_COLUMNS)}|", *rows]
-    present = introduction + "\n".join(table) + "\n"
-    if os.environ.get("UPDATE_DOCS"):
-        DOCUMENT.write_text(present)
-    assert text.splitlines() == present.splitlines(), (
-        "if it is meant: UPDATE_DOCS=1 ./test tests/docs/test_request_costs.py"
-    )
+    head = [f"| Request | {' | '.join(_COLUMNS.values())} |", f"|---{'|---:' * len(_COLUMNS)}|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def _typical(counts: Counter[str], request: _Request) -> Counter[str]:
