@@ -78,7 +78,7 @@ def on_starting(server: Any) -> None:
     _return_freed_memory()
     # Imported here: gunicorn reads this file before it validates its own settings.
     from app.config import PUBLIC_SANDBOX_MESSAGE  # noqa: PLC0415
-    from app.core.loopback import is_loopback  # noqa: PLC0415
+    from app.core.ip_ranges import is_loopback  # noqa: PLC0415
 
     # Other addresses are paths and descriptors of sockets.
     hosts = [address[0] for address in server.cfg.address if isinstance(address, tuple)]

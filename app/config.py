@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core import addresses, host_sizes
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
-from app.core.loopback import is_loopback
+from app.core.ip_ranges import is_loopback
 from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, RateLimit, Urls, keys, split
 
 MIN_SECRET_LENGTH = 32

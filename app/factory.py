@@ -51,7 +51,7 @@ from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
 from app.observability import error_reporting, logs
-from app.owner.notices import pages as notice_pages
+from app.owner import notices as notice_pages
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
@@ -74,7 +74,6 @@ from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
 from app.usage.grouped import StepGroups
 from app.wallets.api import routes as wallets
-from app.wallets.api import session_routes
 from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
@@ -311,5 +310,5 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
     agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, notice_pages,
-    oauth_pages, passkey_pages, session_routes, sign_in,
+    oauth_pages, passkey_pages, sign_in,
 )  # fmt: skip

@@ -18,18 +18,13 @@ from app.core.chains import ChainName
 from app.errors import TransactionInProgress
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.counters import CounterStore
-from app.ports.facilitator import Facilitator
-from app.ports.faucet import Faucet
-from app.ports.mail import Mailer
-from app.ports.payment_signer import PaymentSigner
+from app.ports.facilitator import Facilitator, GasSponsor, PaymentSigner, TransferSponsor
 from app.ports.perpdex import Perpdex
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
-from app.ports.queue import JobQueue
+from app.ports.services import CounterStore, Faucet, JobQueue, Mailer
 from app.ports.shopper import Shopper
 from app.ports.specifications import SpecificationReader
-from app.ports.sponsor import GasSponsor, TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.ports.upstream import Upstream
 from app.ports.vault import Vault

@@ -13,13 +13,12 @@ from pydantic import SecretStr
 
 from app.adapters.bridges.cctp.attestations import AttestationClient
 from app.adapters.bridges.cctp.bridge import BridgeFeeLimits, CctpBridge, CctpChain
-from app.adapters.bridges.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
-from app.adapters.bridges.portal.bridge import PortalBridge
-from app.adapters.bridges.portal.deployments import PORTALS
+from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
+from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
+from app.adapters.bridges.portal import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
-from app.adapters.bridges.relay.deployments import LIFI_URLS, RELAY_URLS
 from app.adapters.bridges.relay.lifi_api import LifiOrderService
 from app.adapters.bridges.relay.orders import OrderService
 from app.adapters.bridges.relay.relay_api import RelayOrderService
@@ -35,9 +34,7 @@ from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.prices.coingecko import CoinGeckoPrices
-from app.adapters.prices.jupiter import JupiterPrices
-from app.adapters.prices.market import MarketPriceFeed, PriceSource, describe_prices
+from app.adapters.prices import CoinGeckoPrices, JupiterPrices, MarketPriceFeed, PriceSource, describe_prices
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.shopper import BrowserShopper
@@ -49,22 +46,20 @@ from app.adapters.solana.x402.facilitator import SolanaFacilitator
 from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.swaps.uniswap import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
-from app.adapters.vault.local import LocalVault
+from app.adapters.vault import LocalVault
 from app.capacity.rate_limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.facilitator import Facilitator
-from app.ports.mail import Mailer
-from app.ports.payment_signer import PaymentSigner
+from app.ports.facilitator import Facilitator, PaymentSigner, TransferSponsor
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
+from app.ports.services import Mailer
 from app.ports.shopper import Shopper
-from app.ports.sponsor import TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Ports
 from shopper.process import browser_discovery

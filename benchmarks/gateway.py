@@ -16,7 +16,7 @@ from typing import Any
 
 from coincurve import PrivateKey
 
-from app.adapters.vault.derivation import evm_address
+from app.adapters.vault import evm_address
 from benchmarks import competitors, processes, report, rounds, stack, thresholds
 from benchmarks.load_generator import Request
 from benchmarks.rounds import Load, Plans, Table

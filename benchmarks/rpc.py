@@ -35,7 +35,7 @@ from app.factory import create_app
 from app.payments import jobs as payments
 from app.ports.chain import Chain, WatchedAddress
 from app.state import app_state
-from app.wallets.core import pacing
+from app.wallets.core import lifecycle
 from app.wallets.core.models import Transaction
 from app.wallets.transactions import confirmation
 from benchmarks import stack, thresholds
@@ -304,7 +304,7 @@ def _measure_hour(scene: _Scene) -> None:
 
 
 def _scan_seconds(name: ChainName) -> float:
-    pause = pacing.scan_pause(name, timedelta(days=1)).total_seconds()
+    pause = lifecycle.scan_pause(name, timedelta(days=1)).total_seconds()
     return max(pause, _TICK_SECONDS)
 
 

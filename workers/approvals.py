@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.approvals import execution
-from app.db import heartbeats
+from app.db import leases
 from app.movements import KINDS
 from workers.context import job
 
@@ -12,4 +12,4 @@ from workers.context import job
 def execute() -> None:
     """Execute approved payments, each by the function that its request would have called."""
     execution.execute_due(KINDS)
-    heartbeats.record()
+    leases.record()

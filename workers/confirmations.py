@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from app.core.chains import ChainName
-from app.db import heartbeats
+from app.db import leases
 from app.db.leases import lease
 from app.payments import jobs as payments
 from app.wallets.transactions import confirmation
@@ -21,4 +21,4 @@ def confirm(chain: str) -> None:
         if acquired:
             confirmation.confirm(ChainName(chain))
             payments.resume_settlements(ChainName(chain))
-    heartbeats.record()
+    leases.record()

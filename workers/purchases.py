@@ -10,8 +10,8 @@ import sys
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.jobs import QueueName
 from app.shopping import purchase_runner
 from app.state import app_state
@@ -32,7 +32,7 @@ def record_heartbeat() -> None:
     """Record the heartbeat of the shopping worker."""
     with application().app_context():
         try:
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record(ProcessKind.SHOPPER)
         except SQLAlchemyError as error:
             _log.warning("shopper_heartbeat_failed", error=type(error).__name__)
 

@@ -19,7 +19,7 @@ from app.catalog.statistics import counts as statistics
 from app.core import clock
 from app.credits import accounts
 from app.credits import audit as credits_audit
-from app.db import heartbeats
+from app.db import leases
 from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
@@ -101,7 +101,7 @@ def sweep() -> None:
     A step that fails is logged and does not prevent the others. The heartbeat shows that jobs are run, even if nothing
     is due for a long time.
     """
-    heartbeats.record()
+    leases.record()
     with lease("sweep", duration=_LEASE) as acquired:
         if not acquired:
             return

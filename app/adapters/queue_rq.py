@@ -19,7 +19,7 @@ from rq import Queue
 from rq.exceptions import DuplicateJobError, InvalidJobOperation
 from rq.job import Job, JobStatus
 
-from app.adapters.jsonrpc.outage_log import OutageLog
+from app.adapters.jsonrpc.endpoint import OutageLog
 from app.db.unit_of_work import assert_no_unit
 from app.jobs import FAILURE_TTL_SECONDS, JobName, QueueName
 

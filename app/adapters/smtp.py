@@ -8,7 +8,7 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from urllib.parse import unquote, urlsplit
 
-from app.core.loopback import is_loopback
+from app.core.ip_ranges import is_loopback
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
 

@@ -1,4 +1,4 @@
-"""Claim codes in the database: issue, replace, revoke, find, redeem.
+"""Claim codes: issue, replace, revoke, find, redeem.
 
 There are 24^4 * 10^4 = 3.3 * 10^9 codes: few enough to be guessed without rate limits, and to be found from a plain
 digest, hence the pepper. An agent has one open code at a time. A claim locks the agent first, then the code; so does a
@@ -16,16 +16,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, func, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from app.agents.models import ClaimCode
-from app.authenticated import SealedColumn, change, seal_of
+from app.authenticated import Authenticated, SealedColumn, change, seal_of
 from app.core import clock, identifiers
+from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedInsert
 from app.errors import AlreadyClaimed, NotFound
+from app.extensions import Model
 from app.identity import service as identity
 from app.state import app_state
+
+
+class ClaimCode(Authenticated, Model):
+    """A code that an agent received: open, claimed or revoked.
+
+    `answer_sealed` holds the owner's key while the claim's response may be replayed, `receipt_digest` the SHA-256 of
+    the receipt that a replay with the owner's key requires.
+    """
+
+    __tablename__ = "claim_codes"
+    not_authenticated = frozenset({"pepper_id", "answer_sealed", "repeats", "created_at"})
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), index=True)
+    code_hmac: Mapped[str] = mapped_column(String(64), unique=True)
+    pepper_id: Mapped[str] = mapped_column(String(32))
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    claimed_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
+    claim_email: Mapped[str | None] = mapped_column(String(254))
+    answer_sealed: Mapped[str | None] = mapped_column(Text)
+    receipt_digest: Mapped[str | None] = mapped_column(String(64))
+    repeats: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
 
 # Without I and O, which look like 1 and 0.
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"

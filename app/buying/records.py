@@ -10,28 +10,65 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
-from sqlalchemy import ColumnElement, delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Index, String, Text, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import SealedColumn
-from app.buying.models import PinnedPayee, ServicePurchase
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db import batching
+from app.db.columns import ID, UtcDateTime, partial_index
 from app.db.statements import in_list, page_of
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
+from app.extensions import Model
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
+
+
+class ServicePurchase(Model):
+    """What a payment buys: one request to a web service, and its answer once it is complete."""
+
+    __tablename__ = "service_purchases"
+    __table_args__ = (
+        Index("ix_service_purchases_wallet_id", "wallet_id", "created_at"),
+        partial_index("ix_service_purchases_answered", "answered_at", where="answer_sealed IS NOT NULL"),
+    )
+
+    # The hash of the transaction that pays.
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    host: Mapped[str] = mapped_column(String(253))
+    url: Mapped[str] = mapped_column(Text)
+    method: Mapped[str] = mapped_column(String(10))
+    # The version of x402 in which the seller is paid: it names the header.
+    version: Mapped[int]
+    network: Mapped[str] = mapped_column(String(100))
+    answer_sealed: Mapped[str | None] = mapped_column(Text)
+    answer_status: Mapped[int | None]
+    answered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PinnedPayee(Model):
+    """The address that a wallet pays at a host on a chain: that of the first payment."""
+
+    __tablename__ = "pinned_payees"
+
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    host: Mapped[str] = mapped_column(String(253), primary_key=True)
+    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    address: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
 
 ANSWERS_KEPT = timedelta(hours=24)
 _ANSWERS = SealedColumn("service_purchases", "answer_sealed")
@@ -184,7 +221,7 @@ def prune_answers(now: datetime) -> int:
             result = session.execute(pruned.execution_options(synchronize_session=False))
             return int(result.rowcount)  # type: ignore[attr-defined]
 
-    return batching.run_in_batches(step, batch_size=_BATCH, max_batches=_MAX_BATCHES)
+    return run_in_batches(step, batch_size=_BATCH, max_batches=_MAX_BATCHES)
 
 
 def remove_rows_of(session: Session, wallet_id: str) -> None:

@@ -31,7 +31,8 @@ from app.errors import (
 from app.forwarding import redaction
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
-from app.identity import guards, scopes
+from app.identity import guards
+from app.identity.principal import session_of
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.routes import is_not_dry_run
@@ -68,7 +69,7 @@ _FETCH_RESPONSES = {
 
 def _order(body: dict[str, Any]) -> FetchOrder:
     principal = guards.current_principal()
-    body["session_id"] = scopes.session_of(principal, body["session_id"])
+    body["session_id"] = session_of(principal, body["session_id"])
     order = replace(X402.parse(body), key_id=principal.key_id)
     redaction.reject_key(
         guards.presented_keys(current_request())[0],

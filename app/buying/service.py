@@ -37,7 +37,7 @@ from app.errors import (
 from app.idempotency.service import Claim
 from app.ports.chain import Terms
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
-from app.ports.payment_signer import PaymentIntent
+from app.ports.facilitator import PaymentIntent
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state

@@ -6,6 +6,19 @@ IPv6 is an allowlist (2000::/3, RFC 4291) without the prefixes that embed an IPv
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
+
+
+@lru_cache(maxsize=64)
+def is_loopback(host: str | None) -> bool:
+    """Return whether a host name or address, without port or brackets, always means this machine."""
+    if not host:
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
 
 _IPV6_PUBLIC = ipaddress.IPv6Network("2000::/3")
 _NON_PUBLIC_NETWORKS = tuple(

@@ -1,13 +1,14 @@
 """Credit accounts and their ledger: opening, grants, balances, and entries that are only appended.
 
-The only writer of `credit_accounts` and `credit_postings`. Each entry has a unique reference.
+The only writer of `credit_accounts` and `credit_postings`, and of `grant_budgets`, which bounds what is granted in a
+day. Each entry has a unique reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,12 +17,12 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.money import NANOS_PER_USD, usd_string
-from app.credits.models import CreditAccount, CreditLedgerEntry
+from app.credits.models import CreditAccount, CreditLedgerEntry, GrantBudget
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import day_of, table_of, utc_day
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import InvalidInput
+from app.errors import InvalidInput, RateLimited
 from app.events import outbox
 from app.events.outbox import EventType
 from app.identity import agents
@@ -267,3 +268,36 @@ def _announce(below_nanos: int) -> None:
                 },
                 once=str(row.granted_nanos),
             )
+
+
+_INSERT = PreparedInsert(GrantBudget, unique=[GrantBudget.day])
+_ADD = PreparedStatement(
+    update(table_of(GrantBudget))
+    .where(GrantBudget.day == bindparam("today"), GrantBudget.granted_nanos <= bindparam("maximum"))
+    .values({GrantBudget.granted_nanos: GrantBudget.granted_nanos + bindparam("nanos", type_=BigInteger)})
+)
+
+
+def consume(session: Session, nanos: int, *, limit_nanos: int | None, now: datetime | None = None) -> None:
+    """Consume an amount of today's budget; a limit of None means unlimited.
+
+    Raises: RateLimited until midnight UTC if less than the amount is left.
+    """
+    if limit_nanos is None or not nanos:
+        return
+    now = now or clock.now()
+    if _add(session, nanos, limit_nanos, now):
+        return
+    # If a concurrent unit inserts the first row of the day, retry on that row.
+    _INSERT.execute(session, {"day": now.date(), "granted_nanos": 0})
+    if _add(session, nanos, limit_nanos, now):
+        return
+    midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
+    raise RateLimited(
+        "The service has granted all of its free credits for today; try again after midnight UTC.",
+        retry_after_seconds=int((midnight - now).total_seconds()) + 1,
+    )
+
+
+def _add(session: Session, nanos: int, limit_nanos: int, now: datetime) -> bool:
+    return bool(_ADD.execute(session, {"today": now.date(), "nanos": nanos, "maximum": limit_nanos - nanos}))

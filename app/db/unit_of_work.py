@@ -2,29 +2,55 @@
 
 A unit commits on return and rolls back on an exception. Outside a unit the session raises, so that no connection is
 held by accident; inside a unit network calls raise (`assert_no_unit`).
+
+A request for a busy row waits for `striped_lock` in the process, without a connection: the row lock decides. Work in
+batches pauses between its units, because a waiting writer of SQLite polls and would always find the database locked.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import structlog
-from sqlalchemy import Select, event
+from sqlalchemy import Select, delete, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
-from sqlalchemy.orm import ORMExecuteState, Session
+from sqlalchemy.orm import InstrumentedAttribute, ORMExecuteState, Session
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import lock_order
 from app.db.lock_order import LockRank
 from app.extensions import db
+
+_TIMEOUT_SECONDS = 60
+# Names with the same hash share a lock, which is rare and harmless.
+_LOCKS = tuple(threading.Lock() for _ in range(1024))
+
+
+@contextmanager
+def striped_lock(name: str, *, timeout_seconds: int = _TIMEOUT_SECONDS) -> Iterator[bool]:
+    """Acquire the lock of a name; yield whether that succeeded in time. Taken before the unit of work.
+
+    Raises: UnitError inside a unit, which would hold row locks while waiting.
+    """
+    assert_no_unit()
+    lock = _LOCKS[hash(name) % len(_LOCKS)]
+    acquired = lock.acquire(timeout=timeout_seconds)
+    try:
+        yield acquired
+    finally:
+        if acquired:
+            lock.release()
+
 
 _log = structlog.get_logger(__name__)
 
@@ -252,3 +278,45 @@ def guard(engine: Engine, *, refuses_wrong_lock_order: bool) -> None:
 def only_reads(statement: str) -> bool:
     """Return whether a statement neither writes nor locks rows."""
     return _READS.match(statement) is not None and _WRITES_OR_LOCKS.search(statement) is None
+
+
+_NANOS_PER_SECOND = 10**9
+_MAX_PAUSE_NS = _NANOS_PER_SECOND // 10
+
+
+def batches(max_batches: int, *, max_seconds: int = 8) -> Iterator[None]:
+    """Yield once per batch, for about `max_seconds`; pause after each as long as it took."""
+    deadline_ns = time.monotonic_ns() + max_seconds * _NANOS_PER_SECOND
+    for _ in range(max_batches):
+        started_ns = time.monotonic_ns()
+        yield
+        now = time.monotonic_ns()
+        if now >= deadline_ns:
+            return
+        time.sleep(min(now - started_ns, _MAX_PAUSE_NS) / _NANOS_PER_SECOND)
+
+
+def run_in_batches(step: Callable[[int], int], *, batch_size: int, max_batches: int) -> int:
+    """Repeat a step of at most `batch_size` rows until it processes fewer; return the total."""
+    total = 0
+    for _ in batches(max_batches):
+        count = step(batch_size)
+        total += count
+        if count < batch_size:
+            break
+    return total
+
+
+def delete_in_batches(key: InstrumentedAttribute[Any], old: Select[Any], *, batch_size: int, max_batches: int) -> int:
+    """Delete the rows with a key that a query returns, each batch in its own unit; return how many."""
+
+    def step(limit: int) -> int:
+        with unit_of_work() as session:
+            deleted = session.execute(
+                delete(key.class_)
+                .where(key.in_(old.limit(limit).scalar_subquery()))
+                .execution_options(synchronize_session=False)
+            )
+        return int(deleted.rowcount)  # type: ignore[attr-defined]
+
+    return run_in_batches(step, batch_size=batch_size, max_batches=max_batches)

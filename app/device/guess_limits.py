@@ -1,8 +1,8 @@
 """Limits on guessing claim codes, per client address and service-wide.
 
-The last miss that is allowed in a window locks an address, each time for twice as long.
-
-After a miss, the unit must return and not raise: raising would roll back the count.
+The last miss that is allowed in a window locks an address, each time for twice as long. Misses are in the database, so
+that a restart or an emptied Redis loses none. After a miss, the unit must return and not raise: raising would roll
+back the count.
 """
 
 from __future__ import annotations
@@ -10,14 +10,28 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from limits import RateLimitItem, parse
-from sqlalchemy import case, delete, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Integer, String, case, delete, or_, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock, identifiers
+from app.db.columns import UtcDateTime
 from app.db.statements import insert_into
-from app.device.models import GuessCounter
 from app.errors import RateLimited
+from app.extensions import Model
 from app.state import app_state
+
+
+class GuessCounter(Model):
+    """Misses of one client address (its keyed hash) or service-wide (`all`) in the current window."""
+
+    __tablename__ = "guess_counters"
+
+    scope: Mapped[str] = mapped_column(String(64), primary_key=True)
+    window_start: Mapped[datetime] = mapped_column(UtcDateTime)
+    misses: Mapped[int] = mapped_column(Integer)
+    locked_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    strikes: Mapped[int] = mapped_column(Integer)
+
 
 SERVICE_WIDE_MISSES = 300
 SERVICE_WIDE_WINDOW = timedelta(hours=1)

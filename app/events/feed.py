@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 
 from app import long_poll
-from app.db import batching
-from app.db.unit_of_work import read_only_unit
+from app.db.unit_of_work import delete_in_batches, read_only_unit
 from app.events import fan_out
 from app.events.models import Event, EventDelivery, EventSequence
 from app.events.targets import Subscriber
@@ -83,4 +82,4 @@ def prune(now: datetime) -> None:
     before = now - RETENTION
     for model, key in ((EventDelivery, EventDelivery.id), (Event, Event.number)):
         old = select(key).where(model.created_at < before).order_by(model.created_at)
-        batching.delete_in_batches(key, old, batch_size=_BATCH_SIZE, max_batches=_MAX_BATCHES)
+        delete_in_batches(key, old, batch_size=_BATCH_SIZE, max_batches=_MAX_BATCHES)

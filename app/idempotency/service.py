@@ -17,19 +17,45 @@ from datetime import datetime, timedelta
 from typing import Self
 
 import structlog
-from sqlalchemy import ColumnElement, and_, delete, select, update
+from sqlalchemy import ColumnElement, Index, String, Text, and_, delete, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app import authenticated
 from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import keyed_digests, new_id
-from app.db import batching
-from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
+from app.db.columns import ID, UtcDateTime
+from app.db.unit_of_work import after_commit, delete_in_batches, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict
-from app.idempotency.models import IdempotencyKey
+from app.extensions import Model
 from app.state import app_state
+
+
+class IdempotencyKey(Model):
+    """A key of one owner on one route, the record that was made under it, and the stored response."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (
+        Index("uq_idempotency_keys_scope", "owner_id", "method", "path", "key", unique=True),
+        Index("ix_idempotency_keys_created_at", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ID)
+    method: Mapped[str] = mapped_column(String(8))
+    path: Mapped[str] = mapped_column(String(200))
+    key: Mapped[str] = mapped_column(String(255))
+    # The HMAC of the bytes, which the previous version compares while both run during an upgrade.
+    body_hmac: Mapped[str] = mapped_column(String(64))
+    request_hmac: Mapped[str | None] = mapped_column(String(64))
+    holder: Mapped[str] = mapped_column(ID)
+    subject_id: Mapped[str | None] = mapped_column(ID)
+    answer_status: Mapped[int | None]
+    answer_sealed: Mapped[str | None] = mapped_column(Text)
+    lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
 
 _log = structlog.get_logger(__name__)
 
@@ -233,7 +259,7 @@ def derived_key(content: bytes) -> str:
 def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
     """Delete keys older than 24 hours, in a bounded number of short units; return how many."""
     old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - RETENTION)
-    return batching.delete_in_batches(
+    return delete_in_batches(
         IdempotencyKey.id, old.order_by(IdempotencyKey.created_at), batch_size=batch_size, max_batches=max_batches
     )
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote_plus
 from flask import g
 
 from app.errors import InsufficientScope, Unauthorized
-from app.identity import grants, limits, scopes, service
-from app.identity.principal import MasterKeyPrincipal, Principal
+from app.identity import grants, limits, service
+from app.identity.principal import MasterKeyPrincipal, Principal, assert_permitted
 from app.web import request_bodies
 from app.web.blueprint import Guard
 from app.web.client_request import ClientRequest
@@ -198,7 +198,7 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     if not request.is_counted:
         limits.count_authenticated_request(principal.account_id)
         request.is_counted = True
-    scopes.assert_permitted(request, principal)
+    assert_permitted(request, principal)
     g.caller = principal
     client_socket.attribute_request(request.environ, principal.account_id)
 

@@ -1,4 +1,7 @@
-"""The methods of the protocol, for all its versions that are served."""
+"""The methods of the protocol, for all its versions that are served.
+
+Arguments of tools are read as clients of language models send them: nulls, 5.0 for 5, JSON in a text.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,56 @@ from typing import Any
 
 from flask import Response
 
+from app.core.strict_json import JsonNumber
 from app.errors import InsufficientScope, InvalidInput, ServiceError, Unauthorized
 from app.idempotency.service import HEADER
 from app.identity import guards
 from app.mcp import messages
-from app.mcp.arguments import read_arguments
 from app.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, McpMessage
 from app.mcp.service_calls import call_service
 from app.mcp.tool_schemas import ToolDescriptions
 from app.mcp.tools import REQUEST_ID, RESOURCES, TOOLS
 from app.mcp.view_calls import call_view
 from app.payments.x402 import terms
-from app.payments.x402.headers import decode_document
+from app.payments.x402.terms import decode_document
 from app.state import app_state
 from app.version import VERSION
 from app.web import error_responses
 from app.web.client_request import ClientRequest
+from app.web.request_bodies import MAX_KEYLESS_VALUES, parse_json
+
+# n8n adds it to the arguments of every call.
+_IGNORED = frozenset({"toolCallId"})
+_NUMBER = int | JsonNumber
+_TYPES: Mapping[str, Any] = {"array": list, "object": dict, "integer": _NUMBER, "number": _NUMBER}
+_MAX_INTEGER = 2**53
+
+
+def read_arguments(request: ClientRequest, sent: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments in the types that the schema declares; the view refuses what has another one.
+
+    Raises: InvalidInput for an unknown name; PayloadTooLarge and Overloaded as for a body.
+    """
+    known, required = schema["properties"], schema.get("required", ())
+    if unknown := sorted(sent.keys() - known.keys() - _IGNORED):
+        # A misspelt dry_run must not move money.
+        problem = f"is no argument of this tool; its arguments are {', '.join(known)}"
+        raise InvalidInput.field(unknown[0][:64], problem)
+    present = {name: value for name, value in sent.items() if value is not None or name in required}
+    return {name: _read(request, value, known[name]["type"]) for name, value in present.items() if name in known}
+
+
+def _read(request: ClientRequest, value: Any, type_: str) -> Any:
+    if isinstance(value, str) and type_ in _TYPES:
+        try:
+            parsed = parse_json(request, value.encode("utf-8", "surrogatepass"), max_values=MAX_KEYLESS_VALUES)
+        except InvalidInput:
+            return value
+        value = parsed if isinstance(parsed, _TYPES[type_]) else value
+    if type_ == "integer" and isinstance(value, JsonNumber) and abs(value.decimal) <= _MAX_INTEGER:
+        return int(value.decimal) if value.decimal == value.decimal.to_integral_value() else value
+    return value
+
 
 _LIST_TTL_MS = 300_000
 _PAYMENT_KEY = "x402/payment"

@@ -8,7 +8,8 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from app.errors import InvalidInput, RouteNotAllowed, Unauthorized
-from app.identity import guards, scopes, service
+from app.identity import guards, service
+from app.identity.principal import ALL_SCOPES
 from app.mcp import messages, methods
 from app.mcp.messages import PARSE_ERROR, McpError
 from app.state import app_state
@@ -52,7 +53,7 @@ def resource_metadata() -> Response:
             "resource_name": "Purser",
             "resource_documentation": f"{url}/llms.txt",
             "authorization_servers": [url],
-            "scopes_supported": list(scopes.ALL),
+            "scopes_supported": list(ALL_SCOPES),
             "bearer_methods_supported": ["header"],
         }
     )
@@ -63,7 +64,7 @@ def _name_scheme(response: Response) -> Response:
     metadata = f'resource_metadata="{app_state().settings.public_url}{_METADATA_PATH}/mcp"'
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         problem = 'error="invalid_token", ' if "Authorization" in current_request().headers else ""
-        response.headers["WWW-Authenticate"] = f'Bearer {problem}{metadata}, scope="{" ".join(scopes.ALL)}"'
+        response.headers["WWW-Authenticate"] = f'Bearer {problem}{metadata}, scope="{" ".join(ALL_SCOPES)}"'
     elif response.status_code == HTTPStatus.FORBIDDEN and "WWW-Authenticate" in response.headers:
         response.headers["WWW-Authenticate"] += f", {metadata}"
     return response

@@ -31,7 +31,7 @@ from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import CALL_SERVICE
 from app.mcp.view_calls import environ_of, respond
 from app.payments.x402 import terms
-from app.payments.x402.headers import SIGNED_HEADER
+from app.payments.x402.terms import SIGNED_HEADER
 from app.state import app_state
 from app.web import error_responses, request_bodies
 from app.web.client_request import ClientRequest

@@ -12,7 +12,8 @@ from werkzeug.datastructures import MultiDict
 
 from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, ServiceError
-from app.identity import grants, limits, scopes
+from app.identity import grants, limits
+from app.identity.principal import ALL_SCOPES
 from app.oauth import clients, connections, tokens
 from app.oauth.server import Request, Server, assert_target
 from app.oauth.tokens import TokenKind
@@ -42,7 +43,7 @@ def server_metadata() -> Response:
             "registration_endpoint": f"{url}/oauth/register",
             "revocation_endpoint": f"{url}/oauth/revoke",
             "device_authorization_endpoint": f"{url}/oauth/device_authorization",
-            "scopes_supported": list(scopes.ALL),
+            "scopes_supported": list(ALL_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
             "grant_types_supported": list(clients.GRANT_TYPES),

@@ -18,7 +18,7 @@ from typing import TypeVar
 from prometheus_client import Counter, Histogram, Metric, disable_created_metrics
 from prometheus_client.samples import Sample
 
-from app.ports.counters import CounterStore
+from app.ports.services import CounterStore
 
 _FLUSH_INTERVAL_SECONDS = 5
 _MAX_SERIES = 10_000

@@ -15,9 +15,9 @@ from app.payments import settlement_capacity, treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
 from app.state import app_state
+from app.wallets import transfers
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.kinds.transfer import parse_movement
-from app.wallets.transfers import service as transfers
 
 _CHAINS = [name.value for name in ChainName]
 _WAIT_SECONDS = Decimal(20)

@@ -1,4 +1,9 @@
-"""Claimed payments: their state machine, and the claims by which each is consumed once."""
+"""Claimed payments: their state machine, and the claims by which each is consumed once.
+
+A payment is open for its payer and request while it is submitted and not settled, or settled and neither served nor
+expired. Clients that cannot present a signed payment again sign another one: that is not submitted while the first is
+open, and the first serves its request.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, false, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -18,11 +23,11 @@ from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import table_of
+from app.db.statements import insert_into, table_of
 from app.events import outbox
 from app.events.outbox import EventType
 from app.observability import logs
-from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
+from app.payments.models import LatestPayment, Payment, PaymentClaim, PaymentRestoreCutoff
 from app.state import app_state
 
 NANOS_PER_UNIT: int = NANOS_PER_USD // 10**USDC.decimals
@@ -293,3 +298,48 @@ def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
 def find_settling(session: Session, chain: ChainName, limit: int) -> list[str]:
     rows = select(Payment.id).where(is_settling_on(chain)).order_by(Payment.created_at).limit(limit)
     return list(session.scalars(rows))
+
+
+_LATEST = table_of(LatestPayment)
+_OPEN = PreparedRead(
+    select(*_PAYMENTS.c)
+    .join(_LATEST, _LATEST.c.payment_id == _PAYMENTS.c.id)
+    .where(_LATEST.c.payer == bindparam("of_payer"), _LATEST.c.fingerprint == bindparam("of_fingerprint"))
+)
+
+
+class PaymentIsOpen(Exception):
+    """Another payment of this payer for this request was recorded first: the unit must roll back."""
+
+
+def is_open(payment: PaymentRow) -> bool:
+    """Return whether a payment is being settled, or is settled and can still serve its request."""
+    return payment.status == PaymentStatus.SETTLING or can_be_served(payment)
+
+
+def find_open(session: Session, payer: str, fingerprint: str) -> PaymentRow | None:
+    for mac in fingerprint_macs(fingerprint):
+        latest: PaymentRow | None = _OPEN.one_or_none(session, {"of_payer": payer, "of_fingerprint": mac})
+        if latest is not None and is_open(latest):
+            return latest
+    return None
+
+
+def record_open(session: Session, payment: Payment) -> None:
+    """Make a new signed payment the open one of its payer and request. Raises: PaymentIsOpen if another one is.
+
+    Of concurrent units, one succeeds; the others are refused once it has committed.
+    """
+    names = {"of_payer": payment.payer, "of_fingerprint": payment.fingerprint}
+    latest = _OPEN.one_or_none(session, names)
+    if latest is not None and is_open(latest):
+        raise PaymentIsOpen
+    replaced = false() if latest is None else _LATEST.c.payment_id == latest.id
+    written = session.scalar(
+        insert_into(session, LatestPayment)
+        .values(payer=payment.payer, fingerprint=payment.fingerprint, payment_id=payment.id)
+        .on_conflict_do_update(index_elements=["payer", "fingerprint"], set_={"payment_id": payment.id}, where=replaced)
+        .returning(LatestPayment.payment_id)
+    )
+    if written is None:
+        raise PaymentIsOpen

@@ -19,8 +19,7 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
-from app.db.striped_lock import striped_lock
-from app.db.unit_of_work import CommitUnknownError, unit_of_work
+from app.db.unit_of_work import CommitUnknownError, striped_lock, unit_of_work
 from app.identity.principal import Principal
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse

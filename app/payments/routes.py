@@ -13,7 +13,8 @@ from app.core.chains import USDC
 from app.errors import NotFound, TransferFailed
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity import guards, scopes
+from app.identity import guards
+from app.identity.principal import session_of
 from app.payments.kind import TOP_UP
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
@@ -51,5 +52,5 @@ def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
     """Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final."""
     principal = guards.current_principal()
     wallet = wallets.get_owned(body["wallet_id"], agent_id=principal.agent_of_wallet(body["wallet_id"]))
-    scopes.session_of(principal, None, is_counted=False)
+    session_of(principal, None, is_counted=False)
     return TOP_UP.request(wallet, TOP_UP.parse(body), body={**body, "currency": USDC.symbol}, claim=claim)

@@ -8,8 +8,8 @@ from app.db.unit_of_work import read_only_unit
 from app.payments import settlement_capacity, settlement_risks, treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import Rejected
-from app.ports.sponsor import GasSponsor
-from app.wallets.gas import submissions
+from app.ports.facilitator import GasSponsor
+from app.wallets import gas
 from app.wallets.transactions import relayed
 
 
@@ -23,7 +23,7 @@ def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
     wallet = treasury.wallet(WalletRole.SETTLEMENT, chain)
     with read_only_unit() as session:
         failed_units = relayed.failed_fee_units(
-            session, wallet.id, chain, kind=submissions.SUBMISSION_KIND, since=clock.now() - settlement_risks.PERIOD
+            session, wallet.id, chain, kind=gas.SUBMISSION_KIND, since=clock.now() - settlement_risks.PERIOD
         )
     # Another party that submits a transfer first makes ours fail: agents cost nothing, so all of them share a budget.
     if reserve_units is None or settlement_risks.exceeds_budget(chain, failed_units):

@@ -23,14 +23,14 @@ from app.observability import logs
 from app.payments import consumed, treasury
 from app.payments.models import TopUp
 from app.state import app_state
+from app.wallets import transfers
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import MovementQuote
-from app.wallets.transfers import service as transfers
-from app.wallets.transfers.service import MovementOrder
+from app.wallets.transfers import MovementOrder
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 

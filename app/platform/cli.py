@@ -23,7 +23,7 @@ from app.identity import api_keys
 from app.identity import master_keys as identity_keys
 from app.observability import logs
 from app.platform import keys
-from app.platform.restore import reconciliation as restoration
+from app.platform import reconciliation as restoration
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
 

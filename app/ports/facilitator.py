@@ -1,17 +1,74 @@
-"""The facilitator of a chain: reads USDC payments to a recipient, and submits payments that others have signed.
+"""Payments in USDC that one party signs and another submits: `Facilitator`, `PaymentSigner`, `PaymentSponsor`.
 
 Claim keys identify a payment permanently, however it is presented: `auth:…` for a signed authorization or message,
-`tx:…` for a transaction. All methods that use the network raise `Unreachable` when no node answers.
+`tx:…` for a transaction. All methods that use the network raise `Unreachable` when no node answers. Signing and
+sponsoring have the phases of a movement: the first reads and simulates, `authorize` signs inside the unit that records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.core.chains import ChainName
+from app.core.money import TokenAmount
 from app.ports.chain import Terms, TransactionDraft
+from app.ports.vault import Signer
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentIntent:
+    """A payment to sign: exactly these units from the payer (one of our wallets) to the recipient.
+
+    It can be used for `validity_seconds`, or as long as the chain prescribes. `extra` are the seller's additional
+    terms, `extensions` the names of the protocol extensions that it has. No block before `since_block` can hold the
+    payment.
+    """
+
+    payer: str
+    recipient: str
+    units: int
+    validity_seconds: int
+    extra: Mapping[str, Any]
+    extensions: Collection[str]
+    since_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizedPayment:
+    """A signed payment: its identity on the chain, the payload for the seller, and what its outcome is found by.
+
+    `extensions` are what it answers to extensions of the protocol, by their names.
+    """
+
+    reference: str
+    payload: Mapping[str, Any] = field(repr=False)
+    terms: Terms
+    extensions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+
+class PaymentSigner(Protocol):
+    """Signs the scheme `exact` of x402 on one chain."""
+
+    @property
+    def asset(self) -> PaymentAsset:
+        """The only asset that is paid with."""
+
+    def canonical_recipient(self, text: str) -> str | None:
+        """Return the canonical spelling of an address that can be paid, or None for anything else. No I/O."""
+
+    def accepts_extra(self, extra: Mapping[str, Any]) -> bool:
+        """Return whether a seller's additional terms are those of the asset and of a supported transfer method."""
+
+    def prepare(self, intent: PaymentIntent) -> Terms:
+        """Read what signing needs of the chain, and check that the payment can be executed.
+
+        Raises: Rejected, Unreachable.
+        """
+
+    def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
+        """Sign a payment at a time (seconds since 1970). No I/O, so it may run inside a unit of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +185,77 @@ class Facilitator(Protocol):
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
         """Return whether an address signed a text (EIP-191, or plain Ed25519 in base58). No I/O."""
+
+
+@dataclass(frozen=True, slots=True)
+class GasSponsor:
+    """The service's wallet that submits on a chain, its address there, and the address that fees are paid to.
+
+    `reserve_units` of the native token must stay in the wallet.
+    """
+
+    wallet_id: str
+    submitter: str
+    fee_recipient: str
+    reserve_units: int
+
+
+@dataclass(frozen=True, slots=True)
+class SponsoredTransfer:
+    """A transfer of exactly these units of USDC from one of our wallets, to be submitted by a sponsor."""
+
+    sender: str
+    recipient: str
+    units: int
+    sponsor: GasSponsor
+
+
+@dataclass(frozen=True, slots=True)
+class SponsoredDraft:
+    """What signing needs of the chain.
+
+    `cost` is what the submission is likely to cost the sponsor, in the native token. `token_units` is the sender's
+    balance of USDC as of `sequence`; no block before `since_block` can hold the transfer. `submission` lacks its call.
+    """
+
+    transfer: SponsoredTransfer
+    cost: TokenAmount
+    token_units: int
+    sequence: int | None
+    since_block: int
+    submission: TransactionDraft
+    creates_account: bool = False
+    """Whether the sponsor pays for an account of the recipient, which the recipient could close for its rent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPart:
+    """An authorization: its identity on the chain, and what its outcome is found by.
+
+    The recorded terms have the hash of its first `submission`, too.
+    """
+
+    reference: str
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizedTransfer:
+    """The signed transfer, the signed fee if there is one, and the complete draft of their submission."""
+
+    transfer: SignedPart
+    fee: SignedPart | None
+    submission: TransactionDraft
+
+
+class TransferSponsor(Protocol):
+    """Prepares sponsored transfers on one chain."""
+
+    def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
+        """Read balances and fees, and simulate. Raises: Rejected("simulation_failed", …), Unreachable."""
+
+    def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
+        """Sign the transfer and a fee to the sponsor, at a time in seconds since 1970. No I/O.
+
+        The submission executes both or nothing, except that a fee that was taken already does not prevent the transfer.
+        """

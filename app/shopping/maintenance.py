@@ -14,8 +14,7 @@ from app.jobs import JobName
 from app.observability import logs
 from app.ports.shopper import FailureCode, PurchaseFailed
 from app.shopping import purchase_runner
-from app.shopping.lifecycle import OPEN_STATUSES, PURCHASES, PurchaseStatus
-from app.shopping.models import Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseEvidence, PurchaseStatus, PurchaseStep
 from app.spending import holds as spending_holds
 from app.state import app_state
 

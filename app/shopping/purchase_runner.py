@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 
 from app.core import clock, money
 from app.core.identifiers import new_id
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.observability import logs
@@ -36,8 +36,15 @@ from app.ports.shopper import (
     ShoppingStep,
 )
 from app.shopping import orders, page_choices, service
-from app.shopping.lifecycle import PURCHASES, PurchaseStatus
-from app.shopping.models import PAGE_TYPE, SCREENSHOT_TYPE, Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.models import (
+    PAGE_TYPE,
+    PURCHASES,
+    SCREENSHOT_TYPE,
+    Purchase,
+    PurchaseEvidence,
+    PurchaseStatus,
+    PurchaseStep,
+)
 from app.shopping.page_choices import ModelAdviser
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -182,7 +189,7 @@ class PurchaseSession:
         """Renew the worker's lease, and show that the worker is alive."""
         with unit_of_work() as session:
             self._renew_lease(session)
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
 
     def complete(self, result: OrderConfirmation | OrderReview) -> None:
         """End a purchase that was confirmed, or a dry run that reached its review."""

@@ -27,7 +27,7 @@ from app.errors import (
 )
 from app.idempotency import service as idempotency
 from app.idempotency.decorator import idempotent
-from app.identity import guards, scopes
+from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import guard, terms
 from app.shopping import advice, schemas, service, x402_purchases
@@ -181,7 +181,7 @@ def _owner() -> str:
 def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     """Buy a product with a browser. The total is held against the first wallet's limits before the order."""
     if (caller := guards.find_principal()) is not None:
-        body["session_id"] = scopes.session_of(caller, body["session_id"])
+        body["session_id"] = principal.session_of(caller, body["session_id"])
     accepted = asking.or_ask(
         PURCHASE,
         lambda: x402_purchases.buy(

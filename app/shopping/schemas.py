@@ -13,7 +13,7 @@ from app.core import money
 from app.core.order_amounts import AmountRole
 from app.ports.shopper import FailureCode
 from app.shopping import advice
-from app.shopping.lifecycle import PurchaseStatus
+from app.shopping.models import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
 from app.web.schemas import AcceptsCamelCase, Schema

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app import long_poll
 from app.core import clock, identifiers
-from app.db.heartbeats import ProcessKind, is_alive
+from app.db.leases import ProcessKind, is_alive
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
 from app.idempotency.service import Claim
@@ -22,8 +22,16 @@ from app.jobs import JobName
 from app.observability import logs
 from app.payments import consumed
 from app.shopping import orders
-from app.shopping.lifecycle import OPEN_STATUSES, PURCHASES, PurchaseStatus
-from app.shopping.models import PAGE_TYPE, SCREENSHOT_TYPE, Purchase, PurchaseEvidence, PurchaseStep
+from app.shopping.models import (
+    OPEN_STATUSES,
+    PAGE_TYPE,
+    PURCHASES,
+    SCREENSHOT_TYPE,
+    Purchase,
+    PurchaseEvidence,
+    PurchaseStatus,
+    PurchaseStep,
+)
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.usage import service as usage

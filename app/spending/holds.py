@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
 from app.core import clock
-from app.db import batching
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import in_list
+from app.db.unit_of_work import delete_in_batches
 from app.errors import (
     AddressNotAllowed,
     ApprovalRequired,
@@ -244,7 +244,7 @@ def prune(before: date, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MA
         .order_by(SpendingHold.made_on)
         .with_for_update(skip_locked=True)
     )
-    return batching.delete_in_batches(SpendingHold.reference, old, batch_size=batch_size, max_batches=max_batches)
+    return delete_in_batches(SpendingHold.reference, old, batch_size=batch_size, max_batches=max_batches)
 
 
 def states_of(session: Session, references: Sequence[str]) -> dict[str, SpendingHoldState]:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db import batching
 from app.db.statements import count, page_of
+from app.db.unit_of_work import delete_in_batches
 from app.errors import LimitReached, NotFound
 from app.spending import accounts
 from app.spending.models import SpendingSession
@@ -78,7 +78,7 @@ def adjust_count(session: Session, session_id: str, change_nanos: int) -> None:
 def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
     """Delete sessions that expired before an instant, in short units; return how many."""
     old = select(SpendingSession.id).where(SpendingSession.expires_at < before)
-    return batching.delete_in_batches(
+    return delete_in_batches(
         SpendingSession.id, old.order_by(SpendingSession.expires_at), batch_size=batch_size, max_batches=max_batches
     )
 

@@ -23,9 +23,9 @@ from app.audit_log import verification, witness
 from app.config import MIN_SECRET_LENGTH, Network, Settings
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
-from app.core.loopback import is_loopback
-from app.db import heartbeats, libpq
-from app.db.heartbeats import ProcessKind
+from app.core.ip_ranges import is_loopback
+from app.db import leases, libpq
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit
 from app.gateway.pricing import price_updates
 from app.gateway.providers.table import ProviderTable
@@ -210,7 +210,7 @@ def _check_integrity(session: Session) -> Iterator[Finding]:
 
 
 def _check_processes(session: Session) -> Iterator[Finding]:
-    age = heartbeats.ages(session).get(ProcessKind.WORKER)
+    age = leases.ages(session).get(ProcessKind.WORKER)
     if age is None or age > _ALIVE_WITHIN_SECONDS:
         message = "no worker has ever run" if age is None else f"no worker has run for {age} seconds"
         yield _fail(

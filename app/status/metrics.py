@@ -25,13 +25,12 @@ from app.approvals import service as approvals
 from app.core import clock
 from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
-from app.db import heartbeats
+from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.observability import counters
 from app.payments import consumed, settlement_capacity, settlement_risks
-from app.ports.counters import CounterStore
-from app.ports.queue import JobQueue
+from app.ports.services import CounterStore, JobQueue
 from app.shopping import service as purchases
 from app.state import Ports, app_state
 from app.version import VERSION
@@ -171,7 +170,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     yield _gauge(
         "heartbeat_age_seconds",
         "Seconds since the last heartbeat of a process of this kind.",
-        heartbeats.ages(session),
+        leases.ages(session),
         "process",
     )
 

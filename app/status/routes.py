@@ -8,7 +8,7 @@ import structlog
 from marshmallow import fields
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.db import heartbeats
+from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.state import app_state
 from app.version import VERSION
@@ -43,7 +43,7 @@ def get_health() -> tuple[dict[str, Any], int]:
     database, worker = "unreachable", "silent"
     try:
         with read_only_unit() as session:
-            is_alive = heartbeats.is_alive(session)
+            is_alive = leases.is_alive(session)
         database, worker = "ok", "ok" if is_alive else "silent"
     except Exception as error:
         # Any other failure of the database is also unhealthy.

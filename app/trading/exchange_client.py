@@ -1,4 +1,8 @@
-"""Client of the exchange: rate budget, a cache for public data, and PERPDEX_ERROR for every failure."""
+"""Client of the exchange: rate budget, a cache for public data, and PERPDEX_ERROR for every failure.
+
+The exchange limits the weight of all requests from one IP address. The budget is in the database, which all processes
+share; it refills steadily, and each wallet has a share, so that one busy agent does not block the others.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,139 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sqlalchemy import case, delete, select, update
+from sqlalchemy.orm import Session
+
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
+from app.db.statements import insert_into
+from app.db.unit_of_work import unit_of_work
 from app.errors import PerpdexError
 from app.ports.errors import Rejected, Unreachable
 from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic
 from app.state import app_state
-from app.trading import rate_budget
+from app.trading.models import ExchangeBudget
+
+_MS_PER_SECOND = 1000
+_EXPIRY_MS = 3_600_000
+_BACKOFF_SECONDS = 10
+_EXPIRY_BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RateAllowance:
+    """A token bucket: its capacity in units of weight, and the milliseconds in which one unit refills.
+
+    Within any minute, at most `burst + 60000 / ms_per_weight` can be acquired.
+    """
+
+    burst: int
+    ms_per_weight: int
+
+
+GLOBAL_ALLOWANCE = RateAllowance(burst=400, ms_per_weight=75)
+"""The exchange allows 1200 a minute: a burst of 400 and 800 more."""
+WALLET_ALLOWANCE = RateAllowance(burst=200, ms_per_weight=150)
+"""Half of the global allowance."""
+_GLOBAL_NAME = "all"
+
+
+def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
+    """Acquire the weight of a request from the budget, and from the wallet's share for a private request.
+
+    Raises: PerpdexError with the time of a retry; then nothing was acquired.
+    """
+    with unit_of_work() as session:
+        if wallet_id is not None:
+            subject = "This wallet's share of the"
+            _acquire(session, wallet_id, WALLET_ALLOWANCE, weight, now_ms=_ms(now), subject=subject)
+        _acquire(session, _GLOBAL_NAME, GLOBAL_ALLOWANCE, weight, now_ms=_ms(now), subject="The")
+
+
+def charge_surplus(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
+    """Charge the weight of a response beyond that of its request, even if the budget does not cover it."""
+    with unit_of_work() as session:
+        for name, allowance in (
+            *([(wallet_id, WALLET_ALLOWANCE)] if wallet_id else []),
+            (_GLOBAL_NAME, GLOBAL_ALLOWANCE),
+        ):
+            _spend(session, name, weight * allowance.ms_per_weight, ceiling_ms=None, now_ms=_ms(now))
+
+
+def back_off() -> None:
+    """Pause all requests for some seconds after a 429 of the exchange."""
+    pause_ms = (GLOBAL_ALLOWANCE.burst * GLOBAL_ALLOWANCE.ms_per_weight) + _BACKOFF_SECONDS * _MS_PER_SECOND
+    now_ms = _ms(None)
+    with unit_of_work() as session:
+        session.execute(
+            update(ExchangeBudget)
+            .where(ExchangeBudget.name == _GLOBAL_NAME, ExchangeBudget.whole_at_ms < now_ms + pause_ms)
+            .values(whole_at_ms=now_ms + pause_ms)
+        )
+
+
+def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) -> PerpdexError:
+    return PerpdexError(
+        f"{message}; try again in {retry_after_seconds} s.",
+        details={"reason": reason, "retry_after_seconds": retry_after_seconds},
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int, *, now_ms: int, subject: str) -> None:
+    cost_ms = weight * allowance.ms_per_weight
+    ceiling_ms = now_ms + allowance.burst * allowance.ms_per_weight
+    if _spend(session, name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):
+        return
+    whole_at_ms = session.scalar(select(ExchangeBudget.whole_at_ms).where(ExchangeBudget.name == name))
+    if whole_at_ms is None:
+        _create_budget(session, name, now_ms=now_ms)
+        _acquire(session, name, allowance, weight, now_ms=now_ms, subject=subject)
+        return
+    wait_ms = max(0, whole_at_ms + cost_ms - ceiling_ms)
+    raise retry_later_error(
+        "rate_limited",
+        f"{subject} request budget for the exchange is used up",
+        retry_after_seconds=max(1, -(-wait_ms // _MS_PER_SECOND)),
+    )
+
+
+def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None, now_ms: int) -> bool:
+    """Move the time at which a budget is replenished unless it would exceed the ceiling; return whether it moved."""
+    whole_at_ms = ExchangeBudget.whole_at_ms
+    after = case((whole_at_ms > now_ms, whole_at_ms), else_=now_ms) + cost_ms
+    within = [] if ceiling_ms is None else [after <= ceiling_ms]
+    updated = session.execute(
+        update(ExchangeBudget)
+        .where(ExchangeBudget.name == name, *within)
+        .values(whole_at_ms=after)
+        .execution_options(synchronize_session=False)
+    )
+    return bool(updated.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def _create_budget(session: Session, name: str, *, now_ms: int) -> None:
+    """Create a whole budget, unless a concurrent request does."""
+    # Budgets that have long been replenished can be deleted; new ones are rare enough to do it here.
+    expired = (
+        select(ExchangeBudget.name)
+        .where(ExchangeBudget.whole_at_ms < now_ms - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME)
+        .limit(_EXPIRY_BATCH)
+        # Concurrent deletions do not wait for each other.
+        .with_for_update(skip_locked=True)
+    )
+    session.execute(
+        delete(ExchangeBudget)
+        .where(ExchangeBudget.name.in_(expired.scalar_subquery()))
+        .execution_options(synchronize_session=False)
+    )
+    insert = insert_into(session, ExchangeBudget).values(name=name, whole_at_ms=now_ms)
+    session.execute(insert.on_conflict_do_nothing(index_elements=["name"]))
+
+
+def _ms(now: datetime | None) -> int:
+    return int((now or clock.now()).timestamp() * _MS_PER_SECOND)
+
 
 _MAX_CONCURRENT_REQUESTS = 64
 """The maximum number of threads per process that wait for the exchange, so that others remain available."""
@@ -81,26 +211,24 @@ def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
     state = app_state()
     perpdex = state.ports.perpdex
     with _request_slot(state.part(ExchangeFeed).slots):
-        rate_budget.acquire(perpdex.query_weight(query), wallet_id=wallet_id)
+        acquire(perpdex.query_weight(query), wallet_id=wallet_id)
         try:
             reply = perpdex.fetch(query)
         except Unreachable as error:
             if error.reason == "rate_limited":
-                rate_budget.back_off()
+                back_off()
             raise unavailable_error(error.reason) from None
         except Rejected as error:
             raise PerpdexError("The exchange refused the request.", details={"reason": error.reason}) from None
     if reply.surplus_weight:
-        rate_budget.charge_surplus(reply.surplus_weight, wallet_id=wallet_id)
+        charge_surplus(reply.surplus_weight, wallet_id=wallet_id)
     return reply.document
 
 
 @contextmanager
 def _request_slot(slots: threading.BoundedSemaphore) -> Iterator[None]:
     if not slots.acquire(blocking=False):
-        raise rate_budget.retry_later_error(
-            "busy", "Too many requests are waiting for the exchange", retry_after_seconds=1
-        )
+        raise retry_later_error("busy", "Too many requests are waiting for the exchange", retry_after_seconds=1)
     try:
         yield
     finally:
@@ -110,7 +238,7 @@ def _request_slot(slots: threading.BoundedSemaphore) -> Iterator[None]:
 def unavailable_error(reason: str) -> PerpdexError:
     """Return the error for a failed request, with the time of a retry."""
     is_limit = reason == "rate_limited"
-    return rate_budget.retry_later_error(
+    return retry_later_error(
         reason,
         _MESSAGES.get(reason, _MESSAGES["exchange_failed"]),
         retry_after_seconds=_RATE_LIMIT_RETRY_SECONDS if is_limit else _UNREACHABLE_RETRY_SECONDS,

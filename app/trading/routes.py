@@ -7,7 +7,8 @@ from typing import Any
 from flask import request
 
 from app.errors import AddressNotAllowed, NotFound, PerpdexError, TradingNotImplemented
-from app.identity import guards, scopes
+from app.identity import guards
+from app.identity.principal import session_of
 from app.ports.perpdex import Json
 from app.trading import preview_actions, read_actions, schemas
 from app.wallets.api.routes import LIMIT_ERRORS
@@ -60,7 +61,7 @@ def call_perpdex(body: dict[str, Any]) -> dict[str, Json]:
     action = body["action"]
     principal = guards.current_principal()
     wallet = wallets.get_owned(body["wallet_id"], agent_id=principal.agent_of_wallet(body["wallet_id"]))
-    scopes.session_of(principal, None, is_counted=False)
+    session_of(principal, None, is_counted=False)
     # Without an own default, so that the body decides on unknown members.
     schema = schemas.BODY_OF_ACTION[action]()
     parameters = blp.ARGUMENTS_PARSER.parse(schema, request, location="json", unknown=None)

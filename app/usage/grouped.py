@@ -27,7 +27,7 @@ from app.db.group_commit import GroupCommit, KeptConnection, NotStartedError
 from app.db.unit_of_work import CommitUnknownError, assert_no_unit
 from app.identity import service as identity
 from app.usage import service as usage
-from app.usage import sqlite_steps, step_statements
+from app.usage import step_statements
 from app.usage.service import MeteredUsage, UsageCall
 
 _log = structlog.get_logger(__name__)
@@ -171,9 +171,9 @@ def _assert_may_spend(session: Session, step: Hold | Charge, nanos: int) -> None
 
 
 _ON_SQLITE: Mapping[type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], int | None]] = {
-    Hold: sqlite_steps.hold,
-    Charge: sqlite_steps.charge,
-    Settlement: sqlite_steps.settle,
+    Hold: step_statements.hold,
+    Charge: step_statements.charge,
+    Settlement: step_statements.settle,
 }
 
 
@@ -220,7 +220,7 @@ def _run(execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequenc
 
 def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
     now = clock.now()
-    at = sqlite_steps.stored(now)
+    at = step_statements.stored(now)
     with kept.sqlite_unit() as connection:
         found = [_ON_SQLITE[type(step)](connection, step.parameters(now), at) for step in steps]
     return [

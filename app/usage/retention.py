@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 
 from app.credits import retention
 from app.credits.retention import UnbalancedError
-from app.db import batching
 from app.db.statements import add_amounts, in_list, table_of
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import batches, unit_of_work
 from app.usage.models import UsageByProvider, UsageLog
 from app.usage.service import LOGGED_AMOUNTS
 
@@ -32,7 +31,7 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
     Accounts that do not add up are left as they are, and logged.
     """
     pruned, unbalanced = 0, set[str]()
-    for _ in batching.batches(max_batches):
+    for _ in batches(max_batches):
         try:
             with unit_of_work() as session:
                 pruned_holds = retention.delete_ended(session, before, limit=batch_size, except_accounts=unbalanced)

@@ -14,7 +14,7 @@ from werkzeug.datastructures import EnvironHeaders
 
 from app.config import Settings
 from app.core.identifiers import new_id
-from app.core.loopback import is_loopback
+from app.core.ip_ranges import is_loopback
 from app.errors import RouteNotAllowed
 from server.client_socket import ClientSocket, client_socket_of
 

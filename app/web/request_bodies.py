@@ -24,7 +24,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from app.core import strict_json
 from app.core.strict_json import MAX_DEPTH, MAX_VALUES
-from app.db.striped_lock import striped_lock
+from app.db.unit_of_work import striped_lock
 from app.errors import InvalidInput, PayloadTooLarge
 from app.web.client_request import ClientRequest, current_request
 from app.web.server_hooks import client_error_of

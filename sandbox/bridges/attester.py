@@ -13,7 +13,7 @@ from eth_utils.crypto import keccak
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
-from app.adapters.bridges.cctp.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
+from app.adapters.bridges.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
 from app.core.chains import ChainName
 from sandbox.evm import roles
 from sandbox.evm.abi import call_data

@@ -13,7 +13,7 @@ from typing import Any
 import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 
-from app.adapters.bridges.portal.deployments import PORTALS
+from app.adapters.bridges.deployments import PORTALS
 from sandbox.evm.mining import automine_paused
 from sandbox.evm.node import EvmNode
 from sandbox.evm.rpc import NodeClient

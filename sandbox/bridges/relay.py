@@ -11,7 +11,7 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.deployments import DEPOSITORY, LIFI_DIAMOND
 from sandbox.evm import roles
 from sandbox.evm.abi import call_data, decode_result
 from sandbox.evm.rpc import NodeClient

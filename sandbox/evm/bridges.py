@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from eth_utils.crypto import keccak
 
-from app.adapters.bridges.cctp.deployments import DEPLOYMENTS, DOMAINS, SOLANA_MESSENGER
-from app.adapters.bridges.portal.deployments import PORTALS
-from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.deployments import DEPLOYMENTS, DEPOSITORY, DOMAINS, LIFI_DIAMOND, PORTALS, SOLANA_MESSENGER
 from app.core.chains import ChainName
 from sandbox.evm import roles
 from sandbox.evm.builder import NO_ADDRESS, Builder

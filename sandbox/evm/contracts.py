@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.adapters.bridges.relay.deployments import LIFI_DIAMOND
+from app.adapters.bridges.deployments import LIFI_DIAMOND
 from app.adapters.evm.contracts.deployments import X402_PERMIT2_PROXY, EvmDeployment
 from sandbox.evm.bridges import CCTP, PORTAL, place_cctp, place_portal, place_relay
 from sandbox.evm.builder import Builder

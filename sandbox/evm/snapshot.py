@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.adapters.bridges.cctp import deployments as cctp_deployments
-from app.adapters.bridges.portal import deployments as portal_deployments
-from app.adapters.bridges.relay import deployments as relay_deployments
+from app.adapters.bridges import deployments as bridge_deployments
 from app.adapters.evm.contracts import deployments
 from sandbox.cache import Cache, write_atomically
 
@@ -36,7 +34,7 @@ def _fingerprint(binary: Path) -> str:
     here = Path(__file__).parent
     for source in [*sorted(here.glob("*.py")), *sorted(here.glob("stand_ins/*.json"))]:
         digest.update(source.read_bytes())
-    facts = (deployments, cctp_deployments, portal_deployments, relay_deployments)
+    facts = (deployments, bridge_deployments)
     for module in facts:
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()[:16]

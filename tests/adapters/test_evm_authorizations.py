@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
-from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
+from app.ports.facilitator import AuthorizedPayment, PaymentIntent
 from sandbox.evm import EvmNode
 from tests.support.chains import fund
 from tests.support.evm import Calls, Person, chain_at, proxy, spoil

@@ -11,7 +11,7 @@ import rlp  # type: ignore[import-untyped]
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.send.fees import FeeTerms
+from app.adapters.evm.send.transactions import FeeTerms
 from app.core.chains import ETH, USDC, ChainName
 from app.ports.chain import TransactionStatus
 from app.ports.errors import Rejected, Unreachable

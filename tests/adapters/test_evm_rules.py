@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.logs import logs_call
 from app.adapters.evm.client.wire import FeeHistory
-from app.adapters.evm.send import fees, refusals, transactions
-from app.adapters.evm.send.fees import FeeTerms, GasPrice
-from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.evm.send import refusals, transactions
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
 from app.adapters.jsonrpc.replies import RpcError
 from tests.support.evm import Person
@@ -31,7 +30,7 @@ def test_a_replacement_raises_both_fee_fields_by_an_eighth(
 ) -> None:
     old, market = GasPrice(tip + extra, tip), GasPrice(market_tip + market_extra, market_tip)
 
-    new = fees.replacement_price(old, market)
+    new = transactions.replacement_price(old, market)
 
     assert new.tip * 8 > old.tip * 9
     assert new.max_fee * 8 > old.max_fee * 9
@@ -45,7 +44,7 @@ GWEI = 10**9
 
 def market_tip(*tips: int, base_fee: int = 10**7, suggested: int | None = 10**6, rollup: bool = True) -> int:
     history = FeeHistory(baseFeePerGas=(base_fee,), reward=[(tip,) for tip in tips])
-    price = fees.market_price(history, suggested_tip=suggested, is_rollup=rollup)
+    price = transactions.market_price(history, suggested_tip=suggested, is_rollup=rollup)
     assert price.max_fee == 2 * base_fee + price.tip
     return price.tip
 

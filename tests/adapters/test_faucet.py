@@ -14,7 +14,7 @@ from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected, Unreachable
-from app.ports.faucet import Faucet
+from app.ports.services import Faucet
 from sandbox.faucet import Faucet as PayingFaucet
 from sandbox.faucet import FaucetServer, PaymentLedger
 from sandbox.payers import SolanaPayer

@@ -14,8 +14,8 @@ from openapi_spec_validator import validate
 
 from app.adapters import child_process
 from app.adapters.openapi_reader import child, reader
+from app.adapters.openapi_reader.child import OpenApiSchemas
 from app.adapters.openapi_reader.reader import OpenApiReader
-from app.adapters.openapi_reader.schema_validation import OpenApiSchemas
 from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import RecordingServer, Reply, serve
 from tests.support.market import SPEC

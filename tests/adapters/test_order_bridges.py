@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay import calls
+from app.adapters.bridges.deployments import DEPOSITORY
+from app.adapters.bridges.relay import orders
 from app.adapters.bridges.relay.bridge import OrderBridge
-from app.adapters.bridges.relay.calls import RequestedTransaction
-from app.adapters.bridges.relay.deployments import DEPOSITORY
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderState, OrderStatus
+from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderState, OrderStatus, RequestedTransaction
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget, ContractCall
@@ -103,7 +102,7 @@ def deposit_of(person: Person, units: int) -> CallTarget:
     data = bytes.fromhex(call_data("depositNative(address,bytes32)", person.address, b"\3" * 32)[2:])
     order = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, person.address, person.address, TokenAmount(units, ETH))
     requested = RequestedTransaction.model_construct(to=DEPOSITORY, value=units, data=data, chain_id=8453)
-    return calls.deposit_call(requested, order, source_id=8453)
+    return orders.deposit_call(requested, order, source_id=8453)
 
 
 def test_a_deposit_is_not_refused_where_the_simulation_charges_its_own_reads(own_base_node: EvmNode) -> None:

@@ -16,7 +16,7 @@ from eth_keys import keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.perpdex import payloads
+from app.adapters.perpdex import exchange
 from app.adapters.perpdex.deployments import DEPLOYMENTS, PerpdexDeployment
 from app.core.chains import USDC
 from app.core.money import TokenAmount, parse_amount
@@ -54,7 +54,7 @@ ONE_USDC = TokenAmount(10**6, USDC)
 
 
 def built(action: Action, *, nonce: int = NONCE, deployment: PerpdexDeployment = MAINNET) -> ActionPayload:
-    return payloads.build_payload(action, nonce=nonce, deployment=deployment)
+    return exchange.build_payload(action, nonce=nonce, deployment=deployment)
 
 
 def signed(payload: ActionPayload, deployment: PerpdexDeployment) -> tuple[str, str, int]:
@@ -162,12 +162,12 @@ def test_sandbox_signatures_are_invalid_on_the_real_exchange() -> None:
 
 @given(st.decimals(min_value=Decimal("0.000001"), max_value=10**12, places=6))
 def test_numbers_are_written_without_exponent_or_superfluous_zeros(number: Decimal) -> None:
-    text = payloads.format_decimal(number)
+    text = exchange.format_decimal(number)
     assert Decimal(text) == number
     assert "e" not in text.lower()
     assert not text.startswith("-")
     assert "." not in text or text[-1] not in "0."
-    assert payloads.format_decimal(number.normalize()) == text
+    assert exchange.format_decimal(number.normalize()) == text
 
 
 def test_the_keys_keep_their_order_on_the_way_through_json() -> None:

@@ -15,9 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from app.adapters.prices.coingecko import CoinGeckoPrices
-from app.adapters.prices.jupiter import JupiterPrices
-from app.adapters.prices.market import MarketPriceFeed, PriceSource, nanos_from_json
+from app.adapters.prices import CoinGeckoPrices, JupiterPrices, MarketPriceFeed, PriceSource, nanos_from_json
 from app.core.chains import ETH, SOL, USDC, Token
 from app.db.unit_of_work import UnitError, read_only_unit
 from app.extensions import db

@@ -23,7 +23,7 @@ from app.adapters.queue_rq import SERIALIZER, RqQueue
 from app.db.unit_of_work import UnitError, read_only_unit
 from app.extensions import db
 from app.jobs import JobName, QueueName
-from app.ports.queue import JobQueue
+from app.ports.services import JobQueue
 from launcher.redis_server import find_program
 from tests.support.servers import free_port, redis_server
 from tests.support.waiting import wait_until

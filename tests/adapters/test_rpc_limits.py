@@ -20,12 +20,12 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
-from app.adapters.evm.deposits import tokens
-from app.adapters.evm.deposits.scan_state import EvmScanState
+from app.adapters.evm.deposits import scanner
+from app.adapters.evm.deposits.native import EvmScanState
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.client.rpc import SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import number
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.core.chains import ChainName
@@ -323,7 +323,7 @@ def read_logs(rpc: EvmRpc, blocks: int, *, at_least: int = 0) -> int:
     terms = EvmScanState(0, 0, 0, 0, is_unscanned=True).as_terms()
     watched = [WatchedAddress(WATCHED, terms)]
     return rpc.run_on_first(
-        lambda endpoint: tokens.find_deposits(
+        lambda endpoint: scanner.find_deposits(
             endpoint, USDC, watched, start_blocks={WATCHED: 0}, last=blocks, at_least=at_least
         )
     )[1]

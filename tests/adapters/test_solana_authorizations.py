@@ -17,7 +17,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
 from app.core.chains import USDC
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
-from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
+from app.ports.facilitator import AuthorizedPayment, PaymentIntent
 from solana_node import SolanaNode
 from tests.support.ed25519 import other_signature
 from tests.support.evm import After, Calls, asks, proxy, spoil

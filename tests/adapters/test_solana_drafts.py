@@ -19,7 +19,7 @@ from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
-from app.adapters.solana.send import fees, tokens
+from app.adapters.solana.send import tokens, transactions
 from app.core.chains import SOL, USDC, Token
 from app.ports.chain import TransactionStatus
 from app.ports.errors import Rejected, Unreachable
@@ -365,23 +365,23 @@ def test_priority_fees_follow_busy_accounts_or_the_estimate_of_the_endpoints(nod
 
 
 def test_a_retry_pays_at_least_four_times_as_much() -> None:
-    assert [fees.retry_price(price) for price in (1, 20_000, 10**9)] == [50_000, 80_000, 5_000_000]
+    assert [transactions.retry_price(price) for price in (1, 20_000, 10**9)] == [50_000, 80_000, 5_000_000]
 
 
 def test_the_priority_price_is_the_median_and_an_estimate_is_bounded_by_it() -> None:
-    assert fees.priority_price([]) == 1
-    assert fees.priority_price([100] * 75 + [7] * 75) == 7
-    assert fees.priority_price([100] * 76 + [7] * 74) == 100
-    assert fees.priority_price([0] * 150, 4_000_000) == 200_000
-    assert fees.priority_price([50_000] * 150, 4_000_000) == 500_000
-    assert fees.priority_price([50_000] * 150, 60_000) == 60_000
-    assert fees.fee_lamports(1_000, 1) == 5_001
-    assert fees.compute_unit_limit(10_000_000) == fees.MAX_COMPUTE_UNITS
+    assert transactions.priority_price([]) == 1
+    assert transactions.priority_price([100] * 75 + [7] * 75) == 7
+    assert transactions.priority_price([100] * 76 + [7] * 74) == 100
+    assert transactions.priority_price([0] * 150, 4_000_000) == 200_000
+    assert transactions.priority_price([50_000] * 150, 4_000_000) == 500_000
+    assert transactions.priority_price([50_000] * 150, 60_000) == 60_000
+    assert transactions.fee_lamports(1_000, 1) == 5_001
+    assert transactions.compute_unit_limit(10_000_000) == transactions.MAX_COMPUTE_UNITS
 
 
 @given(honest=st.lists(st.integers(0, 2**63), min_size=1, max_size=150), chosen=st.lists(st.integers(0, 2**63)))
 def test_who_chooses_the_prices_of_a_minority_of_slots_chooses_nothing(honest: list[int], chosen: list[int]) -> None:
-    price = fees.priority_price([*chosen[: len(honest) - 1], *honest])
+    price = transactions.priority_price([*chosen[: len(honest) - 1], *honest])
     assert min(honest) <= price <= max(*honest, 1) or price == 5_000_000 <= max(honest)
 
 

@@ -9,9 +9,8 @@ import pytest
 from eth_abi.abi import decode, encode
 
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.swaps.uniswap import calls
-from app.adapters.swaps.uniswap.calls import PermitSignature, UniswapSwap
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.swaps import uniswap
+from app.adapters.swaps.uniswap import PermitSignature, UniswapExchange, UniswapSwap
 from app.core.chains import ETH, USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import SignedTransaction, TransactionQuery, TransactionStatus
@@ -41,11 +40,11 @@ def test_a_swaps_cost_and_output_are_exact_including_the_l1_fee(
     given: Token, units: int, base_node: EvmNode, person: Person
 ) -> None:
     chain = chain_at(base_node)
-    exchange = UniswapExchange(chain)
+    uniswap = UniswapExchange(chain)
     before = chain.balances(person.address)
-    offer = exchange.quote(swap_request(person, given, units))
-    draft = exchange.draft(offer, minimum_units=offer.output_units, signer=person)
-    signed = exchange.sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
+    offer = uniswap.quote(swap_request(person, given, units))
+    draft = uniswap.draft(offer, minimum_units=offer.output_units, signer=person)
+    signed = uniswap.sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
     chain.broadcast(signed.raw)
     await_mined(base_node, signed.tx_hash)
     watch = TransactionQuery(
@@ -97,14 +96,14 @@ def test_a_call_that_differs_from_the_swap_is_not_signed(
     given: Token, change: Callable[[UniswapSwap], UniswapSwap], base_node: EvmNode
 ) -> None:
     swap, deployment = swap_of(Person(), given), base_node.deployment
-    calls.assert_encodes(deployment, calls.encode_swap(deployment, swap), swap)
+    uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, swap), swap)
     with pytest.raises(Rejected, match=r"unsafe_instructions"):
-        calls.assert_encodes(deployment, calls.encode_swap(deployment, change(swap)), swap)
+        uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, change(swap)), swap)
 
 
 def test_a_call_with_another_approval_or_malformed_data_is_not_signed(base_node: EvmNode) -> None:
     swap, deployment = swap_of(Person()), base_node.deployment
-    good = calls.encode_swap(deployment, swap)
+    good = uniswap.encode_swap(deployment, swap)
     approve = bytes.fromhex("095ea7b3") + encode(["address", "uint256"], [OTHER, 2**256 - 1])
     bad = [
         CallTarget(deployment.usdc, 0, approve),
@@ -113,11 +112,11 @@ def test_a_call_with_another_approval_or_malformed_data_is_not_signed(base_node:
         CallTarget(good.to, 0, good.data[:4]),
         CallTarget(good.to, 0, good.data[:300]),
         CallTarget(good.to, 0, b"\0\0\0\0" + good.data[4:]),
-        calls.encode_swap(deployment, swap_of(Person(), ETH)),
+        uniswap.encode_swap(deployment, swap_of(Person(), ETH)),
     ]
     for target in bad:
         with pytest.raises(Rejected, match=r"unsafe_instructions"):
-            calls.assert_encodes(deployment, target, swap)
+            uniswap.assert_encodes(deployment, target, swap)
 
 
 def test_a_node_that_lies_about_the_token_gets_no_signature_for_another_chain(
@@ -156,12 +155,12 @@ def _submit_permit(node: EvmNode, owner: str, swap: SignedTransaction) -> None:
 
 def test_a_front_run_permit_neither_fails_a_swap_nor_leaves_an_allowance(base_node: EvmNode, person: Person) -> None:
     chain = chain_at(base_node)
-    exchange = UniswapExchange(chain)
+    uniswap = UniswapExchange(chain)
 
     def signed(units: int) -> SignedTransaction:
-        offer = exchange.quote(swap_request(person, USDC, units))
-        draft = exchange.draft(offer, minimum_units=offer.output_units * 99 // 100, signer=person)
-        return exchange.sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
+        offer = uniswap.quote(swap_request(person, USDC, units))
+        draft = uniswap.draft(offer, minimum_units=offer.output_units * 99 // 100, signer=person)
+        return uniswap.sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows())
 
     swap = signed(10_000_000)
     _submit_permit(base_node, person.address, swap)
@@ -181,9 +180,9 @@ def test_a_front_run_permit_neither_fails_a_swap_nor_leaves_an_allowance(base_no
 def test_a_node_without_balance_simulation_is_still_used(base_node: EvmNode, person: Person) -> None:
     with proxy(base_node.url) as node:
         node.after = refuse("eth_simulateV1", "the method does not exist", code=-32601)
-        exchange = UniswapExchange(chain_at(base_node, node.url))
-        offer = exchange.quote(swap_request(person))
-        assert exchange.draft(offer, minimum_units=1, signer=person).token_units == 100_000_000
+        uniswap = UniswapExchange(chain_at(base_node, node.url))
+        offer = uniswap.quote(swap_request(person))
+        assert uniswap.draft(offer, minimum_units=1, signer=person).token_units == 100_000_000
         assert "eth_simulateV1" in node.methods()
 
 
@@ -198,8 +197,8 @@ def _draft_as_simulated(
     ran = {"status": "0x1", "returnData": "0x"}
     with proxy(node.url) as liar:
         liar.after = spoil("eth_simulateV1", [{"calls": [before, before, ran, after]}])
-        exchange = UniswapExchange(chain_at(node, liar.url))
-        exchange.draft(exchange.quote(asked), minimum_units=1, signer=signer)
+        uniswap = UniswapExchange(chain_at(node, liar.url))
+        uniswap.draft(uniswap.quote(asked), minimum_units=1, signer=signer)
 
 
 @pytest.mark.parametrize(
@@ -236,18 +235,18 @@ def test_a_malformed_simulation_is_unreachable(answer: object, base_node: EvmNod
 
 def test_a_dry_run_signs_nothing(base_node: EvmNode, person: Person) -> None:
     with proxy(base_node.url) as node:
-        exchange = UniswapExchange(chain_at(base_node, node.url))
-        offer = exchange.quote(swap_request(person))
-        draft = exchange.draft(offer, minimum_units=1, signer=None)
+        uniswap = UniswapExchange(chain_at(base_node, node.url))
+        offer = uniswap.quote(swap_request(person))
+        draft = uniswap.draft(offer, minimum_units=1, signer=None)
         assert draft.fee_units > 0
         assert "eth_estimateGas" not in node.methods()
 
 
 def test_a_chain_with_a_fast_clock_still_gets_an_effective_deadline(own_base_node: EvmNode) -> None:
     person = funded(own_base_node, usdc_units=100_000_000)
-    exchange = UniswapExchange(chain_at(own_base_node))
-    offer = exchange.quote(swap_request(person))
+    uniswap = UniswapExchange(chain_at(own_base_node))
+    offer = uniswap.quote(swap_request(person))
     own_base_node.rpc("evm_increaseTime", 3600)
     own_base_node.mine(1)
     with pytest.raises(Unreachable):
-        exchange.draft(offer, minimum_units=1, signer=person)
+        uniswap.draft(offer, minimum_units=1, signer=person)

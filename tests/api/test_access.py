@@ -16,11 +16,11 @@ from flask.testing import FlaskClient
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
-from app.buying.models import PinnedPayee
+from app.buying.records import PinnedPayee
 from app.core import clock
 from app.core.chains import ChainName
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT
@@ -335,7 +335,7 @@ class _Scene:
         client = app.test_client()
         with app.app_context():
             self.ops = operator(client)
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record(ProcessKind.SHOPPER)
         self.other = register(client)
         self.gateway = client.post("/v1/keys", json={}).get_json()["api_key"]
         revoked = register(client)

@@ -13,7 +13,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import func, select, text
 
-from app.agents.models import ClaimCode
+from app.agents.claims import ClaimCode
 from app.db.unit_of_work import read_only_unit
 from app.identity.models import Agent, ApiKey
 from tests.support.applications import change_settings

@@ -23,11 +23,11 @@ from schemathesis.specs.openapi import checks
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.upstream_http.exchange import HttpUpstream
-from app.buying.models import PinnedPayee
+from app.buying.records import PinnedPayee
 from app.core import clock
 from app.core.chains import ChainName
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from app.wallets.core import wallets
 from sandbox.evm import EvmNode
@@ -249,7 +249,7 @@ def scene(
             agent.unlimited()
             for node in (base_node, ethereum_node):
                 node.fund_eth(agent.address, 10**18)
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record(ProcessKind.SHOPPER)
             made = Scene(app, agent, ops, upstream.url)
             assert ops.post(f"/agents/{agent.id}/credits", {"credits_usd": 1000}).status_code < 300
             made.bought = made.buy()
@@ -266,7 +266,7 @@ def test_every_response_conforms_to_the_openapi_document(scene: Scene) -> None:
         for found in schema.get_all_operations():
             operation = found.ok()
             asked.add(operation.label)
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record(ProcessKind.SHOPPER)
             _send_valid(scene, operation)
             _ask(scene, operation, GenerationMode.POSITIVE)
             # Paths and headers accept any text.

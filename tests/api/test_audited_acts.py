@@ -18,7 +18,7 @@ from app.events import outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from app.idempotency.service import Claim
-from app.owner.notices.pages import NOTICE_TYPES
+from app.owner.notices import NOTICE_TYPES
 from app.platform import keys
 from tests.support.agents import Agent, register
 from tests.support.notices import Browser, Mailbox, new_push_key, running_mailbox

@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.prices import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core.chains import ETH, ChainName

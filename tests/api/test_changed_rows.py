@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from werkzeug.test import TestResponse
 
 from app import authenticated
-from app.agents.models import ClaimCode
+from app.agents.claims import ClaimCode
 from app.approvals.models import Approval
 from app.audit_log import trail
 from app.authenticated import RowChanged, RowSeal, UnsealedRowPermit
@@ -26,12 +26,12 @@ from app.core.pagination import PageRequest
 from app.db.columns import UtcDateTime
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.extensions import db
-from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import IdempotencyKey
 from app.identity import owner_keys
 from app.identity.models import Agent as AgentRow
 from app.identity.models import ApiKey, MasterKey, OwnerKey
 from app.owner.session import sessions
-from app.owner.session.models import OwnerSession, OwnerSessionKey
+from app.owner.session.sessions import OwnerSession, OwnerSessionKey
 from app.payments import treasury
 from app.payments.models import ServiceWallet
 from app.payments.treasury import ServiceWallets, WalletRole

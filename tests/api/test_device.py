@@ -14,13 +14,12 @@ from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
 
 from app.agents import claims
-from app.agents.models import ClaimCode
+from app.agents.claims import ClaimCode
 from app.authenticated import change
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
-from app.device.guess_limits import SERVICE_WIDE_MISSES
-from app.device.models import GuessCounter
+from app.device.guess_limits import SERVICE_WIDE_MISSES, GuessCounter
 from app.identity.models import Agent, OwnerKey
 from tests.support.applications import change_settings
 from tests.support.operators import entries, operator

@@ -15,10 +15,10 @@ from sqlalchemy import select, text, update
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
-from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.prices import MarketPriceFeed
 from app.core import clock
 from app.core.chains import ChainName, Token
-from app.db import heartbeats
+from app.db import leases
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import counters
 from app.payments import treasury
@@ -48,7 +48,7 @@ def test_a_healthy_service_has_no_findings_and_nothing_is_changed(
 ) -> None:
     app = build_app(each_database_url, chains=chain_at(base_node.url))
     with app.app_context():
-        heartbeats.record()
+        leases.record()
     register(app.test_client())
     result = doctor(app)
     assert "FAIL" not in result.output, result.output
@@ -256,7 +256,7 @@ def test_lagging_endpoints_low_gas_and_stuck_transactions_are_reported(
         assert agent.move("0.001", "ETH", Prefer="respond-async").get_json()["status"] == "pending"
         agent.post(f"{agent.wallet_url}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
         with time_machine.travel(clock.now().timestamp() + 3660, tick=True):
-            heartbeats.record()
+            leases.record()
             result = doctor(app)
             warned = [line for line in result.output.splitlines() if line.startswith("warn")]
         own_base_node.set_automine(True)

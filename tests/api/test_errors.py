@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from app.config import Settings
 from app.core import identifiers
-from app.db import heartbeats
+from app.db import leases
 from app.errors import STATUS
 from server.client_socket import ConnectionShed, MalformedBody
 from server.hooks import ShedReason
@@ -225,7 +225,7 @@ def test_health_is_ok_and_reports_a_silent_worker(build_app: Callable[..., Flask
     assert set(silent.get_json()) == {"status", "version", "checks"}
     assert silent.get_json()["checks"] == {"database": "ok", "redis": "ok", "worker": "silent"}
     with app.app_context():
-        heartbeats.record()
+        leases.record()
     assert client.get("/v1/health").get_json()["checks"]["worker"] == "ok"
     queue.away = True
     away = client.get("/v1/health")

@@ -12,7 +12,7 @@ from flask import Flask
 from sqlalchemy import select
 
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.swaps.uniswap import UniswapExchange
 from app.approvals import service as approvals
 from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock

@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import IdempotencyKey
 from app.ports.errors import Unreachable
 from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode

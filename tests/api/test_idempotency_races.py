@@ -15,8 +15,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict
 from app.idempotency import service as idempotency
-from app.idempotency.models import IdempotencyKey
-from app.idempotency.service import Claim, KeyScope, StoredResponse
+from app.idempotency.service import Claim, IdempotencyKey, KeyScope, StoredResponse
 
 
 @pytest.fixture(autouse=True)

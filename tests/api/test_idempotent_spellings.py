@@ -15,8 +15,7 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.core.identifiers import keyed_digests
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.idempotency.models import IdempotencyKey
-from app.idempotency.service import derived_key
+from app.idempotency.service import IdempotencyKey, derived_key
 from app.state import app_state
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register

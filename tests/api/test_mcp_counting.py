@@ -10,7 +10,7 @@ from flask import Flask
 from sqlalchemy import func, select
 
 from app.db.unit_of_work import read_only_unit
-from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import IdempotencyKey
 from tests.support.agents import Agent, register
 from tests.support.mcp import request_of, send
 

@@ -18,7 +18,7 @@ from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit
-from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import IdempotencyKey
 from app.mcp.service_calls import _MAX_STORED_KIB_PER_DAY
 from app.state import app_state
 from sandbox.evm import EvmNode

@@ -27,8 +27,8 @@ from app import wiring
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.jobs import JobName
 from app.observability import counters
 from app.payments import jobs as payment_jobs
@@ -308,8 +308,8 @@ def test_every_metric_is_measured_and_documented(
         asked = agent.post(f"{agent.wallet_url}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
         assert asked.status_code == 200, asked.text
         with app.app_context():
-            heartbeats.record()
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record()
+            leases.record(ProcessKind.SHOPPER)
             base_node.fund_eth(treasury.settler(ChainName.BASE), 10**16)
             payment_jobs.check_gas_reserves()
             assert agent.post("/v1/gateway/shopping/buy", ORDER).status_code == 202

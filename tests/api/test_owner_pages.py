@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.owner.session import sessions
-from app.owner.session.models import OwnerSession
+from app.owner.session.sessions import OwnerSession
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
 from tests.support.applications import change_settings

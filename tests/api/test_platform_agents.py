@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 
-from app.agents.models import ClaimCode
+from app.agents.claims import ClaimCode
 from app.audit_log.models import AuditEntry, AuditHead
 from app.core import clock
 from app.credits import accounts as credit_accounts

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from pydantic import SecretStr
 from sqlalchemy import delete, func, insert, select, update
 
-from app.adapters.vault import derivation
+from app.adapters import vault
 from app.audit_log import trail, verification
 from app.audit_log.models import AuditEntry, AuditHead
 from app.audit_log.trail import AuditHeadView
@@ -252,7 +252,7 @@ def test_the_key_of_a_deleted_wallet_can_be_exported(
     with read_only_unit() as session:
         sealed = session.scalars(select(WalletKey.sealed)).one()
     secret = app_state().ports.vault.open(sealed, custody.key_location(agent.wallet_id))
-    phrase = derivation.phrase(secret[: derivation.ENTROPY_BYTES])
+    phrase = vault.phrase(secret[: vault.ENTROPY_BYTES])
     assert run(app, "retired-keys", "export", agent.wallet_id).exit_code == 1
     agent.delete(agent.wallet_url)
     listed = run(app, "retired-keys", "list")

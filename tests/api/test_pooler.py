@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, select
 
 from app.core import clock
 from app.db.group_commit import KeptConnection
-from app.db.heartbeats import Heartbeat
+from app.db.leases import Heartbeat
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work

@@ -14,8 +14,8 @@ from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
 from app.core import clock
-from app.db import heartbeats
-from app.db.heartbeats import Heartbeat, ProcessKind
+from app.db import leases
+from app.db.leases import Heartbeat, ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.jobs import JobName
 from app.observability import logs
@@ -64,7 +64,7 @@ def app(database_url: str, build_app: Callable[..., Flask], shopper: FakeShopper
 @pytest.fixture
 def agent(app: Flask) -> Iterator[Agent]:
     with app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         yield register(app.test_client())
 
 
@@ -408,7 +408,7 @@ def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
 ) -> None:
     app = build_app(sqlite_url, shopper=FakeShopper(), settings={"allow_private_upstreams": False})
     with app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         agent = register(app.test_client())
         for url in (
             "http://shop.example/", "https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://shop.example:8443/",

@@ -11,8 +11,8 @@ from flask import Flask
 from sqlalchemy import update
 
 from app.core import clock
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from app.identity.models import ApiKey
 from app.identity.service import find_principal
@@ -64,7 +64,7 @@ def stage(
     with misbehaving_upstream(answering('{"choice": 1}')) as upstream:
         app = build_app(sqlite_url, settings={**provider_settings(upstream.url), **settings}, shopper=shopper)
         with app.app_context():
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record(ProcessKind.SHOPPER)
             yield Stage(upstream, app, register(app.test_client()))
 
 

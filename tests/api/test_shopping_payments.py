@@ -14,8 +14,8 @@ from werkzeug.test import TestResponse
 from app.adapters.evm.chain import EvmChain
 from app.core import identifiers
 from app.core.chains import USDC, ChainName
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.shopper import FailureCode
@@ -75,7 +75,7 @@ def storefront(
         shopper=shopper,
     )
     with app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         base_node.fund_eth(treasury.settler(BASE), ether(1))
         app_state().part(SettlementCapacityCache).clear()
         yield Storefront(app, shopper, base_node)

@@ -24,9 +24,9 @@ from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.errors import Unreachable
 from app.state import app_state
+from app.wallets import gas
 from app.wallets.core.models import SignedAttempt, Transaction
-from app.wallets.gas import submissions
-from app.wallets.gas.submissions import SUBMISSION_KIND
+from app.wallets.gas import SUBMISSION_KIND
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund, reader, usdc
@@ -200,13 +200,13 @@ def test_many_agents_get_no_more_for_free_than_the_service_gives_away_in_a_day(s
 
 @pytest.mark.parametrize("settings", [{"sponsored_free_per_day": 9, "sponsored_free_usd_per_day": "1"}], indirect=True)
 def test_what_is_given_away_in_a_day_is_counted_in_dollars(sponsored: Sponsored) -> None:
-    plan = submissions.plan(BASE, sponsored.agent.address, "0x" + "77" * 20, usdc(1))
+    plan = gas.plan_submission(BASE, sponsored.agent.address, "0x" + "77" * 20, usdc(1))
     # Three for 30 cents are not three of the cheapest.
     for cost_usd, is_free in (("0.3", True), ("0.3", True), ("0.3", True), ("0.2", False), ("0.1", True), ("0", True)):
         priced = replace(plan, cost_nanos=nanos_from_usd(Decimal(cost_usd)))
         for counts in (False, True):
             with unit_of_work() as session:
-                assert submissions.is_free(session, priced, 1, counts=counts) is is_free
+                assert gas.is_free(session, priced, 1, counts=counts) is is_free
 
 
 @pytest.mark.parametrize("settings", [{"sponsored_per_day": 2}], indirect=True)

@@ -14,8 +14,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.prices.market import MarketPriceFeed
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.prices import MarketPriceFeed
+from app.adapters.swaps.uniswap import UniswapExchange
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount, parse_amount

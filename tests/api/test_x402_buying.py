@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 from app.adapters.evm.chain import EvmChain
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.buying import records
-from app.buying.models import PinnedPayee, ServicePurchase
+from app.buying.records import PinnedPayee, ServicePurchase
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.statements import count

@@ -18,7 +18,7 @@ from app.extensions import db
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = "app/db/state_machine.py"
 # One transition of holds: `tests/unit/test_grouped_steps.py` compares its rows with those of the state machine.
-STATEMENTS_OF_STEPS = {"app/usage/step_statements.py", "app/usage/sqlite_steps.py"}
+STATEMENTS_OF_STEPS = {"app/usage/step_statements.py"}
 COLUMNS = {"status", "state", "stage"}
 # Calls that write the columns that they are given by name.
 STATEMENTS = {"values", "update", "execute", "bulk_insert_mappings", "bulk_update_mappings"}

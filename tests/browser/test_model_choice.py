@@ -8,8 +8,8 @@ import pytest
 from flask import Flask
 
 from app.adapters.shopper import BrowserShopper
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from tests.support.agents import register
 from tests.support.gateway import provider_settings
 from tests.support.shops.corner import Behaviour, Corner
@@ -49,7 +49,7 @@ def test_a_language_model_continues_a_checkout_and_bad_advice_orders_nothing(
         shopper = BrowserShopper(browser, private=True, sandbox_required=False)
         app = build_app(sqlite_url, settings=settings, shopper=shopper)
         with app.app_context():
-            heartbeats.record(ProcessKind.SHOPPER)
+            leases.record(ProcessKind.SHOPPER)
             agent = register(app.test_client())
             accepted = agent.post(BUY, {"url": corner.product, "shippingAddress": ADDRESS, "max_total_usd": 50})
             assert accepted.status_code == 202, accepted.text

@@ -19,8 +19,8 @@ from sqlalchemy import text
 
 from app.adapters.queue_rq import RqQueue
 from app.core import clock
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit
 from app.extensions import db
 from app.shopping import maintenance, purchase_runner
@@ -88,7 +88,7 @@ def stage(sqlite_url: str, redis_url: str, browser: str) -> Iterator[tuple[Flask
         "CODE_PEPPERS": key_of("p1"), "ENCRYPTION_KEYS": key_of("k1"), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     with app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         agent = register(app.test_client())
         agent.controls(per_tx_limit_usd=100)
         yield app, agent, environment

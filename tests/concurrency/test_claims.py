@@ -13,10 +13,10 @@ from flask import Flask
 from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
-from app.agents.models import ClaimCode
+from app.agents.claims import ClaimCode
 from app.audit_log import actors
 from app.db.unit_of_work import read_only_unit
-from app.device.models import GuessCounter
+from app.device.guess_limits import GuessCounter
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
 from app.owner.session import sessions
 from app.platform import keys as platform_keys

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.db import pool_liveness
-from app.db.heartbeats import Heartbeat
+from app.db.leases import Heartbeat
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PerpdexError
-from app.trading import rate_budget
+from app.trading import exchange_client
 from app.trading.models import ExchangeBudget
 from tests.support.agents import register
 from tests.support.exchange import adapter_for, running_exchange
@@ -34,7 +34,7 @@ def test_two_processes_never_exceed_the_budget(database_url: str, build_app: Cal
     def take(number: int) -> bool:
         with apps[number % 2].app_context():
             try:
-                rate_budget.acquire(20)
+                exchange_client.acquire(20)
             except PerpdexError:
                 return False
             return True
@@ -42,8 +42,12 @@ def test_two_processes_never_exceed_the_budget(database_url: str, build_app: Cal
     began = time.monotonic()
     with ThreadPoolExecutor(16) as threads:
         taken = sum(threads.map(take, range(60)))
-    refilled = (time.monotonic() - began) * 1000 / rate_budget.GLOBAL_ALLOWANCE.ms_per_weight
-    assert rate_budget.GLOBAL_ALLOWANCE.burst // 20 <= taken <= (rate_budget.GLOBAL_ALLOWANCE.burst + refilled) // 20
+    refilled = (time.monotonic() - began) * 1000 / exchange_client.GLOBAL_ALLOWANCE.ms_per_weight
+    assert (
+        exchange_client.GLOBAL_ALLOWANCE.burst // 20
+        <= taken
+        <= (exchange_client.GLOBAL_ALLOWANCE.burst + refilled) // 20
+    )
 
 
 @pytest.mark.postgres
@@ -51,26 +55,26 @@ def test_a_refused_wallet_share_is_not_charged_to_the_budget(
     database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     with build_app(database_url).app_context():
-        rate_budget.acquire(rate_budget.WALLET_ALLOWANCE.burst, wallet_id="a", now=NOW)
+        exchange_client.acquire(exchange_client.WALLET_ALLOWANCE.burst, wallet_id="a", now=NOW)
         for _ in range(50):
             with pytest.raises(PerpdexError, match="share"):
-                rate_budget.acquire(20, wallet_id="a", now=NOW)
-        rate_budget.acquire(
-            rate_budget.GLOBAL_ALLOWANCE.burst - rate_budget.WALLET_ALLOWANCE.burst, wallet_id="b", now=NOW
+                exchange_client.acquire(20, wallet_id="a", now=NOW)
+        exchange_client.acquire(
+            exchange_client.GLOBAL_ALLOWANCE.burst - exchange_client.WALLET_ALLOWANCE.burst, wallet_id="b", now=NOW
         )
         with pytest.raises(PerpdexError, match="The request budget"):
-            rate_budget.acquire(20, wallet_id="c", now=NOW)
-        later = NOW + timedelta(milliseconds=20 * rate_budget.GLOBAL_ALLOWANCE.ms_per_weight)
-        rate_budget.acquire(20, wallet_id="c", now=later)
+            exchange_client.acquire(20, wallet_id="c", now=NOW)
+        later = NOW + timedelta(milliseconds=20 * exchange_client.GLOBAL_ALLOWANCE.ms_per_weight)
+        exchange_client.acquire(20, wallet_id="c", now=later)
 
 
 @pytest.mark.postgres
 def test_a_large_response_is_charged_even_beyond_the_budget(database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(database_url).app_context():
-        rate_budget.acquire(190, wallet_id="a", now=NOW)
-        rate_budget.charge_surplus(100, wallet_id="a", now=NOW)
+        exchange_client.acquire(190, wallet_id="a", now=NOW)
+        exchange_client.charge_surplus(100, wallet_id="a", now=NOW)
         with pytest.raises(PerpdexError) as refused:
-            rate_budget.acquire(20, wallet_id="a", now=NOW)
+            exchange_client.acquire(20, wallet_id="a", now=NOW)
         # 190 + 100 + 20 are 110 more than fit, at 150 ms each.
         assert refused.value.retry_after_seconds == 17
 
@@ -103,9 +107,9 @@ def test_two_services_together_stay_below_the_limit_of_the_exchange(
 def test_budgets_of_inactive_wallets_are_deleted(database_url: str, build_app: Callable[..., Flask]) -> None:
     with build_app(database_url).app_context():
         for name in ("a", "b", "c"):
-            rate_budget.acquire(20, wallet_id=name)
+            exchange_client.acquire(20, wallet_id=name)
         with unit_of_work() as session:
             session.execute(update(ExchangeBudget).where(ExchangeBudget.name != "c").values(whole_at_ms=1_000))
-        rate_budget.acquire(20, wallet_id="d")
+        exchange_client.acquire(20, wallet_id="d")
         with read_only_unit() as session:
             assert set(session.scalars(select(ExchangeBudget.name))) == {"all", "c", "d"}

@@ -17,9 +17,9 @@ from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.payments import treasury
 from app.ports.errors import Rejected
+from app.wallets import gas
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import TransactionType
-from app.wallets.gas import purchases
 from app.wallets.transactions.pipeline import Movement
 from sandbox.evm import EvmNode
 from tests.support.agents import register
@@ -54,10 +54,10 @@ def test_concurrent_swaps_of_a_wallet_without_ether_buy_it_once(
     assert outcomes.keys() <= {"confirmed", "pending", "GAS_PENDING", "SWAP_FAILED"}, answers
     assert outcomes["confirmed"] + outcomes["pending"] >= 1
     with app.app_context():
-        purchases = [row for row in agent.history() if row["kind"] == "gas"]
-    assert len(purchases) == 1
+        gas = [row for row in agent.history() if row["kind"] == "gas"]
+    assert len(gas) == 1
     chain = app.state.ports.chains[BASE].real
-    assert chain.balances(recipient).of(USDC).units == usdc(float(purchases[0]["amount"]))
+    assert chain.balances(recipient).of(USDC).units == usdc(float(gas[0]["amount"]))
 
 
 def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadlock(
@@ -96,7 +96,7 @@ def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadloc
 
     def buy() -> None:
         with app.app_context():
-            purchases.buy(bridged, [shortage], since=clock.now(), wait_seconds=None)
+            gas.buy(bridged, [shortage], since=clock.now(), wait_seconds=None)
 
     chains[ETHEREUM].fail("sign", "before", wait_in_unit)
     url = postgres_url.replace("+psycopg", "")

@@ -15,7 +15,7 @@ from flask import Flask
 from sqlalchemy import func, select, text
 
 from app.adapters.evm.chain import EvmChain
-from app.agents.models import ClaimCode
+from app.agents.claims import ClaimCode
 from app.audit_log import trail, verification
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent

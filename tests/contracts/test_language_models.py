@@ -17,7 +17,7 @@ from app.errors import InvalidInput
 from app.gateway.dialects.request import input_bounds
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 
 TIMES = {"queue_time": 0.01, "prompt_time": 0.02, "completion_time": 0.3, "total_time": 0.32}
 

@@ -16,8 +16,7 @@ import pytest
 import time_machine
 from structlog.testing import capture_logs
 
-from app.adapters.prices.coingecko import CoinGeckoPrices
-from app.adapters.prices.jupiter import JupiterPrices
+from app.adapters.prices import CoinGeckoPrices, JupiterPrices
 from app.config import Settings
 from app.core.chains import ETH, SOL
 from app.gateway.providers.configured import load_table

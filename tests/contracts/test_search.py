@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from app.forwarding import headers
-from app.gateway.dialects.request import search_costs
+from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.dialects.response.usage import Usage
+from app.gateway.dialects.response.usage_readers import Usage
 
 
 def _usage(dialect: Dialect, surface: Surface, body: Any) -> Usage | None:
@@ -67,7 +67,7 @@ def test_the_reported_cost_is_read(dialect: Dialect, surface: Surface, body: Any
     ],
 )
 def test_the_list_price_bounds_a_call(dialect: Dialect, surface: Surface, request_: Any, usd: str) -> None:
-    assert search_costs.max_nanos(dialect, surface, request_) == int(Decimal(usd) * 10**9)
+    assert tool_costs.max_nanos(dialect, surface, request_) == int(Decimal(usd) * 10**9)
 
 
 @pytest.mark.parametrize("name", ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"])

@@ -16,7 +16,7 @@ from solders.keypair import Keypair
 from structlog.testing import capture_logs
 
 from app.adapters.jsonrpc.replies import RpcError, RpcErrorKind
-from app.adapters.solana.client.rpc import MAX_LARGE_BATCH
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH
 from app.adapters.solana.send.refusals import SEND_REFUSALS
 from app.ports.chain import BlockRef, WatchedAddress
 from app.ports.errors import Unreachable

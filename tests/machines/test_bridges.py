@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy import select
 
-from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.prices import MarketPriceFeed
 from app.agents import service as agents
 from app.audit_log import actors, verification
 from app.core import clock

@@ -30,8 +30,7 @@ from app.payments.models import Payment, PaymentClaim
 from app.payments.treasury import WalletRole
 from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
-from app.payments.x402.headers import PaymentHeaders
-from app.payments.x402.terms import PaymentPrice
+from app.payments.x402.terms import PaymentHeaders, PaymentPrice
 from app.spending import audit as spending_audit
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation, relayed

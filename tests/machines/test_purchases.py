@@ -24,8 +24,7 @@ from app.identity import service as identity
 from app.identity.principal import Principal
 from app.ports.shopper import FailureCode, ShippingAddress
 from app.shopping import maintenance, purchase_runner, service
-from app.shopping.lifecycle import OPEN_STATUSES, PurchaseStatus
-from app.shopping.models import Purchase
+from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
 from app.shopping.orders import PurchaseOrder
 from app.spending import audit as spending_audit
 from app.spending import controls as spending_controls

@@ -16,8 +16,8 @@ from app.core.money import TokenAmount
 from app.errors import PriceUnavailable, ServiceError, SwapFailed, WalletFrozen
 from app.idempotency.service import Claim
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.swaps import service as swaps
-from app.wallets.swaps.service import SwapOrder
+from app.wallets.kinds import swap as swaps
+from app.wallets.kinds.swap import SwapOrder
 from tests.support.machines import Ground, Walk, ground_for
 from tests.support.moving import FRIEND, NO_WAIT, USD, Moved, Movements
 from tests.support.simulated_chain import SimulatedChain

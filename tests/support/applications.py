@@ -24,13 +24,13 @@ from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.prices import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.swaps.uniswap import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
-from app.adapters.vault.local import LocalVault
+from app.adapters.vault import LocalVault
 from app.config import Settings, UpstreamAccess
 from app.core.chains import ETH, SOL, ChainName
 from app.extensions import db
@@ -40,8 +40,7 @@ from app.jobs import JobName, QueueName
 from app.observability import error_reporting, logs
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.payment_signer import PaymentSigner
-from app.ports.sponsor import TransferSponsor
+from app.ports.facilitator import PaymentSigner, TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Application, Ports
 from app.web.openapi_document import OpenApiDocument

@@ -15,7 +15,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from app.adapters.vault import derivation
+from app.adapters import vault
 from app.config import Settings
 from app.db.unit_of_work import read_only_unit
 from app.extensions import db
@@ -90,10 +90,10 @@ class Canaries:
         with read_only_unit() as session:
             sealed = session.scalars(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet_id)).one()
         secret = app_state().ports.vault.open(sealed, custody.key_location(wallet_id))
-        entropy = secret[: derivation.ENTROPY_BYTES]
-        evm, solana = derivation.wallet_keys(entropy)
+        entropy = secret[: vault.ENTROPY_BYTES]
+        evm, solana = vault.wallet_keys(entropy)
         private = solana.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        self.add_text("mnemonic", derivation.phrase(entropy))
+        self.add_text("mnemonic", vault.phrase(entropy))
         for name, raw in (("entropy", entropy), ("EVM key", evm.secret), ("Solana key", private)):
             self.add_bytes(name, raw)
 

@@ -13,7 +13,7 @@ from coincurve import PrivateKey
 from eth_abi.abi import encode
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.vault.derivation import evm_address
+from app.adapters.vault import evm_address
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.ports.chain import (

@@ -13,7 +13,7 @@ from flask import Flask
 from sqlalchemy import delete, event, update
 from sqlalchemy.orm import Session
 
-from app.adapters.vault.local import LocalVault
+from app.adapters.vault import LocalVault
 from app.authenticated import VerifiedRows
 from app.credits import audit as credits_audit
 from app.credits.models import CreditAccount

@@ -36,12 +36,12 @@ from app.spending import audit as spending_audit
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
+from app.wallets import transfers
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation
-from app.wallets.transfers import service as transfers
 from tests.support.machines import HOURS, Machine
 from tests.support.simulated_chain import SAFE_DEPTH, Landed
 

@@ -27,7 +27,7 @@ from werkzeug.test import TestResponse
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.signatures import digest_of
 from app.adapters.evm.x402.facilitator import EvmFacilitator
-from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.prices import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.send import tokens
 from app.adapters.solana.x402.facilitator import SolanaFacilitator

@@ -35,13 +35,13 @@ from app.adapters.faucet_http import HttpFaucet
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.swaps.uniswap import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, HttpUpstreamResponse
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.extensions import db
 from app.jobs import JobName
-from app.ports.faucet import Faucet
+from app.ports.services import Faucet
 from app.ports.swaps import SwapExchange
 from app.ports.upstream import UpstreamRequest
 from app.usage.grouped import Step, StepGroups

@@ -10,7 +10,7 @@ from app import authenticated
 from app.authenticated import SealedColumn, UnsealedRowPermit
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
-from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import IdempotencyKey
 from app.ports.vault import SecretLocation
 from app.spending import controls
 from app.state import app_state

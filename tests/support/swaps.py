@@ -6,7 +6,7 @@ from typing import Any
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.calls import ALLOWANCE, multicall
-from app.adapters.swaps.uniswap.exchange import UniswapExchange
+from app.adapters.swaps.uniswap import UniswapExchange
 from app.core.chains import ETH, USDC, Token
 from app.core.money import TokenAmount
 from app.ports.swaps import ConcurrentOutflows, SwapRequest

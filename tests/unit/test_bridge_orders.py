@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from eth_abi.abi import decode, encode
 
-from app.adapters.bridges.relay import calls
-from app.adapters.bridges.relay.calls import RequestedTransaction
-from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.relay import orders
+from app.adapters.bridges.relay.orders import RequestedTransaction
 from app.core.chains import ETH, ChainName
 from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
@@ -32,7 +32,7 @@ def by_lifi(*, bridge: tuple[object, ...] = BRIDGE, depositor: str = OWNER, more
 
 
 def taken(wanted: RequestedTransaction) -> bytes:
-    return calls.lifi_deposit_call(wanted, ASK, source_id=8453, destination_id=1).data
+    return orders.lifi_deposit_call(wanted, ASK, source_id=8453, destination_id=1).data
 
 
 def test_li_fi_s_deposit_for_the_wallet_is_accepted_without_its_appended_data() -> None:
@@ -65,7 +65,7 @@ def test_other_transactions_of_li_fi_are_refused(wanted: RequestedTransaction) -
 
 def test_relay_s_deposit_names_the_wallet_even_if_the_quote_does_not() -> None:
     said = bytes.fromhex("49290c1c") + encode(("address", "bytes32"), [ZERO_ADDRESS, b"\3" * 32])
-    target = calls.deposit_call(requested(DEPOSITORY.lower(), 10**17, said), ASK, source_id=8453)
+    target = orders.deposit_call(requested(DEPOSITORY.lower(), 10**17, said), ASK, source_id=8453)
     depositor, order = decode(("address", "bytes32"), target.data[4:])
     assert (target.to, target.value_units, depositor, order) == (DEPOSITORY, 10**17, OWNER.lower(), b"\3" * 32)
 

@@ -11,8 +11,7 @@ from limits import parse
 
 from app.agents import claims
 from app.device import guess_limits
-from app.device.guess_limits import count_miss, retry_after_seconds
-from app.device.models import GuessCounter
+from app.device.guess_limits import GuessCounter, count_miss, retry_after_seconds
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _LIMIT = parse("5 per hour")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.openapi_reader import child, schema_validation
+from app.adapters.openapi_reader import child
 from tests.support.market import SPEC
 
 _WORDS = st.sampled_from(
@@ -38,8 +38,8 @@ _VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def schemas() -> schema_validation.OpenApiSchemas:
-    return schema_validation.OpenApiSchemas()
+def schemas() -> child.OpenApiSchemas:
+    return child.OpenApiSchemas()
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
@@ -74,9 +74,7 @@ def mutated(draw: st.DrawFn) -> Any:
 @example(text=json.dumps({**SPEC, "x-\ud800": "\udfff"}))
 @settings(max_examples=60)
 @given(text=mutated().map(json.dumps) | _VALUES.map(json.dumps) | st.text(max_size=100))
-def test_a_mutated_document_is_read_or_refused_with_the_place(
-    schemas: schema_validation.OpenApiSchemas, text: str
-) -> None:
+def test_a_mutated_document_is_read_or_refused_with_the_place(schemas: child.OpenApiSchemas, text: str) -> None:
     answer = child.read_document(text, schemas)
     if "problem" not in answer:
         assert json.loads(answer["document"]) == json.loads(text)

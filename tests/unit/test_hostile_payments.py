@@ -19,8 +19,8 @@ from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA
 from app.core.chains import ChainName
-from app.payments.x402 import headers as presentation
-from app.payments.x402.headers import HashPayment, PaymentHeaders
+from app.payments.x402 import terms as presentation
+from app.payments.x402.terms import HashPayment, PaymentHeaders
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment
 from tests.support.applications import make_app, settings_for

@@ -10,7 +10,7 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 
-from app.adapters.swaps.jupiter.routes import JUPITER, SwapAccounts, with_minimum
+from app.adapters.swaps.jupiter.exchange import JUPITER, SwapAccounts, with_minimum
 from app.ports.errors import Rejected
 
 EVENT_AUTHORITY = Pubkey.from_string("D8cy77BBepLMngZx6ZukaTff5hCt1HrWyKk3Hnd9oitf")

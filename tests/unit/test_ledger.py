@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.identifiers import new_id
-from app.credits import accounts, audit, grant_budget, holds
+from app.credits import accounts, audit, holds
 from app.credits.holds import CreditHoldState, HoldResult
 from app.credits.models import CreditAccount, CreditLedgerEntry
 from app.db.unit_of_work import unit_of_work
@@ -323,33 +323,33 @@ def test_the_grants_of_an_account_are_counted_from_the_first_instant_and_no_othe
 def test_the_daily_budget_is_granted_to_the_last_nano_and_renewed_at_midnight(account: str) -> None:
     assert account
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    unit(grant_budget.consume, 60, limit_nanos=100, now=noon)
-    unit(grant_budget.consume, 40, limit_nanos=100, now=noon)
+    unit(accounts.consume, 60, limit_nanos=100, now=noon)
+    unit(accounts.consume, 40, limit_nanos=100, now=noon)
     with pytest.raises(RateLimited) as refusal:
-        unit(grant_budget.consume, 1, limit_nanos=100, now=noon)
+        unit(accounts.consume, 1, limit_nanos=100, now=noon)
     assert refusal.value.retry_after_seconds == 12 * 3600 + 1
-    unit(grant_budget.consume, 100, limit_nanos=100, now=noon + timedelta(hours=12))
+    unit(accounts.consume, 100, limit_nanos=100, now=noon + timedelta(hours=12))
 
 
 def test_a_grant_larger_than_the_daily_budget_is_refused(account: str) -> None:
     assert account
-    unit(grant_budget.consume, 0, limit_nanos=100)
+    unit(accounts.consume, 0, limit_nanos=100)
     for _ in range(2):
         with pytest.raises(RateLimited):
-            unit(grant_budget.consume, 101, limit_nanos=100)
+            unit(accounts.consume, 101, limit_nanos=100)
         # From now on, there is a row of this day.
-        unit(grant_budget.consume, 1, limit_nanos=100)
-    unit(grant_budget.consume, 98, limit_nanos=100)
+        unit(accounts.consume, 1, limit_nanos=100)
+    unit(accounts.consume, 98, limit_nanos=100)
 
 
 def test_without_a_budget_nothing_is_counted(account: str) -> None:
     assert account
     with statements() as seen:
-        unit(grant_budget.consume, 10**18, limit_nanos=None)
+        unit(accounts.consume, 10**18, limit_nanos=None)
     assert seen == []
 
 
 def test_a_budget_of_zero_grants_nothing(account: str) -> None:
     assert account
     with pytest.raises(RateLimited):
-        unit(grant_budget.consume, 1, limit_nanos=0)
+        unit(accounts.consume, 1, limit_nanos=0)

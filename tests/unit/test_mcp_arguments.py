@@ -8,7 +8,7 @@ import pytest
 
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
-from app.mcp.arguments import read_arguments
+from app.mcp.methods import read_arguments
 from app.web.client_request import ClientRequest
 
 _SCHEMA = {

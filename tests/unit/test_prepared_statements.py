@@ -12,7 +12,7 @@ from sqlalchemy import Integer, Select, bindparam, cast, delete, func, select, t
 from sqlalchemy.exc import DataError, IntegrityError, MultipleResultsFound, OperationalError
 
 from app.core import clock, identifiers
-from app.db.heartbeats import Heartbeat
+from app.db.leases import Heartbeat
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import table_of
 from app.db.unit_of_work import UnitError, read_only_unit, unit_of_work

@@ -13,7 +13,7 @@ from flask import Flask
 from gunicorn.config import Config
 
 from app.config import Settings
-from app.core.loopback import is_loopback
+from app.core.ip_ranges import is_loopback
 from app.web.client_request import is_allowed_host
 from tests.support.applications import key_of, settings_for
 

@@ -12,7 +12,7 @@ from sqlalchemy import Insert, text
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.db.heartbeats import Heartbeat
+from app.db.leases import Heartbeat
 from app.db.lock_order import lock_rows
 from app.db.statements import table_of
 from app.db.unit_of_work import UnitError, read_only_unit, snapshot, unit_of_work

@@ -10,7 +10,7 @@ import pytest
 from app.adapters.jsonrpc import replies as json_rpc
 from app.adapters.solana.client import wire
 from app.adapters.solana.client.wire import HistoryEntry
-from app.adapters.solana.deposits.scan_state import SolanaScanState
+from app.adapters.solana.deposits import SolanaScanState
 from app.adapters.solana.send import refusals
 from app.adapters.solana.track.account_history import HistoryProgress
 from app.core.foreign import MalformedResponseError

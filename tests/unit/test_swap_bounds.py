@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.core.chains import ETH, USDC
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected
-from app.wallets.swaps.service import compute_bounds
+from app.wallets.kinds.swap import compute_bounds
 
 ETH_NANOS, USDC_NANOS = 3000 * 10**9, 10**9
 

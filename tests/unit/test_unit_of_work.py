@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.db import unit_of_work as unit
-from app.db.heartbeats import Heartbeat
+from app.db.leases import Heartbeat
 from app.db.unit_of_work import UnitError, after_commit, assert_no_unit, read_only_unit, unit_of_work
 from app.extensions import db
 from tests.support.ledger import race

@@ -21,7 +21,7 @@ from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer
 from app.core.chains import ChainName
 from app.errors import InvalidInput, PerTxLimitExceeded, TermsNotSupported
-from app.ports.payment_signer import AuthorizedPayment, PaymentSigner
+from app.ports.facilitator import AuthorizedPayment, PaymentSigner
 from tests.support.payments import decoded, encoded
 from tests.support.sellers import OTHER_PAYEE, PAYEE
 

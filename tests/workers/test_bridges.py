@@ -16,9 +16,9 @@ from sqlalchemy import update
 
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.chain_protocol import MintNotFound
-from app.adapters.bridges.cctp.deployments import DEPLOYMENTS
-from app.adapters.bridges.cctp.evm_mints import MintSearch
+from app.adapters.bridges.cctp.evm_chain import MintSearch
 from app.adapters.bridges.cctp.messages import CctpMessage
+from app.adapters.bridges.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ETH, USDC, ChainName

@@ -11,7 +11,7 @@ import pytest
 from eth_utils.crypto import keccak
 from sqlalchemy import event, text, update
 
-from app.adapters.prices.market import MarketPriceFeed
+from app.adapters.prices import MarketPriceFeed
 from app.core import clock
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount

@@ -21,12 +21,12 @@ from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
+from app.wallets import transfers
 from app.wallets.core import custody, wallets
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.transactions import confirmation, pipeline
-from app.wallets.transfers import service as transfers
-from app.wallets.transfers.service import MovementOrder
+from app.wallets.transfers import MovementOrder
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import CONFIRMATIONS, RECIPIENT, fund

@@ -12,8 +12,8 @@ from flask import Flask
 
 from app.core import clock
 from app.core.chains import ETH, USDC, ChainName
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.shopping import maintenance
 from app.wallets.deposits import funding, scanner
 from app.wallets.transactions import confirmation
@@ -88,7 +88,7 @@ def test_logs_of_a_deposit_carry_the_request_id_of_its_funding_request(
 
 
 def test_logs_of_the_sweep_carry_the_request_ids_of_expired_requests(agent: Agent, lines: Lines) -> None:
-    heartbeats.record(ProcessKind.SHOPPER)
+    leases.record(ProcessKind.SHOPPER)
     body = {"amount": "5", "currency": "USDC", "chain": "base"}
     asked = agent.post(f"{agent.wallet_url}/fund", body)
     wanted = {"url": "https://shop.example/p/1", "shippingAddress": {"name": "Ann", "zip": "12345"}}

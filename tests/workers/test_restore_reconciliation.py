@@ -15,8 +15,8 @@ from flask import Flask
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
-from app.db import heartbeats
-from app.db.heartbeats import ProcessKind
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import consumed, topups
 from app.ports.chain import TransferIntent
@@ -172,7 +172,7 @@ def test_payments_and_purchases_after_the_backup_are_not_repeated(
 ) -> None:
     app = world.service(each_database_url)
     with app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         agent = world.register_agent(app)
         assert agent.move("1", "USDC").status_code == 200
         look()
@@ -422,7 +422,7 @@ def test_reconciliation_during_operation_adopts_only_what_is_unknown(
         world.lands()
         look(3)
         assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         order = agent.post(BUY, {**ORDER, "max_total_usd": 50}).get_json()
         with read_only_unit() as session:
             drawn = consumed.restore_cutoff(session)

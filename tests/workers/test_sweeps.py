@@ -24,7 +24,7 @@ from app.credits.models import CreditAccount
 from app.db.leases import WorkLease
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
-from app.idempotency.models import IdempotencyKey
+from app.idempotency.service import IdempotencyKey
 from app.jobs import JobName
 from app.ports.errors import Rejected, Unreachable
 from app.wallets.core import lifecycle

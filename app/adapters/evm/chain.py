@@ -13,7 +13,7 @@ from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import broadcast, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.fees import FeeTerms
+from app.adapters.evm.send.transactions import FeeTerms
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
 from app.adapters.jsonrpc.endpoint import RpcEndpoint

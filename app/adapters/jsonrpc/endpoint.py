@@ -3,25 +3,57 @@
 An endpoint is used only after it has shown which chain it serves, and again after each outage: another node may
 answer then. Its URL may contain a key, so it never enters an exception, a repr or a log line; endpoints are identified
 by number.
+
+Outages are logged twice, when they begin and when they end, however many calls fail in between.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+import structlog
+
 from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.outage_log import OutageLog
 from app.adapters.jsonrpc.replies import RpcErrorKind, error_of, order_replies, parse
 from app.core.chains import ChainName
 from app.core.foreign import MalformedResponseError
 from app.observability import counters
 from app.ports.errors import Unreachable
+
+_log = structlog.get_logger(__name__)
+
+
+class OutageLog:
+    """Remembers whether an outside system is failing; usable from many threads."""
+
+    def __init__(self, subject: str, *, name: str) -> None:
+        """Store what fails (the start of the event's name) and which one; neither may contain a secret."""
+        self._subject = subject
+        self._name = name
+        self._lock = threading.Lock()
+        self._is_active = False
+
+    def begin(self, reason: str) -> None:
+        if self._set_active(is_active=True):
+            _log.warning(f"{self._subject}_failed", name=self._name, reason=reason)
+
+    def end(self) -> None:
+        if self._is_active and self._set_active(is_active=False):
+            _log.info(f"{self._subject}_recovered", name=self._name)
+
+    def _set_active(self, *, is_active: bool) -> bool:
+        with self._lock:
+            has_changed = self._is_active is not is_active
+            self._is_active = is_active
+            return has_changed
+
 
 T = TypeVar("T")
 

@@ -1,21 +1,255 @@
 """The process that reads one document: `python -m app.adapters.openapi_reader.child`.
 
 It reports that it is ready, reads a document to the end of its input, and writes one JSON object in a line. Before it
-parses the document it drops the right to open anything, and to use more than a little memory and time.
+parses the document it drops the right to open anything, and to use more than a little memory and time. The document is
+validated by OpenAPI's official schemas, then by the rules that no schema can express; its own patterns and defaults
+are never executed, because an untrusted pattern may run forever.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import resource
 import sys
+import unicodedata
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from app.adapters.openapi_reader import endpoints, limits, schema_validation
-from app.adapters.openapi_reader.limits import InvalidDocumentError
+from jsonschema_rs import Draft4Validator, Draft202012Validator, Registry, ValidationError
+
+from app.adapters.openapi_reader import limits
+from app.adapters.openapi_reader.limits import METHODS, InvalidDocumentError, json_pointer, resolve
 from app.ports.specifications import MAX_SECONDS
+
+_PLACEHOLDER = re.compile(r"{([^{}]*)}")
+_MAX_DESCENT = 40
+
+
+class OpenApiSchemas:
+    """The official schemas, compiled. They come with openapi-spec-validator, which itself is far too slow."""
+
+    def __init__(self) -> None:
+        self._v30 = Draft4Validator(_resource("openapi_spec_validator", "resources/schemas/v3.0/schema.json"))
+        document = _resource("openapi_spec_validator", "resources/schemas/v3.1/schema.json")
+        dialect = _resource("openapi_schema_validator", "schemas/oas3.1/metaschema.json")
+        vocabulary = _resource("openapi_schema_validator", "schemas/oas3.1/vocabularies/base")
+        # Like the official "schema-base": every schema in the document has to be one of OpenAPI's dialect.
+        with_dialect = {
+            "$schema": document["$schema"],
+            "$id": "urn:purser:openapi",
+            "$ref": document["$id"],
+            "$defs": {"schema": {"$dynamicAnchor": "meta", "$ref": dialect["$id"]}},
+        }
+        known = Registry([(part["$id"], part) for part in (document, dialect, vocabulary)])
+        self._v31 = Draft202012Validator(with_dialect, registry=known)
+
+    def check(self, document: Mapping[str, Any]) -> None:
+        """Validate a document against the schema of its version. Raises: InvalidDocumentError."""
+        schema = self._v30 if str(document["openapi"]).startswith("3.0") else self._v31
+        problem = next(iter(schema.iter_errors(document)), None)
+        if problem is not None:
+            deepest = _most_specific_error(problem)
+            raise InvalidDocumentError(deepest.message, json_pointer(deepest.instance_path))
+
+
+def check_rules(document: Mapping[str, Any]) -> None:
+    """Refuse duplicate operation ids, duplicate parameters, and path parameters that are not declared.
+
+    Raises: InvalidDocumentError.
+    """
+    ids: set[str] = set()
+    for path, raw in (document.get("paths") or {}).items():
+        item = resolve(document, raw)
+        shared = _check_parameters(document, item, ("paths", path))
+        for method in METHODS:
+            if method not in item:
+                continue
+            operation, place = item[method], ("paths", path, method)
+            own = _check_parameters(document, operation, place)
+            declared = {name for name, where in own | shared if where == "path"}
+            missing = set(_PLACEHOLDER.findall(path)) - declared
+            if missing:
+                raise InvalidDocumentError(f"The path parameter {min(missing)} is not declared.", json_pointer(place))
+            name = operation.get("operationId")
+            if name is not None and name in ids:
+                raise InvalidDocumentError(
+                    "Another operation has this operationId.", json_pointer((*place, "operationId"))
+                )
+            ids.add(name)
+
+
+def _check_parameters(
+    document: Mapping[str, Any], holder: Mapping[str, Any], place: tuple[str, ...]
+) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for index, raw in enumerate(holder.get("parameters", ())):
+        parameter = resolve(document, raw)
+        where = json_pointer((*place, "parameters", str(index)))
+        try:
+            key = str(parameter["name"]), str(parameter["in"])
+        except (TypeError, LookupError):
+            # A reference to another kind of object: the schema does not check the target.
+            raise InvalidDocumentError("This is not a parameter object.", where) from None
+        if key in found:
+            raise InvalidDocumentError("Another parameter has this name and location.", where)
+        found.add(key)
+    return found
+
+
+def _most_specific_error(problem: ValidationError) -> ValidationError:
+    """If no alternative fits, return the error of the closest one."""
+    for _ in range(_MAX_DESCENT):
+        branches = getattr(problem.kind, "context", None)
+        inner = [error for branch in branches or () for error in branch if "$ref" not in error.message]
+        if not inner:
+            break
+        problem = max(inner, key=lambda error: len(error.instance_path))
+    return problem
+
+
+def _resource(package: str, name: str) -> dict[str, Any]:
+    # The package itself is not imported: that takes most of a second.
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(package)
+    found: dict[str, Any] = json.loads((Path(spec.origin).parent / name).read_text())
+    return found
+
+
+_MAX_TEXT = 200
+_MAX_PATH = 500
+_MAX_BODY = 1_000
+_MAX_MEMBERS = 12
+_MAX_DEPTH = 4
+_SAMPLES = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+
+
+def list_endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each operation with its parameters, in the document's order. Raises: InvalidDocumentError."""
+    return [
+        {
+            "method": method.upper(),
+            "path": path,
+            "summary": _summary(operation),
+            "parameters": [
+                {
+                    "name": _single_line(parameter["name"]),
+                    "in": parameter["in"],
+                    "required": parameter.get("required") is True,
+                }
+                for parameter in _parameters(document, item, operation)
+            ],
+        }
+        for path, item, method, operation in _operations(document)
+    ]
+
+
+def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
+    chosen = min(_operations(document), key=lambda found: _required_inputs(document, found[1], found[3]), default=None)
+    if chosen is None:
+        return None
+    path, item, method, operation = chosen
+    query: list[str] = []
+    for parameter in _parameters(document, item, operation):
+        sample = parameter.get("example")
+        if "example" not in parameter:
+            sample = _sample(document, parameter.get("schema", {}), 0, name=str(parameter["name"]))
+        value = _single_line(sample if isinstance(sample, str) else json.dumps(sample))
+        if parameter["in"] == "path":
+            path = path.replace("{" + parameter["name"] + "}", quote(value, safe=""))
+        elif parameter["in"] == "query" and parameter.get("required") is True and len(query) < _MAX_MEMBERS:
+            query.append(f"{quote(parameter['name'], safe='')}={quote(value, safe='')}")
+    target = f"{path}?{'&'.join(query)}" if query else path
+    return {
+        "method": method.upper(),
+        "target": quote(target, safe="/?&=%:@!*+,;~-._"),
+        "body": _body(document, operation),
+    }
+
+
+def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
+    for path, raw in (document.get("paths") or {}).items():
+        place = json_pointer(("paths", path))
+        if len(path) > _MAX_PATH or any(unicodedata.category(letter)[0] == "C" for letter in path):
+            raise InvalidDocumentError(f"A path has at most {_MAX_PATH} printable characters.", place)
+        item = resolve(document, raw)
+        for method in METHODS:
+            operation = item.get(method)
+            if isinstance(operation, dict):
+                yield path, item, method, operation
+
+
+def _parameters(
+    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return an operation's parameters; its own replace those of the path with the same name and location."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for raw in (*item.get("parameters", ()), *operation.get("parameters", ())):
+        parameter = resolve(document, raw)
+        found[parameter["name"], parameter["in"]] = parameter
+    return list(found.values())
+
+
+def _summary(operation: Mapping[str, Any]) -> str:
+    for name in ("summary", "description", "operationId"):
+        text = operation.get(name)
+        if isinstance(text, str) and (line := _single_line(text.strip().split("\n")[0])):
+            return line
+    return ""
+
+
+def _required_inputs(
+    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
+) -> tuple[bool, int]:
+    needed = [parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True]
+    return "requestBody" in operation, len(needed)
+
+
+def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str | None:
+    content = resolve(document, operation.get("requestBody", {})).get("content", {})
+    media = content.get("application/json")
+    if not isinstance(media, dict):
+        return None
+    sample = media["example"] if "example" in media else _sample(document, media.get("schema", {}), 0)
+    text = json.dumps(sample, ensure_ascii=False)
+    return text if len(text) <= _MAX_BODY else "{}"
+
+
+def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "text") -> Any:
+    schema = resolve(document, raw)
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return None
+    for key in ("example", "default", "const"):
+        if key in schema:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            return schema[key][0]
+    members = schema.get("properties")
+    if isinstance(members, dict) and members:
+        required = schema.get("required")
+        names = required if isinstance(required, list) and required else list(members)
+        return {
+            member: _sample(document, members[member], depth + 1, name=member)
+            for member in names[:_MAX_MEMBERS]
+            if member in members
+        }
+    kind = schema.get("type")
+    kind = next(iter(kind), None) if isinstance(kind, list) else kind
+    return _SAMPLES.get(kind, f"<{_single_line(name)}>") if isinstance(kind, str) else f"<{_single_line(name)}>"
+
+
+def _single_line(text: str) -> str:
+    """Return a text on one line, without control and bidirectional characters."""
+    return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:_MAX_TEXT]
+
 
 READY = b"ready\n"
 _MAX_MEMORY = 1024**3
@@ -25,7 +259,7 @@ _RECURSION_LIMIT = 3_000
 
 def main() -> None:
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    schemas = schema_validation.OpenApiSchemas()
+    schemas = OpenApiSchemas()
     # What libraries load at their first use has to be loaded now.
     read_document("\ud800", schemas)
     _drop_privileges()
@@ -39,16 +273,16 @@ def main() -> None:
     os._exit(0)
 
 
-def read_document(text: str, schemas: schema_validation.OpenApiSchemas) -> dict[str, Any]:
+def read_document(text: str, schemas: OpenApiSchemas) -> dict[str, Any]:
     """Return the content of a document, or where it is invalid."""
     try:
         document = limits.load(text)
         schemas.check(document)
-        schema_validation.check_rules(document)
+        check_rules(document)
         return {
             "document": json.dumps(document),
-            "endpoints": endpoints.list_endpoints(document),
-            "example": endpoints.example_request(document),
+            "endpoints": list_endpoints(document),
+            "example": example_request(document),
         }
     except InvalidDocumentError as error:
         return {"problem": error.problem[:_MAX_PROBLEM], "place": error.path}

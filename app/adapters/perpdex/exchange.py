@@ -1,20 +1,233 @@
-"""The exchange over HTTP: one POST for each query; foreign failures are translated here only."""
+"""The exchange over HTTP: one POST for each query, its parsed responses, and unsigned actions for `/exchange`.
+
+Numbers keep their spelling. The exchange adds and removes optional members, so documents are returned whole and only
+what is used is checked. The order of an action's keys is part of what is signed (the exchange's documentation,
+"Exchange endpoint" and "Signing").
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
+from decimal import Decimal
 from http import HTTPStatus
+from operator import itemgetter
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, Strict
 
 from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.http_client import HttpClient, HttpResponse
-from app.adapters.jsonrpc.outage_log import OutageLog
-from app.adapters.perpdex import payloads, responses
+from app.adapters.jsonrpc.endpoint import OutageLog
 from app.adapters.perpdex.deployments import PerpdexDeployment
+from app.core.foreign import U64, ForeignModel, Items, MalformedResponseError, Text, parsed, reader
+from app.core.strict_json import parse_response
 from app.ports.errors import Rejected, Unreachable
-from app.ports.perpdex import Action, ActionPayload, BundledMarkets, Json, PerpdexQuery, PerpdexReply, PerpdexTopic
+from app.ports.perpdex import (
+    Action,
+    ActionPayload,
+    BundledMarkets,
+    CancelByClientId,
+    CancelOrders,
+    Json,
+    LimitOrder,
+    PerpdexQuery,
+    PerpdexReply,
+    PerpdexTopic,
+    PerpMarket,
+    SendUsdc,
+    SetLeverage,
+    Withdraw,
+)
+
+T = TypeVar("T")
+
+_MAX_SIZE_DECIMALS = 8
+_MAX_MARKETS = 10_000
+_MAX_SYMBOL_LETTERS = 40
+_LARGEST_EXPONENT = 300
+_RATE_MEMBERS = {
+    "funding_rate": "funding",
+    "premium": "premium",
+    "mark_price": "markPx",
+    "oracle_price": "oraclePx",
+    "open_interest": "openInterest",
+}
+_Objects = Items[dict[str, Any]]
+
+
+def parse(body: bytes) -> Json:
+    """Parse a response's JSON. Raises: Unreachable("unexpected_answer")."""
+    try:
+        return parse_response(body, parse_float=_fraction)
+    except ValueError:
+        raise unexpected_answer() from None
+
+
+class _Order(ForeignModel):
+    coin: str
+    oid: U64
+
+
+class _Market(ForeignModel):
+    name: Annotated[str, Field(min_length=1, max_length=_MAX_SYMBOL_LETTERS)]
+    sz_decimals: Annotated[int, Field(ge=0, le=_MAX_SIZE_DECIMALS)]
+    max_leverage: Annotated[int, Field(gt=0)] | None = None
+    only_isolated: bool | None = None
+    margin_mode: Any = None
+    """Present only when positions cannot share their margin ("strictIsolated", "noCross")."""
+    is_delisted: bool | None = None
+
+
+class _Meta(ForeignModel):
+    universe: Annotated[Items[_Market], Field(min_length=1, max_length=_MAX_MARKETS)]
+
+
+class _Book(ForeignModel):
+    levels: Annotated[tuple[_Objects, _Objects], Strict(strict=False)]
+
+
+_read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
+_CHECKS: Mapping[PerpdexTopic, Callable[[object], object]] = {
+    PerpdexTopic.ACCOUNT: reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
+    PerpdexTopic.SPOT: reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
+    PerpdexTopic.ORDERS: _read_orders,
+    PerpdexTopic.FILLS: reader(_Objects),
+    PerpdexTopic.MARKETS: _Meta.read,
+    PerpdexTopic.FUNDING: reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)]),
+    PerpdexTopic.MIDS: reader(Annotated[Items[Text], parsed(lambda mids: mids.values())]),
+    PerpdexTopic.BOOK: reader(_Book | None),
+}
+
+
+def read(topic: PerpdexTopic, document: Json) -> Json:
+    """Return a response's document for a topic; None for the book of an unknown market.
+
+    Raises: Unreachable("unexpected_answer").
+    """
+    _checked(_CHECKS[topic], document)
+    if topic is PerpdexTopic.FUNDING:
+        return _rates(*document)
+    if topic is PerpdexTopic.BOOK and document is not None:
+        bids, asks = document["levels"]
+        return {"bids": bids, "asks": asks, "time": document.get("time")}
+    return document
+
+
+def parse_markets(document: Json) -> tuple[PerpMarket, ...]:
+    """Parse the markets of a `meta` response. Raises: Unreachable("unexpected_answer")."""
+    return tuple(
+        PerpMarket(
+            index=index,
+            symbol=market.name,
+            size_decimals=market.sz_decimals,
+            max_leverage=market.max_leverage,
+            only_isolated=market.only_isolated is True or market.margin_mode is not None,
+            is_delisted=market.is_delisted is True,
+        )
+        for index, market in enumerate(_checked(_Meta.read, document).universe)
+    )
+
+
+def parse_orders(document: Json) -> list[tuple[str, int]]:
+    """Parse symbol and number of each open order. Raises: Unreachable("unexpected_answer")."""
+    return [(order.coin, order.oid) for order in _checked(_read_orders, document)]
+
+
+def unexpected_answer() -> Unreachable:
+    return Unreachable("unexpected_answer")
+
+
+def _checked(check: Callable[[object], T], document: Json) -> T:
+    try:
+        return check(document)
+    except MalformedResponseError:
+        raise unexpected_answer() from None
+
+
+def _rates(meta: Json, contexts: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Pair the markets of a `metaAndAssetCtxs` response with their figures; delisted ones have no rate."""
+    markets = parse_markets(meta)
+    if len(contexts) != len(markets):
+        raise unexpected_answer()
+    return [
+        {
+            "symbol": market.symbol,
+            **{member: context.get(source_member) for member, source_member in _RATE_MEMBERS.items()},
+        }
+        for market, context in zip(markets, contexts, strict=True)
+        if not market.is_delisted
+    ]
+
+
+def _fraction(text: str) -> Decimal:
+    number = Decimal(text)
+    # Beyond the range of a JSON number for its readers.
+    if number and abs(number.adjusted()) > _LARGEST_EXPONENT:
+        raise ValueError(text)
+    return number
+
+
+def build_payload(action: Action, *, nonce: int, deployment: PerpdexDeployment) -> ActionPayload:
+    return ActionPayload(_action(action, nonce, deployment), nonce)
+
+
+def format_decimal(number: Decimal) -> str:
+    """Format a positive number as the exchange requires: no exponent, no trailing zeros."""
+    text = format(number, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _action(action: Action, nonce: int, deployment: PerpdexDeployment) -> dict[str, Json]:
+    match action:
+        case LimitOrder():
+            return {"type": "order", "orders": [_order(action)], "grouping": "na"}
+        case CancelOrders():
+            cancels = [{"a": order.market_index, "o": order.order_id} for order in action.orders]
+            return {"type": "cancel", "cancels": cancels}
+        case CancelByClientId():
+            cancel = {"asset": action.market_index, "cloid": action.client_id}
+            return {"type": "cancelByCloid", "cancels": [cancel]}
+        case SetLeverage():
+            return {
+                "type": "updateLeverage",
+                "asset": action.market.index,
+                "isCross": action.is_cross,
+                "leverage": action.leverage,
+            }
+        case Withdraw():
+            return {
+                "type": "withdraw3",
+                "hyperliquidChain": deployment.chain,
+                "signatureChainId": deployment.signature_chain_id,
+                "amount": str(action.amount),
+                "time": nonce,
+                "destination": action.destination.lower(),
+            }
+        case SendUsdc():
+            return {
+                "type": "usdSend",
+                "hyperliquidChain": deployment.chain,
+                "signatureChainId": deployment.signature_chain_id,
+                "destination": action.destination.lower(),
+                "amount": str(action.amount),
+                "time": nonce,
+            }
+
+
+def _order(order: LimitOrder) -> dict[str, Json]:
+    return {
+        "a": order.market.index,
+        "b": order.is_buy,
+        "p": format_decimal(order.price),
+        "s": format_decimal(order.size),
+        "r": order.is_reduce_only,
+        "t": {"limit": {"tif": order.time_in_force.value}},
+        **({} if order.client_id is None else {"c": order.client_id}),
+    }
+
 
 _CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0
@@ -41,8 +254,8 @@ _BUNDLED = json.loads(Path(__file__).with_name("markets.json").read_text())
 class HyperliquidExchange:
     """Sends `POST {url}/info`; usable from many threads."""
 
-    parse_markets = staticmethod(responses.parse_markets)
-    parse_orders = staticmethod(responses.parse_orders)
+    parse_markets = staticmethod(parse_markets)
+    parse_orders = staticmethod(parse_orders)
     dead_end = staticmethod(dead_end)
 
     def __init__(self, deployment: PerpdexDeployment, *, url: str = "") -> None:
@@ -59,7 +272,7 @@ class HyperliquidExchange:
         try:
             response = self._http.post(self._info_url, json.dumps(_body(query)).encode())
             document = _document(response)
-            content = responses.read(query.topic, document)
+            content = read(query.topic, document)
         except Unreachable as failure:
             self._outage.begin(failure.reason)
             raise
@@ -72,10 +285,10 @@ class HyperliquidExchange:
         """Return the markets that ship with the service, unless this network numbers its markets differently."""
         if _BUNDLED["numbering"] != self._deployment.asset_numbering:
             return None
-        return BundledMarkets(date.fromisoformat(_BUNDLED["day"]), responses.parse_markets(_BUNDLED["document"]))
+        return BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
 
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
-        return payloads.build_payload(action, nonce=nonce, deployment=self._deployment)
+        return build_payload(action, nonce=nonce, deployment=self._deployment)
 
 
 def _body(query: PerpdexQuery) -> dict[str, str]:
@@ -91,11 +304,11 @@ def _document(response: HttpResponse) -> Json:
     does not understand, 429 an address's weight used up, 500 with `null` a market unknown to some queries.
     """
     if response.status == HTTPStatus.OK:
-        return responses.parse(response.body)
+        return parse(response.body)
     if response.status == HTTPStatus.TOO_MANY_REQUESTS:
         raise Unreachable("rate_limited")
     if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise Unreachable("exchange_failed")
     if response.status >= HTTPStatus.BAD_REQUEST:
         raise Rejected("refused")
-    raise responses.unexpected_answer()
+    raise unexpected_answer()

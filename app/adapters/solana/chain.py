@@ -11,9 +11,9 @@ from solders.token.state import TokenAccountState
 
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import SolanaRpc
+from app.adapters.solana.client.calls import SolanaRpc
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
-from app.adapters.solana.deposits.scanner import SolanaDepositScanner
+from app.adapters.solana.deposits import SolanaDepositScanner
 from app.adapters.solana.send import broadcast, tokens, transactions
 from app.adapters.solana.send.drafts import SolanaDrafter
 from app.adapters.solana.send.transactions import TransactionPlan

@@ -9,7 +9,7 @@ from solders.signature import Signature
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import MAX_BATCH
+from app.adapters.solana.client.calls import MAX_BATCH
 from app.adapters.solana.track import account_history
 from app.core.chains import SOL, Family
 from app.core.money import TokenAmount

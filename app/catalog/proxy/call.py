@@ -28,9 +28,8 @@ from app.forwarding import call, redaction
 from app.forwarding import headers as relayed_headers
 from app.forwarding.relay import ForwardingOptions
 from app.forwarding.views import target_under_prefix
-from app.identity import scopes
 from app.identity.guards import is_ours, sdk_keys
-from app.identity.principal import Principal
+from app.identity.principal import Principal, session_of
 from app.payments.x402 import gate, guard, terms
 from app.payments.x402.terms import PaymentPrice
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
@@ -224,7 +223,7 @@ def _session_charge(
     """Return what counts against the session in the request, if one is. Raises: InvalidInput, NotFound."""
     named = request.headers.get(SESSION_HEADER)
     if caller is not None:
-        named = scopes.session_of(caller, named)
+        named = session_of(caller, named)
     if named is None:
         return None
     session_id = identifiers.parse_id(named)

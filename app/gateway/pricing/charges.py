@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation
 
 from app.gateway.dialects.request.cost_params import NO_TOOLS, TEXT_SURFACES, CostParams, Dialect, SubCall, Surface
 from app.gateway.dialects.request.input_bounds import BYTES_PER_TOKEN, MEDIA_SURFACES, likely_tokens
-from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
+from app.gateway.dialects.response.usage_readers import WEB_SEARCH, Usage, UsageReading
 from app.gateway.pricing.price_table import Rates, highest_rates
 from app.gateway.pricing.rates import FALLBACK, PricingMode, RateBook
 

@@ -18,12 +18,12 @@ from app.core.request_target import path_prefix
 from app.errors import InvalidInput
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import MAX_CALLS, MAX_TOKENS_IN, MAX_TOKENS_OUT_UNSET, CostParams, Surface
-from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing import charges, price_table
 from app.gateway.pricing.charges import EXACT_CONTEXT, estimate_usage, lacks_output_count, round_up, usage_cost
 from app.gateway.pricing.price_table import Rates
 from app.gateway.pricing.rates import RateBook, find_by_prefix
-from app.gateway.validation.patterns import Pattern, not_allowed_error
+from app.gateway.validation.rules import Pattern, not_allowed_error
 from app.usage.service import MeteredUsage
 
 FIXED = "fixed"

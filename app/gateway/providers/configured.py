@@ -20,7 +20,7 @@ from app.config import Settings
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd
 from app.core.setting_types import HttpUrl
-from app.gateway.dialects.request import search_costs
+from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import Dialect, Surface
 from app.gateway.pricing import price_table, price_updates
 from app.gateway.pricing.price_table import Rates
@@ -36,8 +36,7 @@ from app.gateway.providers.table import (
     parse_route_text,
 )
 from app.gateway.validation.body import BodyKind
-from app.gateway.validation.patterns import Pattern
-from app.gateway.validation.rules import FieldRule, QueryParameter
+from app.gateway.validation.rules import FieldRule, Pattern, QueryParameter
 
 # Routes below /v1/gateway/ that are not providers of this table.
 _RESERVED = frozenset({"shopping"})
@@ -156,8 +155,8 @@ def _parse_route(named: tuple[str, Any], info: pydantic.ValidationInfo) -> Route
         raise ValueError(f'must be dollars in quotes, such as "0.005", or one of {", ".join(_SURFACES)}')
     if rule is None:
         raise ValueError(f"{price} needs a price by tokens: a dialect, and price.table")
-    if isinstance(rule, ReportedPrice) != (price in search_costs.SEARCH_SURFACES):
-        raise ValueError(f'{", ".join(sorted(search_costs.SEARCH_SURFACES))} require price = {{type = "reported"}}')
+    if isinstance(rule, ReportedPrice) != (price in tool_costs.SEARCH_SURFACES):
+        raise ValueError(f'{", ".join(sorted(tool_costs.SEARCH_SURFACES))} require price = {{type = "reported"}}')
     return Route(text, method, path, rule, surface=Surface(price), body=kind)
 
 

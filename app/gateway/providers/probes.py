@@ -17,7 +17,7 @@ from app.core.request_target import RequestTarget
 from app.gateway.dialects.request.cost_params import CostParams
 from app.gateway.dialects.request.parse import read_cost_params
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
-from app.gateway.dialects.response.usage import UsageReading
+from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing import price_table
 from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices, rpc_methods
 from app.gateway.providers.table import Provider, ProviderTable, UpstreamLocation

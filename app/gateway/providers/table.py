@@ -19,8 +19,7 @@ from app.errors import InvalidInput, NotFound
 from app.gateway.dialects.request.cost_params import Dialect, Surface
 from app.gateway.pricing.quotes import PricingRule
 from app.gateway.validation.body import BodyKind
-from app.gateway.validation.patterns import Pattern, not_allowed_error
-from app.gateway.validation.rules import FieldRule, QueryParameter
+from app.gateway.validation.rules import FieldRule, Pattern, QueryParameter, not_allowed_error
 
 _VERSION = re.compile(r"(?:^|/)v[0-9]$", re.ASCII)
 

@@ -1,14 +1,210 @@
-"""Strict parsing of forwarded request bodies; what parsers could read in different ways is refused."""
+"""Strict parsing of forwarded request bodies: JSON, and multipart forms (RFC 7578) as the usual clients write them.
+
+A body is forwarded byte for byte, so what parsers could read in different ways is refused: it would not be priced.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from app.core import strict_json
 from app.errors import InvalidInput
-from app.gateway.validation import forms
+from app.gateway.validation.rules import PRICED_FIELDS
+
+_MAX_PARTS = 200
+_MAX_PART_HEADER_BYTES = 2_000
+_MAX_TEXT_BYTES = 256 * 1024
+_MEDIA_TYPE = re.compile(r"[ \t]*multipart/form-data[ \t]*(?=;|$)", re.IGNORECASE)
+# `; name=value`: a quoted string or a token, and in the outer header what many clients leave unquoted.
+_PARAMETER = re.compile(
+    r"[ \t]*;[ \t]*(?:(?P<name>[!#$&+.^_`|~0-9A-Za-z*-]+)="
+    r'(?:"(?P<quoted>[^"\r\n]*)"|(?P<token>[^\s"(),;<>@\[\\\]{}]+)))?[ \t]*(?=;|$)'
+)
+_BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{0,69}[A-Za-z0-9'()+_,./:=?-]", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}(?:\[[A-Za-z0-9_]{0,50}\])?", re.ASCII)
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
+_FOLD = re.compile(r"\r\n[ \t]+")
+_DISPOSITION, _TYPE, _LENGTH = "content-disposition", "content-type", "content-length"
+_ENCODING = "content-transfer-encoding"
+_PLAIN_ENCODINGS = frozenset({"7bit", "8bit", "binary"})
+_HARMLESS = frozenset({"content-id", "content-description", "content-language"})
+_EXTENDED_NAME = re.compile(r"[A-Za-z0-9-]+'[A-Za-z0-9-]*'[^'\"]+", re.ASCII)
+# A parser that splits at semicolons, or treats a backslash as an escape, would read other parameters.
+_NESTED_PARAMETER = re.compile(r";\s*(?:file)?name\*?\s*=|\\$", re.IGNORECASE)
+# ASCII is the same in all of them.
+_UTF_8 = frozenset({"utf-8", "utf8"})
+_CHARSETS = _UTF_8 | {"us-ascii", "ascii", "iso-8859-1", "iso-8859-15", "latin1", "windows-1252"}
+_CHARSET_FIELD = "_charset_"
+# Not files, whatever a part claims: their values are priced.
+_TEXT_FIELDS = frozenset(PRICED_FIELDS) | {
+    "input_fidelity", "partial_images", "response_format", "background", "instructions", "voice", _CHARSET_FIELD,
+}  # fmt: skip
+
+
+def boundary_of(content_type: str) -> tuple[bytes, bool] | None:
+    """Return the boundary of a form and whether its texts are UTF-8 for certain; None for another content type.
+
+    Raises: InvalidInput.
+    """
+    media_type = _MEDIA_TYPE.match(content_type)
+    if media_type is None:
+        return None
+    parameters = _parameters(content_type[media_type.end() :], "Content-Type")
+    boundary = parameters.pop("boundary", None)
+    charset = parameters.pop("charset", "utf-8")
+    if boundary is None or not _BOUNDARY.fullmatch(boundary):
+        raise _malformed_form("needs a boundary in its Content-Type, of 1 to 70 letters, digits or hyphens")
+    if parameters:
+        raise _malformed_form(f"has the parameter {min(parameters)} in its Content-Type: leave it out")
+    return boundary.encode(), _is_utf_8(charset)
+
+
+def parse_form(raw: bytes, boundary: tuple[bytes, bool]) -> tuple[dict[str, Any], tuple[memoryview, ...]]:
+    """Return the text fields of a form and its files; fields named `x[]` are lists under the name `x`.
+
+    The boundary must occur only as a delimiter on a line of its own, so that every parser splits the form alike.
+
+    Raises: InvalidInput.
+    """
+    delimiter, is_utf_8 = b"--" + boundary[0], boundary[1]
+    fields: dict[str, Any] = {}
+    named_files: set[str] = set()
+    files: list[memoryview] = []
+    at = raw.find(delimiter)
+    if at < 0 or (at and raw[at - 2 : at] != b"\r\n"):
+        raise _malformed_form("does not contain the boundary of its Content-Type at the beginning of a line")
+    for _ in range(_MAX_PARTS + 1):
+        start = at + len(delimiter)
+        at = raw.find(delimiter, start)
+        if raw.startswith(b"--", start) and at < 0 and raw[start + 2 : start + 4] in {b"", b"\r\n"}:
+            if both := named_files & set(fields):
+                raise _malformed_form(f"has the field {min(both)} as text and as a file")
+            return fields, tuple(files)
+        if not raw.startswith(b"\r\n", start) or at < 0 or raw[at - 2 : at] != b"\r\n":
+            raise _malformed_form("has a boundary that is not on a line of its own, or does not end with one")
+        name, is_file, is_plain, begin = _parse_part_header(raw, start + 2, at - 2)
+        if is_file:
+            named_files.add(name.removesuffix("[]"))
+            files.append(memoryview(raw)[begin : at - 2])
+        else:
+            content = raw[begin : min(at - 2, begin + _MAX_TEXT_BYTES + 1)]
+            _add_field(fields, name, content, is_utf_8=is_utf_8 and is_plain)
+    raise _malformed_form(f"has more than {_MAX_PARTS} parts")
+
+
+def _parse_part_header(raw: bytes, start: int, end: int) -> tuple[str, bool, bool, int]:
+    """Return a part's name, whether it is a file, whether a text in it is UTF-8, and the offset of its content."""
+    blank = raw.find(b"\r\n\r\n", start, min(end + 2, start + _MAX_PART_HEADER_BYTES))
+    if blank < 0:
+        raise _malformed_form(f"has a part without headers, or with more than {_MAX_PART_HEADER_BYTES} bytes of them")
+    text = raw[start:blank].decode("utf-8", "replace")
+    headers = _headers(text)
+    disposition = headers.pop(_DISPOSITION, "")
+    if not re.match(r"form-data[ \t]*(;|$)", disposition, re.IGNORECASE):
+        raise _malformed_form("has a part without a Content-Disposition of form-data")
+    parameters = _parameters(disposition[9:], "Content-Disposition")
+    name, is_file = parameters.pop("name", ""), _has_file_name(parameters)
+    if not _NAME.fullmatch(name):
+        raise _malformed_form(
+            f"has a part with a name that is missing, or not letters, digits, -, _ and dots: {name[:40]!r}"
+        )
+    if parameters:
+        raise _malformed_form(f"has the parameter {min(parameters)} in the part {name}: leave it out")
+    if not is_file and _FOLD.search(text):
+        # A server that ignores the second line does not see the field, or its value in the same charset.
+        raise _malformed_form(f"has a header on two lines in the part {name}")
+    if is_file and name.removesuffix("[]") in _TEXT_FIELDS:
+        raise _malformed_form(f"has the field {name} as a file")
+    return name, is_file, _check_content_headers(name, headers, end - blank - 4, is_file=is_file), blank + 4
+
+
+def _headers(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in _FOLD.sub(" ", text).split("\r\n"):
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise _malformed_form(f"has a part with a malformed header: {line[:60]!r}")
+        name = header[1].lower()
+        if name in found:
+            raise _malformed_form(f"has a part with two headers {header[1][:40]}")
+        found[name] = header[2]
+    return found
+
+
+def _parameters(text: str, header: str) -> dict[str, str]:
+    """Read the parameters of a header, from the first semicolon."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        parameter = _PARAMETER.match(text, at)
+        if parameter is None:
+            raise _malformed_form(f"has a {header} with malformed parameters: {text[at : at + 60]!r}")
+        at = parameter.end()
+        if (name := (parameter["name"] or "").lower()) in found:
+            raise _malformed_form(f"has a {header} with two parameters {name}")
+        if name:
+            found[name] = parameter["quoted"] if parameter["token"] is None else parameter["token"]
+    return found
+
+
+def _has_file_name(parameters: dict[str, str]) -> bool:
+    plain, extended = parameters.pop("filename", None), parameters.pop("filename*", None)
+    if plain == "" or (plain is not None and _NESTED_PARAMETER.search(plain)):
+        raise _malformed_form("has a file name that is empty, contains a parameter or ends with a backslash")
+    if extended is not None and not _EXTENDED_NAME.fullmatch(extended):
+        raise _malformed_form("has a filename* that is not like utf-8''a.wav")
+    return plain is not None or extended is not None
+
+
+def _check_content_headers(name: str, headers: Mapping[str, str], length: int, *, is_file: bool) -> bool:
+    """Refuse headers that change the content of a part; return whether a text in it is UTF-8 for certain."""
+    encoding = headers.get(_ENCODING, "binary")
+    if encoding.lower() not in _PLAIN_ENCODINGS:
+        raise _malformed_form(f"has the part {name} with Content-Transfer-Encoding {encoding[:40]}: send it as it is")
+    if headers.get(_LENGTH, str(length)) != str(length):
+        raise _malformed_form(f"has the part {name} with a Content-Length other than its length, {length} bytes")
+    for other in headers:
+        if other.startswith("content-") and other not in {_ENCODING, _LENGTH, _TYPE} | _HARMLESS:
+            raise _malformed_form(f"has the part {name} with the header {other[:40]}, which may change its content")
+    media_type, semicolon, rest = headers.get(_TYPE, "text/plain").partition(";")
+    kind = media_type.strip().lower()
+    if kind.startswith(("multipart/", "message/")) or (not is_file and kind == "application/octet-stream"):
+        raise _malformed_form(f"has the part {name} with the Content-Type {kind[:40]}, which servers read differently")
+    if is_file:
+        return True
+    return _is_utf_8(_parameters(semicolon + rest, "Content-Type").get("charset", "utf-8"))
+
+
+def _is_utf_8(charset: str) -> bool:
+    if charset.lower() not in _CHARSETS:
+        raise _malformed_form(f"has the charset {charset[:40]}: use UTF-8")
+    return charset.lower() in _UTF_8
+
+
+def _add_field(fields: dict[str, Any], name: str, content: bytes, *, is_utf_8: bool) -> None:
+    if len(content) > _MAX_TEXT_BYTES:
+        raise _malformed_form(f"has a text of more than {_MAX_TEXT_BYTES} bytes in {name}")
+    try:
+        value = content.decode("utf-8" if is_utf_8 else "ascii")
+    except UnicodeDecodeError:
+        raise _malformed_form(f"has a text in {name} that is not UTF-8, or not declared as UTF-8") from None
+    plain = name.removesuffix("[]")
+    if plain == _CHARSET_FIELD and value.lower() not in _UTF_8:
+        raise _malformed_form("names a charset that is not UTF-8")
+    if name != plain and isinstance(fields.setdefault(plain, []), list):
+        fields[plain].append(value)
+    elif plain in fields:
+        raise _malformed_form(f"has the field {plain} twice")
+    else:
+        fields[plain] = value
+
+
+def _malformed_form(problem: str) -> InvalidInput:
+    return InvalidInput(f"The form in the request body {problem}.")
+
 
 _MAX_DEPTH = 200
 
@@ -48,9 +244,9 @@ def parse_body(
         return RequestBody(raw)
     if kind is BodyKind.NONE:
         raise InvalidInput("This route accepts no request body: send none.")
-    boundary = forms.boundary_of(content_type or "") if kind is not BodyKind.JSON else None
+    boundary = boundary_of(content_type or "") if kind is not BodyKind.JSON else None
     if boundary is not None:
-        fields, files = forms.parse_form(raw, boundary)
+        fields, files = parse_form(raw, boundary)
         return RequestBody(raw, fields, is_form=True, files=files)
     if kind is BodyKind.FORM:
         raise InvalidInput("The request body must be a form: Content-Type: multipart/form-data with a boundary.")

@@ -25,7 +25,7 @@ from webauthn.helpers.structs import (
 )
 from werkzeug.datastructures import MultiDict
 
-from app.core.loopback import is_loopback
+from app.core.ip_ranges import is_loopback
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.session.signed_texts import serializer
 from app.state import app_state

@@ -1,6 +1,7 @@
 """Passkeys: add, list, remove, and verify what one has signed.
 
-A passkey belongs to one owner key. Replacing that key is the recovery, and ends its passkeys as well.
+A passkey belongs to one owner key. Replacing that key is the recovery, and ends its passkeys as well. The private keys
+never leave the owners' devices.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import webauthn
-from sqlalchemy import Row, and_, delete, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, Row, String, and_, delete, or_, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
 from webauthn.helpers import parse_authentication_credential_json, parse_registration_credential_json
 from webauthn.helpers.exceptions import WebAuthnException
@@ -24,18 +25,48 @@ from webauthn.registration.verify_registration_response import VerifiedRegistrat
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import seal_of
+from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
+from app.db.columns import ID, UtcDateTime
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, Unauthorized
+from app.extensions import Model
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
-from app.owner.passkeys.models import OwnerPasskey, UsedPasskeyChallenge
 from app.owner.session import sessions
+
+
+class OwnerPasskey(Authenticated, Model):
+    """A passkey that opens the agent of one owner key, as long as that key is valid."""
+
+    __tablename__ = "owner_passkeys"
+    not_authenticated = frozenset({"sign_count", "backup_eligible", "name", "created_at", "used_at"})
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_key_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
+    credential_digest: Mapped[str] = mapped_column(String(64), unique=True)
+    credential_id: Mapped[bytes] = mapped_column(LargeBinary)
+    public_key: Mapped[bytes] = mapped_column(LargeBinary)
+    sign_count: Mapped[int] = mapped_column(BigInteger)
+    # Whether it may be copied to other devices; null if it was added before this was stored, and not used since.
+    backup_eligible: Mapped[bool | None]
+    name: Mapped[str] = mapped_column(String(60))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class UsedPasskeyChallenge(Model):
+    """A challenge that an authenticator has signed: it is not accepted again."""
+
+    __tablename__ = "used_passkey_challenges"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
 
 MAX_PASSKEYS = 10
 MAX_NAME_CHARACTERS = 60

@@ -1,9 +1,8 @@
 """Owner sessions: begun with an owner key or a claim, extended by further keys, ended.
 
-Each function opens its own unit of work unless its docstring says otherwise.
-
 A session gives access to the agents of the owner keys entered in it, and none by email: an agent can be claimed under
-another person's address. Whenever a session is extended, its token changes.
+another person's address. Whenever a session is extended, its token changes; the database has only its digest. Each
+function opens its own unit of work unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -14,26 +13,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Row, Select, delete, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ForeignKey, Row, Select, String, delete, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.agents import claims
 from app.audit_log import actors, trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import RowSeal, change, seal_of
+from app.authenticated import Authenticated, RowSeal, change, seal_of
 from app.core import clock, identifiers
+from app.db.columns import ID, UtcDateTime
 from app.db.statements import count, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import LimitReached, RateLimited, Unauthorized
 from app.events import targets
+from app.extensions import Model
 from app.identity import limits, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
-from app.owner.session.models import OwnerSession, OwnerSessionKey
 from app.state import app_state
 from app.web.client_request import current_request
+
+
+class OwnerSession(Authenticated, Model):
+    """A browser in which an owner is signed in. It ends when the row is deleted."""
+
+    __tablename__ = "owner_sessions"
+    not_authenticated = frozenset({"started_at"})
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class OwnerSessionKey(Authenticated, Model):
+    """An owner key that was entered in a session: the session opens that key's agent, and no other."""
+
+    __tablename__ = "owner_session_keys"
+    not_authenticated = frozenset()
+
+    session_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_sessions.id", ondelete="CASCADE"), primary_key=True)
+    owner_key_id: Mapped[str] = mapped_column(
+        ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
 
 SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50

@@ -16,21 +16,89 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName
+from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.core.money import decimal_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending, ServiceError
 from app.identity import limits
 from app.identity.principal import Principal
-from app.payments import consumed, open_payments, settlement_risks
-from app.payments.consumed import PaymentRow, PaymentStatus
-from app.payments.open_payments import PaymentIsOpen
-from app.payments.x402 import settlement, terms, verification
-from app.payments.x402.headers import HashPayment, SignedPayment, read_payment
-from app.payments.x402.terms import PaymentPrice
+from app.payments import consumed, settlement_risks, treasury
+from app.payments.consumed import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
+from app.payments.models import Payment
+from app.payments.x402 import settlement, terms
+from app.payments.x402.terms import HashPayment, PaymentPrice, SignedPayment, read_payment
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.ports.facilitator import PaymentAuthorization
+from app.ports.facilitator import IncomingPayment, PaymentAuthorization
 from app.state import app_state
+from app.wallets.core import wallets
+from app.wallets.transactions import relayed
 from server.pool import ANONYMOUS
+
+NOT_FINAL = "not_final_yet"
+"""The transaction is unknown or lacks confirmations: it may be presented again later."""
+
+
+def is_proven_by(payer: str, presented: HashPayment, fingerprint: str) -> bool:
+    """Return whether a payment's proof is this payer's signature, for the request with this fingerprint."""
+    text, proof = f"{presented.tx_hash}|{fingerprint}", presented.proof
+    return proof is not None and presented.facilitator.is_signed_by(payer, text, proof)
+
+
+def claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) -> str:
+    """Verify a payment by hash and claim it; return the payment's id.
+
+    Raises: Rejected, Unreachable; IntegrityError when it was claimed concurrently.
+    """
+    facilitator, recipient = presented.facilitator, treasury.recipient(presented.facilitator.name)
+    incoming = facilitator.incoming_payment(presented.tx_hash, recipient)
+    if incoming is None:
+        raise Rejected(NOT_FINAL)
+    if not incoming.succeeded:
+        raise Rejected("transaction_failed")
+    if incoming.units == 0:
+        raise Rejected("nothing_received")
+    if incoming.units < price.units:
+        details = {"received": decimal_string(incoming.units, USDC.decimals), "required": price.amount}
+        raise Rejected("amount_too_low", details=details)
+    if clock.now().timestamp() - incoming.block_time > app_state().settings.x402_max_age_seconds:
+        raise Rejected("too_old")
+    payers = sorted(incoming.payers)
+    if presented.proof is not None:
+        payers = [each for each in payers if is_proven_by(each, presented, price.fingerprint)]
+        if not payers:
+            raise Rejected("proof_not_by_payer")
+    _assert_unused(presented, incoming, agent_id)
+    if not incoming.is_final:
+        raise Rejected(NOT_FINAL)
+    payment = Payment(
+        id=new_id(), rail=PaymentRail.HASH.value, chain=facilitator.name.value, payer=payers[0] if payers else None,
+        units=incoming.units, required_units=price.units, provider=price.provider,
+        fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=presented.proof is not None,
+        tx_hash=presented.tx_hash, recipient=recipient, terms={},
+    )  # fmt: skip
+    with unit_of_work() as session:
+        consumed.claim(session, [presented.claim_key(), *incoming.claims], payment.id)
+        consumed.add_payment(session, payment, status=PaymentStatus.PAID)
+        return payment.id
+
+
+def _assert_unused(presented: HashPayment, incoming: IncomingPayment, agent_id: str | None) -> None:
+    """Check that the payment belongs to no other agent and was not used before. Raises: Rejected."""
+    facilitator = presented.facilitator
+    with read_only_unit() as session:
+        holder_agents = {wallets.agent_with_address(session, payer) for payer in incoming.payers} - {None}
+        own_kind = relayed.kind_of(session, facilitator.name, presented.tx_hash)
+        is_consumed = consumed.is_claimed(session, incoming.claims)
+        cutoff = consumed.restore_cutoff(session)
+    # Hashes are public: only the agent itself can have intended a payment from its wallet for this call.
+    if holder_agents - {agent_id}:
+        raise Rejected("payer_is_a_wallet_of_another")
+    if own_kind is not None or is_consumed:
+        raise Rejected("already_used")
+    if cutoff is not None and incoming.block_time <= cutoff.timestamp():
+        raise Rejected("before_restore")
+
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 2
@@ -45,7 +113,7 @@ _WALLETS = (
 )
 _BY_HASH = "Nothing was charged. Or send the USDC yourself and pay by transaction hash (X-Payment)."
 _MESSAGES: Mapping[str, str] = {
-    verification.NOT_FINAL: "The transaction is unknown or lacks confirmations; present it again shortly.",
+    NOT_FINAL: "The transaction is unknown or lacks confirmations; present it again shortly.",
     "chain_unreachable": "The chain cannot be read at the moment; nothing was consumed. Present it again shortly.",
     "transaction_failed": "This transaction failed on the chain.",
     "nothing_received": "This transaction transferred no USDC to the recipient.",
@@ -75,13 +143,7 @@ _MESSAGES: Mapping[str, str] = {
     "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
 }
 _RETRYABLE_REASONS = frozenset(
-    {
-        verification.NOT_FINAL,
-        "chain_unreachable",
-        "insufficient_gas",
-        settlement_risks.FUNDS_IN_USE,
-        "network_fee_too_high",
-    }
+    {NOT_FINAL, "chain_unreachable", "insufficient_gas", settlement_risks.FUNDS_IN_USE, "network_fee_too_high"}
 )
 
 
@@ -184,7 +246,7 @@ def _matches_request(payment: PaymentRow, presented: HashPayment | SignedPayment
         return False
     if isinstance(presented, SignedPayment) or not payment.signed:
         return True
-    return verification.is_proven_by(payment.payer or "", presented, fingerprint)
+    return is_proven_by(payment.payer or "", presented, fingerprint)
 
 
 def _accept_new(
@@ -196,7 +258,7 @@ def _accept_new(
     """
     try:
         if isinstance(presented, HashPayment):
-            payment_id = verification.claim(presented, price, agent_id=payer.agent_id if payer else None)
+            payment_id = claim(presented, price, agent_id=payer.agent_id if payer else None)
         else:
             authorization = settlement.verify(presented, price)
             if grant := _grant_of_open_payment(presented, authorization, price, account_id):
@@ -210,7 +272,7 @@ def _accept_new(
         payment_id = claimed.id
     except PaymentIsOpen:
         with read_only_unit() as session:
-            first = open_payments.find(session, authorization.payer, price.fingerprint)
+            first = consumed.find_open(session, authorization.payer, price.fingerprint)
         raise _pending_error(first, presented) from None
     return _build_grant(settlement.resolve(payment_id), presented)
 
@@ -220,7 +282,7 @@ def _grant_of_open_payment(
 ) -> PaymentGrant | None:
     """Return the right to the call by the payer's open payment for this request, None if there is none."""
     with read_only_unit() as session:
-        first = open_payments.find(session, authorization.payer, price.fingerprint)
+        first = consumed.find_open(session, authorization.payer, price.fingerprint)
         if first is None:
             # Again when it is recorded: here it costs no call to the chain.
             settlement_risks.assert_accepted(session, authorization.payer, authorization.claim)

@@ -17,16 +17,15 @@ from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import logs
-from app.payments import consumed, open_payments, settlement_capacity, settlement_risks, treasury
+from app.payments import consumed, settlement_capacity, settlement_risks, treasury
 from app.payments.consumed import PaymentRail, PaymentRow
 from app.payments.models import Payment
 from app.payments.treasury import WalletRole
-from app.payments.x402.headers import SignedPayment
-from app.payments.x402.terms import PaymentPrice
+from app.payments.x402.terms import PaymentPrice, SignedPayment
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, pacing
+from app.wallets.core import custody, lifecycle
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.transactions import open_transactions, outcome_polling, pipeline, relayed
 from app.wallets.views import history
@@ -79,7 +78,7 @@ def settle(
         with unit_of_work() as session:
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
             consumed.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
-            open_payments.record(session, payment)
+            consumed.record_open(session, payment)
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
@@ -121,7 +120,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
 
 def is_awaited(payment: PaymentRow) -> bool:
     """Return whether the request that submitted a payment may be about to use it: it comes first."""
-    wait = timedelta(milliseconds=int(pacing.default_wait_seconds(ChainName(payment.chain)) * 1000))
+    wait = timedelta(milliseconds=int(lifecycle.default_wait_seconds(ChainName(payment.chain)) * 1000))
     is_unused = payment.status == consumed.PaymentStatus.PAID and not payment.tries
     return bool(is_unused and clock.now() < payment.created_at + wait + _HANDOVER)
 

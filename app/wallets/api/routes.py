@@ -1,7 +1,11 @@
-"""`/v1/wallets`: wallets, balances, funding, history and controls. Wallets of other agents are not found (404)."""
+"""`/v1/wallets`: wallets, balances, funding, history, controls, and sessions, which are budgets for one task.
+
+Wallets of other agents are not found (404).
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from flask import request
@@ -9,13 +13,16 @@ from flask import request
 from app.audit_log import trail
 from app.audit_log.actors import current_actor
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.core import clock
+from app.core.money import usd_string
 from app.core.pagination import Page
-from app.db.unit_of_work import after_commit, unit_of_work
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import (
     ApprovalRequired,
     BalanceFetchError,
     ControlsLocked,
     DailyLimitExceeded,
+    InvalidInput,
     LimitReached,
     MonthlyLimitExceeded,
     PerTxLimitExceeded,
@@ -29,7 +36,9 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, limits
 from app.spending import controls as spending_controls
+from app.spending import sessions
 from app.spending.controls import ControlsChange
+from app.spending.models import SpendingSession
 from app.wallets.api import schemas
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -173,3 +182,47 @@ def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
             act = AuditEvent(AuditAction.CONTROLS_LOOSENED, wallet.agent_id, **done.as_json(changes))
             trail.record(session, current_actor(), act)
     return {"wallet_id": wallet.id, "controls": controls, "updated": True}
+
+
+_MAX_DURATION = timedelta(days=366)
+
+
+def _rebuild(session_id: str) -> SpendingSession:
+    with read_only_unit() as session:
+        return sessions.get(session, session_id)
+
+
+@blp.post("/<string:wallet_id>/sessions")
+@idempotent(owner=guards.require_agent, rebuild=_rebuild, note=IDEMPOTENCY_NOTE)
+@blp.arguments(schemas.SessionBody)
+@blp.response(201, schemas.SessionShape)
+@blp.raises(LimitReached)
+def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> SpendingSession:
+    """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too."""
+    now = clock.now()
+    if not now < body["expires_at"] <= now + _MAX_DURATION:
+        raise InvalidInput.field("expires_at", f"must be in the future, at most {_MAX_DURATION.days} days")
+    with unit_of_work() as session:
+        opened = sessions.open_session(session, wallet.id, **body)
+        claim.bind(session, opened.id)
+        after = {"session_id": opened.id, "wallet_id": wallet.id, "max_usd": usd_string(opened.max_nanos)}
+        act = AuditEvent(AuditAction.SESSION_OPENED, wallet.agent_id, after=after)
+        trail.record(session, current_actor(), act)
+        return opened
+
+
+@blp.get("/<string:wallet_id>/sessions")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, schemas.SessionPage)
+def list_sessions(query: dict[str, Any], wallet: WalletView) -> Page[SpendingSession]:
+    """List the sessions of a wallet, newest first."""
+    with read_only_unit() as session:
+        return sessions.list_of(session, wallet.id, query["page"])
+
+
+@blp.get("/<string:wallet_id>/sessions/<string:session_id>")
+@blp.response(200, schemas.SessionShape)
+def get_session(session_id: str, wallet: WalletView) -> SpendingSession:
+    """Read a session and what is left of its budget."""
+    with read_only_unit() as session:
+        return sessions.get(session, session_id, wallet_id=wallet.id)

@@ -25,11 +25,11 @@ from app.ports.chain import BlockRef
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
-from app.wallets.bridges import fees as bridge_fees
+from app.wallets.bridges import state as bridge_fees
 from app.wallets.bridges import state as bridge_states
-from app.wallets.bridges import views as bridge_views
+from app.wallets.bridges import state as bridge_views
 from app.wallets.bridges.state import BridgeStage, BridgeState
-from app.wallets.core import custody, lifecycle, network_fees, pacing
+from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core.lifecycle import MovementStatus, StatusReason
 from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
@@ -277,7 +277,7 @@ def _defer(session: Session, bridge: Bridge, obstacle: str) -> None:
 
 
 def _first_finality_check(chain: ChainName, block: BlockRef | None) -> datetime | None:
-    return None if block is None else clock.now() + pacing.finality_recheck_after(chain, 0)
+    return None if block is None else clock.now() + lifecycle.finality_recheck_after(chain, 0)
 
 
 def _store_progress(state: BridgeState, progress: BridgeProgress) -> None:

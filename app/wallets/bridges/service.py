@@ -25,16 +25,16 @@ from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import holds as spending_holds
 from app.state import app_state
+from app.wallets import gas
 from app.wallets.bridges import advance as bridge_steps
-from app.wallets.bridges import fees as bridge_fees
+from app.wallets.bridges import state as bridge_fees
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BRIDGES, BridgeStage, SentLeg
-from app.wallets.core import custody, lifecycle, network_fees, pacing
+from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core import models as tables
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.gas import purchases
 from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
 from app.wallets.transactions.pipeline import Movement, MovementQuote
 from app.wallets.views import history
@@ -78,7 +78,7 @@ class _GasShortage(Rejected):
     def __init__(
         self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected], *, fee_units: int
     ) -> None:
-        super().__init__(purchases.SHORTAGE, details=shortages[0].details)
+        super().__init__(gas.SHORTAGE, details=shortages[0].details)
         self.movement, self.offer, self.shortages, self.fee_units = movement, offer, shortages, fee_units
 
 
@@ -105,9 +105,9 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         plan = _retry_after_settling_pending(wallet, order, assert_possible)
     except PortError as error:
         refusal = failures.failure(TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE)
-        if not isinstance(error, _GasShortage) or not purchases.are_available(order.gas, order.source, order.amount):
+        if not isinstance(error, _GasShortage) or not gas.are_available(order.gas, order.source, order.amount):
             raise refusal from None
-        movement = purchases.quote(error.movement, [each.details for each in error.shortages], without=refusal)
+        movement = gas.quote(error.movement, [each.details for each in error.shortages], without=refusal)
         return _quote(order, movement, error.offer, fee_units=error.fee_units)
     return _quote(order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps))
 
@@ -148,10 +148,10 @@ def _with_gas(
     try:
         return action()
     except Rejected as error:
-        if error.reason != purchases.SHORTAGE or not purchases.are_available(order.gas, order.source, order.amount):
+        if error.reason != gas.SHORTAGE or not gas.are_available(order.gas, order.source, order.amount):
             raise
         shortages = error.shortages if isinstance(error, _GasShortage) else [error]
-        purchases.buy(movement, shortages, since=started_at, wait_seconds=wait_seconds)
+        gas.buy(movement, shortages, since=started_at, wait_seconds=wait_seconds)
     return action()
 
 
@@ -219,11 +219,11 @@ def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) 
 
 def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) -> tuple[BridgeStep, ...]:
     """Draft the transactions of the source chain. Raises: _GasShortage, Rejected, Unreachable."""
-    shortages = [] if offer.shortage is None else [Rejected(purchases.SHORTAGE, details=offer.shortage)]
+    shortages = [] if offer.shortage is None else [Rejected(gas.SHORTAGE, details=offer.shortage)]
     try:
         steps = adapter.prepare(offer)
     except Rejected as error:
-        if error.reason != purchases.SHORTAGE:
+        if error.reason != gas.SHORTAGE:
             raise
         required = parse_amount(error.details["required"], native(movement.chain))
         raise _GasShortage(movement, offer, [*shortages, error], fee_units=required.units) from None
@@ -250,7 +250,7 @@ def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.T
             destination_chain=plan.offer.request.destination.value,
             fee_units=plan.offer.fee_units, terms=dict(plan.offer.terms), proof={},
             may_return=plan.offer.is_refundable,
-            next_step_at=now + pacing.first_check_after(movement.chain), steps=0,
+            next_step_at=now + lifecycle.first_check_after(movement.chain), steps=0,
         )  # fmt: skip
         BRIDGES.add(session, bridge, BridgeStage.SOURCE)
         session.flush()

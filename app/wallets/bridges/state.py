@@ -1,22 +1,26 @@
-"""The stored state of a bridge and its legs: reading, locking, recording and changing it."""
+"""Bridges and their legs: their stored state, how it changes, their maximum fee, and how agents and owners see them.
+
+A leg appears only within its bridge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount
+from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine, Transitions
 from app.db.unit_of_work import read_only_unit
@@ -24,11 +28,137 @@ from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeR
 from app.ports.bridges import BridgeProvider as BridgePort
 from app.ports.chain import BlockRef, SignedTransaction
 from app.ports.vault import Signer
-from app.wallets.bridges import views as bridge_views
-from app.wallets.core import lifecycle
+from app.state import app_state
+from app.wallets.core import lifecycle, network_fees
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
+from app.wallets.views.history import explorer_url
+
+
+@dataclass(frozen=True, slots=True)
+class LegView:
+    leg: str
+    chain: str
+    status: str
+    tx_hash: str | None
+    explorer_url: str | None
+    error: str | None
+    confirmed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeView:
+    """The data of a bridge in addition to its transaction; amounts as decimal strings."""
+
+    destination_chain: str
+    route: str
+    fee: str
+    received_amount: str | None
+    refunded_amount: str | None
+    legs: tuple[LegView, ...]
+
+
+def legs_of(session: Session, bridge_id: str) -> list[Transaction]:
+    """Return the transactions of a bridge, oldest first."""
+    return _by_bridge(session, [bridge_id])[bridge_id]
+
+
+def views(session: Session, transactions: Sequence[Transaction]) -> Mapping[str, BridgeView]:
+    """Return the views of bridges by id, for their transactions; two queries."""
+    parents = {row.id: row for row in transactions}
+    if not parents:
+        return {}
+    found = session.scalars(select(Bridge).where(Bridge.id.in_(list(parents)))).all()
+    legs = _by_bridge(session, list(parents))
+    return {bridge.id: _view(bridge, parents[bridge.id], legs[bridge.id]) for bridge in found}
+
+
+def _by_bridge(session: Session, bridge_ids: Sequence[str]) -> Mapping[str, list[Transaction]]:
+    legs: dict[str, list[Transaction]] = defaultdict(list)
+    rows = session.scalars(
+        select(Transaction)
+        .where(Transaction.bridge_id.in_(bridge_ids))
+        .order_by(Transaction.created_at, Transaction.id)
+    )
+    for row in rows:
+        legs[row.bridge_id or ""].append(row)
+    return legs
+
+
+def _view(bridge: Bridge, parent: Transaction, rows: Sequence[Transaction]) -> BridgeView:
+    token = TOKENS_BY_SYMBOL[parent.currency]
+    # A failed leg may have been retried: the last one counts.
+    by_leg = {row.leg: _of_row(row) for row in rows}
+    legs = [by_leg[leg] for leg in (BridgeLegKind.APPROVE, BridgeLegKind.SOURCE) if leg in by_leg]
+    is_over = parent.status == MovementStatus.FAILED.value
+    if bridge.attested_at is not None or (bridge.terms.get("attested") and not is_over):
+        legs.append(
+            LegView(
+                BridgeLegKind.ATTESTATION, parent.chain,
+                MovementStatus.PENDING if bridge.attested_at is None else MovementStatus.CONFIRMED,
+                None, None, None, bridge.attested_at,
+            )
+        )  # fmt: skip
+    if BridgeLegKind.ACCOUNT in by_leg:
+        legs.append(by_leg[BridgeLegKind.ACCOUNT])
+    if not is_over:
+        legs.append(_destination(bridge, parent, by_leg.get(BridgeLegKind.DESTINATION)))
+    received = bridge.received_units
+    return BridgeView(
+        destination_chain=bridge.destination_chain,
+        route=bridge.route,
+        fee=str(TokenAmount(bridge.fee_units if received is None else parent.amount_units - received, token)),
+        received_amount=None if received is None else str(TokenAmount(received, token)),
+        refunded_amount=None if bridge.refund_units is None else str(TokenAmount(bridge.refund_units, token)),
+        legs=tuple(legs),
+    )
+
+
+def _destination(bridge: Bridge, parent: Transaction, ours: LegView | None) -> LegView:
+    has_arrived = parent.status == MovementStatus.CONFIRMED.value
+    if ours is not None and not has_arrived:
+        return ours
+    # Once it arrived, the leg is confirmed, whichever transaction delivered it.
+    tx_hash = bridge.arrival_hash or (ours.tx_hash if ours is not None else None) if has_arrived else None
+    return LegView(
+        BridgeLegKind.DESTINATION, bridge.destination_chain,
+        MovementStatus.CONFIRMED if has_arrived else MovementStatus.PENDING,
+        tx_hash, explorer_url(bridge.destination_chain, tx_hash), None, parent.confirmed_at,
+    )  # fmt: skip
+
+
+def _of_row(row: Transaction) -> LegView:
+    return LegView(
+        row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
+        row.confirmed_at,
+    )  # fmt: skip
+
+
+_BPS_SCALE = 10_000
+
+
+def is_fee_acceptable(fee_units: int, amount: TokenAmount) -> bool | None:
+    """Return whether a fee is within a share of the amount plus the operator's cap on network fees.
+
+    Reads a price from the network if needed; None if that is unknown.
+    """
+    settings = app_state().settings
+    excess_units = fee_units - amount.units * settings.max_bridge_fee_bps // _BPS_SCALE
+    if excess_units <= 0:
+        return True
+    excess_nanos = network_fees.usd_value_nanos(TokenAmount(excess_units, amount.token))
+    return None if excess_nanos is None else excess_nanos <= nanos_from_usd(settings.max_network_fee_usd)
+
+
+def is_sufficient_refund(refunded_units: int, amount: TokenAmount) -> bool | None:
+    """Return whether a payment refunds the amount: all but an acceptable fee, and at least half.
+
+    None if that depends on an unknown price.
+    """
+    if 2 * refunded_units < amount.units:
+        return False
+    return is_fee_acceptable(amount.units - refunded_units, amount)
 
 
 class BridgeStage(StrEnum):
@@ -97,7 +227,7 @@ def read(bridge_id: str) -> BridgeState | None:
             return None
         seal_of(Bridge).verify(session, bridge)
         seal_of(Transaction).verify(session, parent)
-        legs = bridge_views.legs_of(session, bridge_id)
+        legs = legs_of(session, bridge_id)
         source = source_of(legs)
         if source is None or parent.from_address is None:
             return None

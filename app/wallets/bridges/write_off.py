@@ -16,7 +16,7 @@ from app.ports.errors import PortError
 from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
 from app.wallets.bridges import advance as bridge_steps
-from app.wallets.bridges import fees as bridge_fees
+from app.wallets.bridges import state as bridge_fees
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BridgeStage, BridgeState
 from app.wallets.core.lifecycle import StatusReason

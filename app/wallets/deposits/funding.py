@@ -28,7 +28,7 @@ from app.jobs import JobName
 from app.observability import logs
 from app.ports.chain import BlockRef
 from app.ports.errors import PortError, Rejected, Unreachable
-from app.ports.faucet import Faucet
+from app.ports.services import Faucet
 from app.spending import accounts as spending_accounts
 from app.state import app_state
 from app.wallets.core import lifecycle, parsing

@@ -24,7 +24,7 @@ from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Term
 from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets.bridges import arrivals
-from app.wallets.core import lifecycle, pacing
+from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, TransactionType
 from app.wallets.core.models import (
     DepositCursor,
@@ -69,7 +69,7 @@ def is_due(name: ChainName, newest: datetime | None, *, last_scan: datetime | No
     if newest is None:
         return False
     now = clock.now()
-    return last_scan is None or now - last_scan >= pacing.scan_pause(name, now - newest)
+    return last_scan is None or now - last_scan >= lifecycle.scan_pause(name, now - newest)
 
 
 def scan(name: ChainName) -> int:

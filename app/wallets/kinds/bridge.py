@@ -11,7 +11,7 @@ from app.core.movement_kinds import MovementKind
 from app.errors import BridgeFailed, GasPending, InvalidInput
 from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, LegShape
-from app.wallets.bridges import advance, cli, service, views
+from app.wallets.bridges import advance, cli, service, state
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus
@@ -131,7 +131,7 @@ BRIDGE = WalletMovement(
     name=MovementKind.BRIDGE, title="Bridge", noun="bridge", errors=(BridgeFailed, GasPending),
     body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
     parse=bridge, quote=service.quote, send=service.send,
-    details=views.views, steps=LaterSteps("bridges", advance.has_due, advance.advance_due), commands=cli.group,
+    details=state.views, steps=LaterSteps("bridges", advance.has_due, advance.advance_due), commands=cli.group,
     tool=Tool(
         "bridge", "wallets.bridge",
         "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "

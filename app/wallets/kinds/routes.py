@@ -11,7 +11,7 @@ from app.approvals import asking
 from app.approvals.schemas import AwaitingApproval
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity import guards, scopes
+from app.identity import guards, principal
 from app.wallets.api.routes import IDEMPOTENCY_NOTE, LIMIT_ERRORS, blp
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.wallets import WalletView
@@ -60,7 +60,7 @@ def _add_route(kind: WalletMovement[Any]) -> None:
     @blp.header("Prefer", PREFER_NOTE)
     @functools.wraps(kind.parse)
     def view(body: dict[str, Any], *, wallet: WalletView, claim: Claim) -> Any:
-        body["session_id"] = scopes.session_of(
+        body["session_id"] = principal.session_of(
             guards.current_principal(), body.get("session_id"), is_counted="session_id" in kind.body.fields
         )
         order = kind.parse(body)

@@ -1,24 +1,252 @@
-"""Swaps."""
+"""Swaps: exchanging tokens on one chain, for the wallet itself.
+
+Only the bounded loss counts against the limits: the value of the input less the minimum output. An offer too far below
+the market price is refused, whatever slippage the request allows.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from marshmallow import fields
+from sqlalchemy.orm import Session
 
 from app.approvals.schemas import APPROVAL_NOTE
+from app.core import clock
+from app.core.chains import ChainName, Token, native
+from app.core.money import TokenAmount, parse_amount, value_nanos
 from app.core.movement_kinds import MovementKind
-from app.errors import GasPending, SwapFailed
+from app.errors import GasPending, PriceUnavailable, ServiceError, SwapFailed
+from app.idempotency.service import Claim
+from app.ports.chain import SignedTransaction, TransactionDraft
+from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapRequest
+from app.ports.vault import Signer
 from app.state import app_state
+from app.wallets import gas
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.parsing import GasSource
+from app.wallets.core.wallets import WalletView
 from app.wallets.kinds import definition
 from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
-from app.wallets.swaps import service
-from app.wallets.swaps.service import SwapOrder
+from app.wallets.transactions import failures, pipeline, settlement
+from app.wallets.transactions.pipeline import ExpectedOutput, Movement, MovementQuote
+from app.wallets.views import history
 from app.web.fields import Symbol, WholeNumber
 from app.web.schemas import AcceptsCamelCase
+
+_BPS_SCALE = 10_000
+
+
+def compute_bounds(
+    input_amount: TokenAmount,
+    output_token: Token,
+    *,
+    input_price_nanos: int,
+    output_price_nanos: int,
+    quoted_units: int,
+    slippage_bps: int,
+    deviation_bps: int,
+) -> tuple[TokenAmount, int]:
+    """Return the minimum output and the loss that it allows, in nano-dollars.
+
+    The minimum is `max(quote less slippage, market value less deviation)`, rounded up, and the loss the value of the
+    input less that of the minimum. Prices are nano-dollars per whole token.
+
+    Raises: Rejected("price_deviation") if the quote itself is below the market bound, Rejected("amount_too_small") if
+    the output could be 0.
+    """
+    fair_units = (
+        input_amount.units
+        * input_price_nanos
+        * 10**output_token.decimals
+        // (output_price_nanos * 10**input_amount.token.decimals)
+    )
+    market_minimum_units = _reduce_by_bps(fair_units, deviation_bps)
+    minimum_units = max(_reduce_by_bps(quoted_units, slippage_bps), market_minimum_units)
+    if quoted_units == 0 or minimum_units == 0:
+        raise Rejected("amount_too_small")
+    if quoted_units < market_minimum_units:
+        raise Rejected(
+            "price_deviation",
+            details={
+                "quoted": str(TokenAmount(quoted_units, output_token)),
+                "required": str(TokenAmount(market_minimum_units, output_token)),
+            },
+        )
+    minimum_output_nanos = minimum_units * output_price_nanos // 10**output_token.decimals
+    loss_nanos = max(value_nanos(input_amount, input_price_nanos) - minimum_output_nanos, 0)
+    return TokenAmount(minimum_units, output_token), loss_nanos
+
+
+def _reduce_by_bps(units: int, bps: int) -> int:
+    return -(-units * (_BPS_SCALE - bps) // _BPS_SCALE)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOrder:
+    """A requested swap: exactly `input_amount` for as much of `output_token` as possible."""
+
+    chain: ChainName
+    input_amount: TokenAmount
+    output_token: Token
+    slippage_bps: int
+    gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapQuote(MovementQuote):
+    """The result of a dry run that passed, with the expected and the minimum output."""
+
+    output: TokenAmount
+    minimum: TokenAmount
+    slippage_bps: int
+    route: str
+
+
+def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
+    """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
+    pipeline.assert_allowed(_unpriced(wallet, order))
+    try:
+        movement, offer, minimum = _bounded_offer(wallet, order)
+    except PortError as error:
+        raise failures.failure(TransactionType.SWAP, error.reason, error.details) from None
+    pipeline.assert_allowed(movement)
+    exchange = _exchange(order)
+    try:
+        fee_units = pipeline.dry_run(
+            movement, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
+        ).fee_units
+    except ServiceError as error:
+        if error.details.get("reason") != gas.SHORTAGE or not gas.are_available(
+            order.gas, order.chain, order.input_amount
+        ):
+            raise
+        movement = gas.quote(movement, [error.details], without=error)
+        fee_units = parse_amount(error.details["required"], native(order.chain)).units
+    output = TokenAmount(offer.output_units, order.output_token)
+    return SwapQuote(
+        movement=movement, fee_units=fee_units, output=output, minimum=minimum,
+        slippage_bps=order.slippage_bps, route=offer.route,
+    )  # fmt: skip
+
+
+def send(
+    wallet: WalletView, order: SwapOrder, *, wait_seconds: Decimal | None, claim: Claim
+) -> history.TransactionView:
+    """Swap tokens and wait for the outcome up to `wait_seconds`.
+
+    Returns a `confirmed` or `pending` transaction; its output is the quoted one until the actual one is known.
+
+    Raises: the 403 errors of refused limits; PriceUnavailable; SwapFailed if it is known not to have happened.
+    """
+    started_at = clock.now()
+    # Checked without a price first: a frozen agent costs no call to the exchange.
+    pipeline.assert_allowed(_unpriced(wallet, order))
+    try:
+        movement, offer, minimum = _bounded_offer(wallet, order)
+    except PortError as error:
+        raise pipeline.record_failed(_unpriced(wallet, order), error.reason, error.details, claim=claim) from None
+    pipeline.assert_allowed(movement)
+    exchange = _exchange(order)
+
+    def draft(signer: Signer | None) -> TransactionDraft:
+        return exchange.draft(offer, minimum_units=minimum.units, signer=signer)
+
+    def sign(session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None) -> SignedTransaction:
+        return exchange.sign(
+            drafted, signer, sequence=nonce, concurrent=_concurrent_outflows(session, movement, drafted, nonce)
+        )
+
+    def buy_gas(shortage: PortError) -> history.TransactionView:
+        try:
+            gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds)
+        except PortError as error:
+            raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
+        return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
+
+    may_buy = gas.are_available(order.gas, order.chain, order.input_amount)
+    return pipeline.execute(
+        movement, draft, sign, wait_seconds=wait_seconds, claim=claim, without_gas=buy_gas if may_buy else None
+    )
+
+
+def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, SwapOffer, TokenAmount]:
+    """Get prices and an offer, and bound the loss. Raises: PriceUnavailable, Rejected."""
+    state = app_state()
+    # The limits of the services that give quotes are shared by all agents.
+    state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
+    prices = state.ports.prices
+    input_price, output_price = (
+        prices.independent_range(order.input_amount.token),
+        prices.independent_range(order.output_token),
+    )
+    # Without a market price, a bad offer cannot be distinguished from a good one.
+    if input_price is None or output_price is None:
+        raise PriceUnavailable(
+            "No current price is known for these tokens, so offers cannot be checked; try again shortly."
+        )
+    request = SwapRequest(wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps)
+    try:
+        offer = state.ports.swap_exchanges[order.chain].quote(request)
+    except Unreachable as error:
+        raise Rejected("chain_unreachable", details=error.details) from None
+    minimum, loss_nanos = compute_bounds(
+        order.input_amount,
+        order.output_token,
+        # If sources differ, take the prices that yield the larger loss and the higher minimum output.
+        input_price_nanos=input_price.max_nanos,
+        output_price_nanos=output_price.min_nanos,
+        quoted_units=offer.output_units,
+        slippage_bps=order.slippage_bps,
+        deviation_bps=state.settings.max_price_deviation_bps,
+    )
+    output = ExpectedOutput(order.output_token, offer.output_units, minimum.units)
+    return _movement(wallet, order, output=output, value_nanos=loss_nanos), offer, minimum
+
+
+def _unpriced(wallet: WalletView, order: SwapOrder) -> Movement:
+    """Return the swap before an offer is known; its value is 0."""
+    return _movement(wallet, order, output=ExpectedOutput(order.output_token), value_nanos=0)
+
+
+def _movement(wallet: WalletView, order: SwapOrder, *, output: ExpectedOutput, value_nanos: int) -> Movement:
+    # The output goes to the wallet itself, so no allowlist applies.
+    return Movement(
+        wallet=wallet, type=TransactionType.SWAP, chain=order.chain, recipient=wallet.address_on(order.chain),
+        payee=None, amount=order.input_amount, value_nanos=value_nanos, output=output,
+        max_fee_nanos=order.max_fee_nanos,
+    )  # fmt: skip
+
+
+def _exchange(order: SwapOrder) -> SwapExchange:
+    return app_state().ports.swap_exchanges[order.chain]
+
+
+def _concurrent_outflows(
+    session: Session, movement: Movement, draft: TransactionDraft, nonce: int | None
+) -> ConcurrentOutflows:
+    """Return the wallet's earlier outflows that a draft does not include."""
+    if nonce is not None and draft.sequence is not None:
+        pending_swaps = settlement.count_swaps(
+            session,
+            movement.sender,
+            movement.chain,
+            movement.amount.token.symbol,
+            since_sequence=draft.sequence,
+            before_sequence=nonce,
+        )
+        return ConcurrentOutflows(earlier_swaps=pending_swaps)
+    unmined_units, fees = settlement.outflows(
+        session, movement.sender, movement.chain, since_sequence=None, since_block=draft.as_of
+    )
+    fee_token = native(movement.chain)
+    return ConcurrentOutflows(outflows={**unmined_units, fee_token: unmined_units.get(fee_token, 0) + fees})
 
 
 class SwapBody(AcceptsCamelCase):
@@ -102,7 +330,7 @@ def swap(body: dict[str, Any]) -> SwapOrder:
 SWAP = WalletMovement(
     name=MovementKind.SWAP, title="Swap", noun="swap", errors=(SwapFailed, GasPending),
     body=SwapBody(), result=SwapShape, quote_result=SwapQuoteShape,
-    parse=swap, quote=service.quote, send=service.send,
+    parse=swap, quote=quote, send=send,
     tool=Tool(
         "swap", "wallets.swap",
         "Swap one token for another on the same chain. `dry_run` returns a quote without sending. `pending` means "

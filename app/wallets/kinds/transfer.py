@@ -15,14 +15,14 @@ from app.core.movement_kinds import MovementKind
 from app.errors import AddressNotAllowed, TransferFailed, WithdrawalFailed
 from app.ports.chain import CONTRACT
 from app.state import app_state
+from app.wallets import transfers
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, SESSION_ID
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.kinds import definition
 from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
-from app.wallets.transfers import service
-from app.wallets.transfers.service import MovementOrder
+from app.wallets.transfers import MovementOrder
 from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
 
@@ -117,7 +117,7 @@ def withdraw(body: dict[str, Any]) -> MovementOrder:
 TRANSFER = WalletMovement(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
     body=MovementBody(), result=MovementShape, quote_result=QuoteShape,
-    parse=transfer, quote=service.quote, send=service.send,
+    parse=transfer, quote=transfers.quote, send=transfers.send,
     tool=Tool(
         "transfer", "wallets.transfer",
         "Transfer tokens to an address. `dry_run` checks the limits and returns the fee without sending. `pending` "

@@ -11,9 +11,8 @@ from functools import partial
 
 from sqlalchemy import delete, select, text
 
-from app.db import batching
 from app.db.statements import add_amounts, in_list, table_of
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import delete_in_batches, read_only_unit, run_in_batches, unit_of_work
 from app.spending import accounts as spending_accounts
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import Transaction, TransactionEvent, Wallet
@@ -34,8 +33,8 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
         .with_for_update(skip_locked=True, of=TransactionEvent)
     )
     bounds = {"batch_size": batch_size, "max_batches": max_batches}
-    queries = batching.run_in_batches(partial(_prune_queries, before), **bounds)
-    return queries + batching.delete_in_batches(TransactionEvent.id, old_events, **bounds)
+    queries = run_in_batches(partial(_prune_queries, before), **bounds)
+    return queries + delete_in_batches(TransactionEvent.id, old_events, **bounds)
 
 
 def _prune_queries(before: datetime, limit: int) -> int:

@@ -21,7 +21,7 @@ from app.observability import logs
 from app.ports.chain import BlockRef, Chain, TransactionOutcome, TransactionStatus
 from app.ports.errors import PortError
 from app.state import app_state
-from app.wallets.core import pacing
+from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import open_transactions, replacement, settlement
@@ -189,10 +189,10 @@ def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], no
     ids_by_delay: dict[timedelta, list[str]] = {}
     for movement in movements:
         if isinstance(movement, OpenMovement) and movement.status is not MovementStatus.PENDING:
-            delay = pacing.finality_recheck_after(movement.chain, movement.checks + 1)
+            delay = lifecycle.finality_recheck_after(movement.chain, movement.checks + 1)
         else:
             expires = isinstance(movement, OpenMovement) and movement.expires
-            delay = pacing.pending_recheck_after(movement.chain, movement.checks, expires=expires)
+            delay = lifecycle.pending_recheck_after(movement.chain, movement.checks, expires=expires)
         ids_by_delay.setdefault(delay, []).append(movement.id)
     if not ids_by_delay:
         return
@@ -238,13 +238,13 @@ def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datet
 
 def _may_be_unsent(movement: OpenMovement, now: datetime) -> bool:
     # `sent_at` is when it was signed; the process may have died before the broadcast. Sending twice is harmless.
-    unsent_since = movement.latest.sent_at + pacing.first_check_after(movement.chain)
+    unsent_since = movement.latest.sent_at + lifecycle.first_check_after(movement.chain)
     return movement.checks == 0 and unsent_since <= now
 
 
 def _is_broadcast_stale(movement: OpenMovement, now: datetime) -> bool:
     latest = movement.latest
-    pause = pacing.rebroadcast_after(latest.sent_at - latest.created_at, expires=movement.expires)
+    pause = lifecycle.rebroadcast_after(latest.sent_at - latest.created_at, expires=movement.expires)
     return bool(latest.sent_at + pause <= now)
 
 
@@ -255,7 +255,7 @@ def _is_published(movement: OpenMovement, now: datetime) -> bool:
 
 def _usual_stuck_time(movement: OpenMovement) -> timedelta:
     blocks = replacement.stuck_after_blocks(movement.chain)
-    return blocks * pacing.block_time(movement.chain)
+    return blocks * lifecycle.block_time(movement.chain)
 
 
 def _may_be_stuck(movement: OpenMovement, now: datetime) -> bool:

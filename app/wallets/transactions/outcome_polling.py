@@ -19,7 +19,7 @@ from app.core.chains import ChainName
 from app.ports.chain import Chain, TransactionOutcome, TransactionQuery
 from app.ports.errors import PortError
 from app.state import app_state
-from app.wallets.core import pacing
+from app.wallets.core import lifecycle
 from app.wallets.transactions import settlement
 from server.pool import ResourceUse
 
@@ -102,7 +102,7 @@ def wait_for_outcome(chain: ChainName, query: TransactionQuery, *, seconds: Deci
 
     Waits up to `seconds`, or as long as is usual for the chain.
     """
-    seconds = pacing.default_wait_seconds(chain) if seconds is None else seconds
+    seconds = lifecycle.default_wait_seconds(chain) if seconds is None else seconds
     if seconds <= 0:
         return
     state = app_state()

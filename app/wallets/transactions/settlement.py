@@ -24,7 +24,7 @@ from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.accounts import Account
-from app.wallets.core import lifecycle, pacing
+from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction
 
@@ -211,7 +211,7 @@ def _outcome_changes(
         # A decided movement is checked until its block is final.
         "next_check_at": None
         if outcome.block is None
-        else now + pacing.finality_recheck_after(ChainName(transaction.chain), 0),
+        else now + lifecycle.finality_recheck_after(ChainName(transaction.chain), 0),
         "checks": 0,
     }
     if outcome.tx_hash is not None:

@@ -12,7 +12,7 @@ from app.gateway.pricing.quotes import PricedRequest, rpc_methods
 from app.gateway.validation import body as request_body
 from app.gateway.validation import rules as request_rules
 from app.gateway.validation.body import BodyKind
-from app.gateway.validation.patterns import Pattern
+from app.gateway.validation.rules import Pattern
 from tests.support.provider_rows import FORM, UPSTREAM, form_of, place, table
 
 FORWARDED = {

@@ -11,7 +11,7 @@ import pytest
 from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import CostParams, Dialect
 from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.dialects.response.usage import UsageReading
+from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices
 from tests.support.provider_rows import read_request
 

@@ -11,7 +11,7 @@ import pytest
 from genai_prices import data_snapshot
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing import price_table
 from app.gateway.pricing.price_table import Rates
 from app.gateway.pricing.quotes import PricedRequest, TokenPrices

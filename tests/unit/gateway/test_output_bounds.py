@@ -22,7 +22,7 @@ from app.errors import InsufficientCredits, InvalidInput
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.dialects.response.usage import UsageReading
+from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.metering import HeldCharge
 from app.gateway.pricing.quotes import PricedRequest, TokenPrices
 from app.gateway.providers.table import Provider, ProviderKind

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, HostedTools, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing import charges, price_table, rates
 from app.gateway.pricing.quotes import CallQuote, FixedPrice, PerRpcMethod, PricedRequest, TokenPrices, rpc_methods
 from app.gateway.pricing.rates import FallbackRates
 from app.gateway.providers.configured import PriceRow
-from app.gateway.validation.patterns import Pattern
+from app.gateway.validation.rules import Pattern
 from app.usage.service import MeteredUsage
 from tests.support import recorded_answers as recorded
 from tests.support.provider_rows import place, read_request

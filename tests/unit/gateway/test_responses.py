@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.framing import JsonArrayParser, SseParser
-from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, ResponseReader
-from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, JsonArrayParser, ResponseReader, SseParser
+from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from tests.support import recorded_answers as recorded
 
 SSE = "text/event-stream; charset=utf-8"

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.abridged_json import AbridgedJson
-from app.gateway.dialects.response.framing import MAX_EVENT_BYTES
-from app.gateway.dialects.response.response_reader import ResponseReader
-from app.gateway.dialects.response.usage import Usage, UsageReading
+from app.gateway.dialects.response.response_reader import MAX_EVENT_BYTES, ResponseReader
+from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing.quotes import TokenPrices
 from tests.support import recorded_answers as recorded
 from tests.support.provider_rows import read_request

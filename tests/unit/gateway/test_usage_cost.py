@@ -6,7 +6,7 @@ from decimal import Decimal, localcontext
 
 import pytest
 
-from app.gateway.dialects.response.usage import Usage
+from app.gateway.dialects.response.usage_readers import Usage
 from app.gateway.pricing.charges import EXACT_CONTEXT, usage_cost
 from app.gateway.pricing.price_table import Rates
 

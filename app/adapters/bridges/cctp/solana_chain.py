@@ -1,11 +1,16 @@
-"""CCTP on Solana: burn and mint by one transaction each, after creating the token account if it is missing."""
+"""CCTP on Solana: burn and mint by one transaction each, and the search for the mint of a message.
+
+The account of a nonce proves that some message with it was received; only the received bytes show which.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import structlog
 from solders.address_lookup_table_account import AddressLookupTableAccount
+from solders.commitment_config import CommitmentLevel
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.hash import Hash
 from solders.instruction import Instruction
@@ -15,23 +20,97 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from app.adapters.bridges.cctp import instructions, solana_mints
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound
+from app.adapters.bridges.cctp import instructions, messages
+from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound, first_arrival
 from app.adapters.bridges.cctp.instructions import MintAccounts
-from app.adapters.bridges.cctp.messages import CctpMessage
+from app.adapters.bridges.cctp.messages import CctpMessage, MessageMismatchError
 from app.adapters.funds import require
+from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import SolanaRpcCall
-from app.adapters.solana.client.wire import Accounts, AccountState
-from app.adapters.solana.send import fees, lookup_tables, tokens, transactions
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.wire import Accounts, AccountState, HistoryEntry, TracedTransaction
+from app.adapters.solana.send import tokens, transactions
 from app.adapters.solana.send.drafts import assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.solana.track import account_history
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
-from app.ports.chain import TransactionDraft, TransferIntent
+from app.ports.chain import BlockRef, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Unreachable
+
+_MAX_PAGES = 10
+_READ_TIMEOUT_NANOSECONDS = 10 * 10**9
+
+
+def find_mint(rpc: SolanaRpc, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
+    """Return what received a message with a used nonce, or why that is unknown."""
+    return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
+
+
+def _find_at_endpoint(endpoint: RpcEndpoint, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
+    """Check our own transaction, then the account's history from its beginning. Raises: EndpointError."""
+    hinted = [] if hint is None else [hint]
+    found = _first_mint(endpoint, hinted, message)
+    if found is None:
+        found = _first_mint(endpoint, [entry.signature for entry in _history(endpoint, message)], message)
+    return MintNotFound.UNREADABLE if found is None else found
+
+
+def _history(endpoint: RpcEndpoint, message: CctpMessage) -> list[HistoryEntry]:
+    """Return the first entries of the nonce's account, oldest first; none if its beginning is too old."""
+    account, before = str(instructions.used_nonce(message)), None
+    for _ in range(_MAX_PAGES):
+        page = endpoint.ask(account_history.page_before(account, before))
+        if len(page) < account_history.MAX_PAGE:
+            return [*reversed(page)]
+        before = page[-1].signature
+    return []
+
+
+def _first_mint(
+    endpoint: RpcEndpoint, signatures: list[str], message: CctpMessage
+) -> BridgeArrival | MintNotFound | None:
+    """Return what the first transaction that used the nonce received; None if none is shown to have."""
+    until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
+    for start in range(0, len(signatures), MAX_LARGE_BATCH):
+        some = signatures[start : start + MAX_LARGE_BATCH]
+        calls = [account_history.traced_transaction(each, CommitmentLevel.Confirmed) for each in some]
+        endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
+        for signature, call in zip(some, calls, strict=True):
+            traced = None if call.error is not None else call.result
+            # A replay fails, and lists the account as well.
+            if traced is not None and not traced.failed:
+                found = _received_mint(signature, traced, message)
+                if found is not None:
+                    return found
+        if time.monotonic_ns() >= until:
+            break
+    return None
+
+
+def _received_mint(
+    signature: str, traced: TracedTransaction, message: CctpMessage
+) -> BridgeArrival | MintNotFound | None:
+    for program, data in traced.calls:
+        received = instructions.received_message(data) if program == str(instructions.TRANSMITTER) else None
+        if received is None:
+            continue
+        try:
+            received_message = messages.read(received)
+        except MessageMismatchError:
+            continue
+        if received_message.nonce != message.nonce:
+            continue
+        if received_message.burn != message.burn:
+            return MintNotFound.NOT_FOUND
+        slot = traced.slot
+        return BridgeArrival(
+            received_message.burn.units - received_message.fee_units, signature, BlockRef(slot, signature)
+        )
+    return None
+
 
 _log = structlog.get_logger(__name__)
 _NO_BLOCKHASH = Hash.default()
@@ -70,9 +149,11 @@ class SolanaCctpChain:
             raise Rejected("insufficient_funds")  # more than the chain can represent
         burning = instructions.burn(owner, self._mint, event.pubkey(), units=request.amount.units, order=order)
         simulated = self._simulate(owner, [burning], new_account_bytes=instructions.EVENT_BYTES)
-        units = fees.compute_unit_limit(simulated.simulation.compute_units)
+        units = transactions.compute_unit_limit(simulated.simulation.compute_units)
         rent = simulated.rents[instructions.EVENT_BYTES]
-        fee_units = fees.fee_lamports(units, simulated.price) + fees.BASE_FEE_LAMPORTS + rent  # two sign
+        fee_units = (
+            transactions.fee_lamports(units, simulated.price) + transactions.BASE_FEE_LAMPORTS + rent
+        )  # two sign
         lamports, token_units = self._balances(owner, simulated.before)
         require(USDC, "insufficient_funds", token_units, request.amount.units)
         require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
@@ -97,9 +178,9 @@ class SolanaCctpChain:
         wallet, token_account = found.result.found
         lamports = wallet.lamports if wallet else 0
         makes_account = tokens.read_account(token_account) is None
-        needed = fees.BASE_FEE_LAMPORTS + nonce_rent.result + empty_rent.result
+        needed = transactions.BASE_FEE_LAMPORTS + nonce_rent.result + empty_rent.result
         if makes_account:
-            needed += fees.BASE_FEE_LAMPORTS + token_rent.result
+            needed += transactions.BASE_FEE_LAMPORTS + token_rent.result
         require(SOL, "insufficient_gas", lamports, needed)
 
     def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
@@ -135,7 +216,7 @@ class SolanaCctpChain:
         hint: str | None,
         since: int,  # noqa: ARG002 - the message account holds the slot
     ) -> BridgeArrival | MintNotFound:
-        return solana_mints.find_mint(self._chain.rpc, message, hint=hint)
+        return find_mint(self._chain.rpc, message, hint=hint)
 
     def _simulated_draft(
         self,
@@ -155,12 +236,12 @@ class SolanaCctpChain:
         if makes_token_account:
             marked[0] = transactions.with_reference(body[0], transactions.new_reference())
         # By default a simulation has 200 000 units, which a mint may exceed.
-        unlimited = [set_compute_unit_limit(fees.MAX_COMPUTE_UNITS), *marked]
+        unlimited = [set_compute_unit_limit(transactions.MAX_COMPUTE_UNITS), *marked]
         if _bytes_of(_compiled(owner, unlimited, _NO_BLOCKHASH, tables)) > transactions.MAX_BYTES:
             unlimited = marked
         simulated = self._simulate(owner, unlimited, new_account_bytes=instructions.USED_NONCE_BYTES, tables=tables)
-        units = fees.compute_unit_limit(simulated.simulation.compute_units * (failures + 1))
-        price = fees.retry_price(simulated.price) if failures else simulated.price
+        units = transactions.compute_unit_limit(simulated.simulation.compute_units * (failures + 1))
+        price = transactions.retry_price(simulated.price) if failures else simulated.price
         budget = [set_compute_unit_limit(units), set_compute_unit_price(price)]
         latest = Hash.from_string(simulated.latest.blockhash)
         message = _compiled(owner, [*budget, *marked], latest, tables)
@@ -170,7 +251,7 @@ class SolanaCctpChain:
         if _bytes_of(message) > transactions.MAX_BYTES:
             raise Rejected("simulation_failed", details={"revert": "transaction too large"})
         rent = simulated.token_rent if makes_token_account else simulated.rents[instructions.USED_NONCE_BYTES]
-        fee_units = fees.fee_lamports(units, price) + rent
+        fee_units = transactions.fee_lamports(units, price) + rent
         lamports, token_units = self._balances(owner, simulated.before)
         if lamports < fee_units or 0 < lamports - fee_units < simulated.empty_rent:
             require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
@@ -182,7 +263,7 @@ class SolanaCctpChain:
     def _tables(self) -> Sequence[AddressLookupTableAccount]:
         """Read the lookup table; none if it does not exist, with which a mint has no priority fee."""
         try:
-            return lookup_tables.read_tables(self._chain.rpc, self._lookup_tables)
+            return transactions.read_tables(self._chain.rpc, self._lookup_tables)
         except Rejected:
             _log.warning("lookup_table_missing", address=str(self._lookup_tables[0]))
             return ()

@@ -9,9 +9,17 @@ from typing import Any
 
 from pydantic import AliasPath, Field
 
-from app.adapters.bridges.relay import calls
-from app.adapters.bridges.relay.calls import OptionalOrderId, RequestedTransaction, Seconds
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderService, OrderState, OrderStatus
+from app.adapters.bridges.relay import orders
+from app.adapters.bridges.relay.orders import (
+    BridgeChainIds,
+    OptionalOrderId,
+    OrderQuote,
+    OrderService,
+    OrderState,
+    OrderStatus,
+    RequestedTransaction,
+    Seconds,
+)
 from app.adapters.http_client import HttpResponse
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.foreign import ForeignModel, OptionalText, U256Digits
@@ -51,7 +59,7 @@ class LifiOrderService(OrderService):
 
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
         quote = _LifiQuote.read(body)
-        target = calls.lifi_deposit_call(
+        target = orders.lifi_deposit_call(
             quote.transaction_request, request, source_id=chains.source, destination_id=chains.destination
         )
         return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})

@@ -11,9 +11,17 @@ from typing import Any
 
 from pydantic import AliasPath, Field
 
-from app.adapters.bridges.relay import calls
-from app.adapters.bridges.relay.calls import OrderId, RequestedTransaction, Seconds
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderService, OrderState, OrderStatus
+from app.adapters.bridges.relay import orders
+from app.adapters.bridges.relay.orders import (
+    BridgeChainIds,
+    OrderId,
+    OrderQuote,
+    OrderService,
+    OrderState,
+    OrderStatus,
+    RequestedTransaction,
+    Seconds,
+)
 from app.adapters.http_client import HttpResponse
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.foreign import ForeignModel, Items, OptionalItems, U256Digits
@@ -82,7 +90,7 @@ class RelayOrderService(OrderService):
             raise Rejected("unsafe_instructions")
         deposit = _RelayDeposit.read(body["steps"][0])
         return OrderQuote(
-            target=calls.deposit_call(deposit.items[0].data, request, source_id=chains.source),
+            target=orders.deposit_call(deposit.items[0].data, request, source_id=chains.source),
             minimum_units=quote.minimum_units or quote.units,
             seconds=quote.seconds,
             terms={"request_id": deposit.request_id},

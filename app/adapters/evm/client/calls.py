@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from web3.types import StateOverride, TxParams
 
 from app.adapters.evm.client import wire
-from app.adapters.evm.client.provider import call
+from app.adapters.evm.client.rpc import call
 from app.adapters.evm.client.wire import BlockHeader, FeeHistory, RpcBlock, RpcTransaction, TransactionReceipt
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.replies import RpcError, or_none

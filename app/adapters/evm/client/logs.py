@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from app.adapters.evm.client.provider import call
+from app.adapters.evm.client.rpc import call
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint

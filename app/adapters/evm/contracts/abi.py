@@ -12,7 +12,7 @@ from eth_abi.exceptions import DecodingError
 from eth_utils.abi import function_abi_to_4byte_selector, get_abi_input_types, get_abi_output_types
 from web3.exceptions import Web3Exception
 
-from app.adapters.evm.client.provider import WEB3
+from app.adapters.evm.client.rpc import WEB3
 from app.adapters.evm.client.wire import EventLog
 from app.core.foreign import MalformedResponseError
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.adapters.bridges.cctp.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
-from app.adapters.bridges.portal.deployments import PORTALS
-from app.adapters.bridges.relay.deployments import DEPOSITORY, LIFI_DIAMOND
+from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
+from app.adapters.bridges.deployments import DEPOSITORY, LIFI_DIAMOND, PORTALS
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS, PERMIT2, X402_PERMIT2_PROXY
 
 # EIPs 4844, 2537 and 7951 end at 0x11 and 0x100; docs.optimism.io, "Predeploys".

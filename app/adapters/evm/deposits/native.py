@@ -1,4 +1,4 @@
-"""Native coins that arrived from outside, found by comparing balances.
+"""Native coins that arrived from outside, found by comparing balances; the stored state of each address.
 
 Contracts pay without a transaction of their own, so a scan of transactions would miss them; the balance misses
 nothing. Our own transactions are subtracted from the difference, and the rest is matched with transactions if
@@ -8,7 +8,7 @@ there are any.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import structlog
@@ -17,12 +17,46 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.client.wire import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
-from app.adapters.evm.deposits.scan_state import EvmScanState
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
-from app.ports.chain import BlockRef, Deposit, WatchedAddress
+from app.ports.chain import BlockRef, Deposit, Terms, WatchedAddress
+
+
+@dataclass(frozen=True, slots=True)
+class EvmScanState:
+    """Native balance and nonce at block `number`; nothing up to block `since` ever counts as a deposit.
+
+    `is_unscanned` until the first scan: the common cursor may be beyond `since` before the state was stored.
+    """
+
+    since: int
+    number: int
+    native_units: int
+    sequence: int
+    is_unscanned: bool
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> EvmScanState:
+        since, number, native, sequence, fresh = (
+            int(terms[name] or 0) for name in ("since", "number", "native", "sequence", "fresh")
+        )
+        return cls(since, number, native, sequence, is_unscanned=bool(fresh))
+
+    def as_terms(self) -> Terms:
+        """Return JSON values; wei would not fit the integers of every JSON reader."""
+        return {
+            "since": self.since,
+            "number": self.number,
+            "native": str(self.native_units),
+            "sequence": self.sequence,
+            "fresh": int(self.is_unscanned),
+        }
+
+    def at_block(self, number: int, native_units: int, sequence: int) -> EvmScanState:
+        return replace(self, number=number, native_units=native_units, sequence=sequence)
+
 
 _ADDRESSES_PER_CALL = 500
 _BLOCKS_PER_REQUEST = 8  # whole blocks are large

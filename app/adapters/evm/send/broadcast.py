@@ -6,8 +6,8 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import hash_of
-from app.adapters.jsonrpc.broadcast import Broadcaster
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.rpc import Broadcaster
 from app.core.foreign import MalformedResponseError
 from app.ports.errors import OutcomeUnknown, Unreachable
 

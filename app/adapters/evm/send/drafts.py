@@ -10,14 +10,20 @@ from typing import Any
 from web3.types import TxParams, Wei
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.provider import call
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.rpc import EvmRpc, call
 from app.adapters.evm.client.wire import count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
-from app.adapters.evm.send import fees, refusals
-from app.adapters.evm.send.fees import FeeTerms, GasPrice
-from app.adapters.evm.send.transactions import CallTarget, ContractCall, encode_signed, fields_of, target_of
+from app.adapters.evm.send import refusals, transactions
+from app.adapters.evm.send.transactions import (
+    CallTarget,
+    ContractCall,
+    FeeTerms,
+    GasPrice,
+    encode_signed,
+    fields_of,
+    target_of,
+)
 from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.chains import Token
@@ -56,7 +62,7 @@ class EvmDrafter:
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         target = target_of(intent, {}, usdc=self._deployment.usdc)
-        usual = fees.TRANSFER_GAS if intent.amount.token == self._native else fees.TOKEN_TRANSFER_GAS
+        usual = transactions.TRANSFER_GAS if intent.amount.token == self._native else transactions.TOKEN_TRANSFER_GAS
         code = calls.has_code(intent.recipient)
         drafted = self._draft_new(intent, target, fallback_gas=usual, simulates=True, terms={}, also=[code])
         return replace(drafted, recipient_is=CONTRACT if code.result else None)
@@ -87,7 +93,7 @@ class EvmDrafter:
             readings = self._simulate_priced(intent.sender, target, readings, most_gas)
         if readings.revert is not None or readings.gas is None:
             raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
-        max_fee_terms = FeeTerms(fees.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
+        max_fee_terms = FeeTerms(transactions.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
         require(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return self._assert_affordable(intent, readings, max_fee_terms, call.as_terms())
 
@@ -110,7 +116,7 @@ class EvmDrafter:
         previous = FeeTerms.from_terms(attempt.terms)
         sender = attempt.intent.sender
         no_amount = TransferIntent(sender, sender, TokenAmount(0, self._native))
-        return self._redraft(no_amount, CallTarget(sender, 0, b""), previous, gas=fees.TRANSFER_GAS, terms={})
+        return self._redraft(no_amount, CallTarget(sender, 0, b""), previous, gas=transactions.TRANSFER_GAS, terms={})
 
     def _draft_new(
         self,
@@ -124,7 +130,7 @@ class EvmDrafter:
         also: Sequence[RpcCall[Any]] = (),
     ) -> TransactionDraft:
         readings = self.read(intent.sender, target, estimates=simulates, also=also)
-        gas = fallback_gas if readings.gas is None else fees.gas_limit(readings.gas)
+        gas = fallback_gas if readings.gas is None else transactions.gas_limit(readings.gas)
         # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
         fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
         if next_gas:
@@ -140,7 +146,7 @@ class EvmDrafter:
         self, intent: TransferIntent, target: CallTarget, previous: FeeTerms, *, gas: int, terms: Terms
     ) -> TransactionDraft:
         readings = self.read(intent.sender, target, estimates=False)
-        price = fees.replacement_price(previous.price, readings.price)
+        price = transactions.replacement_price(previous.price, readings.price)
         return self._assert_affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
 
     def _assert_affordable(
@@ -188,7 +194,7 @@ class EvmDrafter:
         self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []), *also)
         native_units, token_units, l1_fee_units = figures.result
         if price is None:
-            price = fees.market_price(
+            price = transactions.market_price(
                 history.result,
                 suggested_tip=None if tip.error else tip.result,
                 is_rollup=deployment.gas_price_oracle is not None,
@@ -216,7 +222,7 @@ class EvmDrafter:
         if estimate.error is not None:
             return replace(readings, revert=refusals.revert_text(estimate.error))
         # More gas than that is refused for its cost.
-        fails = bounded.error is not None and fees.gas_limit(estimate.result) <= most_gas
+        fails = bounded.error is not None and transactions.gas_limit(estimate.result) <= most_gas
         return replace(readings, gas=estimate.result, revert="execution reverted" if fails else None)
 
     def _remembered_price(self) -> GasPrice | None:
@@ -250,6 +256,6 @@ def _estimate(transaction: TxParams) -> RpcCall[int]:
 
 
 def _gas(estimate: int) -> int:
-    if count(estimate) < fees.TRANSFER_GAS:
+    if count(estimate) < transactions.TRANSFER_GAS:
         raise ValueError("expected at least the gas of a transfer")
     return estimate

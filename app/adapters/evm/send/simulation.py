@@ -12,8 +12,7 @@ from typing import Any
 
 import structlog
 
-from app.adapters.evm.client.provider import call
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.rpc import EvmRpc, call
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals

@@ -1,4 +1,4 @@
-"""EIP-1559 transactions: their bytes, their hash, and the check of who signed them.
+"""EIP-1559 transactions: their bytes, their hash, who signed them, and their fees.
 
 No I/O, clock or randomness.
 """
@@ -13,11 +13,92 @@ from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.crypto import keccak
 
+from app.adapters.evm.client.wire import FeeHistory
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.send.fees import FeeTerms
 from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent
 from app.ports.vault import Signer
+
+TRANSFER_GAS = 21_000
+"""A transfer to an account without code costs exactly this."""
+TOKEN_TRANSFER_GAS = 80_000
+"""About the gas limit of a USDC transfer to a new holder, for the figures of a refusal without an estimate."""
+_GWEI = 10**9
+_MAX_TIP = 10 * _GWEI
+"""The tip is at most this, on a rollup 1 gwei, or `_MAX_TIP_PER_BASE_FEE` times the base fee if that is more."""
+_MAX_TIP_PER_BASE_FEE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GasPrice:
+    """The fee fields of EIP-1559, in wei per gas."""
+
+    max_fee: int
+    tip: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeeTerms:
+    """All fee figures that a draft fixes; stored as JSON among an attempt's terms."""
+
+    gas: int
+    price: GasPrice
+    l1_fee_units: int
+
+    @property
+    def max_units(self) -> int:
+        """Return the most that the network can charge."""
+        # A fifth more than the L1 data fee now: it follows L1's base fee until the block is made.
+        return self.gas * self.price.max_fee + -(-self.l1_fee_units * 6 // 5)
+
+    def as_terms(self) -> Terms:
+        return {
+            "gas": self.gas,
+            "max_fee_per_gas": self.price.max_fee,
+            "max_priority_fee_per_gas": self.price.tip,
+            "l1_fee": str(self.l1_fee_units),
+        }
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> FeeTerms:
+        names = ("gas", "max_fee_per_gas", "max_priority_fee_per_gas", "l1_fee")
+        gas, max_fee, tip, l1_fee = (int(str(terms[name])) for name in names)
+        return cls(gas, GasPrice(max_fee, tip), l1_fee)
+
+
+def market_price(history: FeeHistory, *, suggested_tip: int | None, is_rollup: bool = False) -> GasPrice:
+    """Return a price that survives six full blocks: twice the base fee, and the median of the tips that others paid.
+
+    Whoever chooses the tips of fewer than half of the blocks moves the median neither above nor below those of the
+    others. Where most blocks took no tip, as empty ones, the node's suggestion counts, which one transaction can
+    raise too: up to 1 gwei, and on a rollup up to the base fee. A majority is bounded as well (`_MAX_TIP`): what lands
+    too late is replaced at a higher price.
+    """
+    base_fee = history.next_base_fee
+    ordered = sorted(history.tips)
+    median = ordered[(len(ordered) - 1) // 2] if ordered else 0
+    suggestion = min(suggested_tip or 0, _GWEI, base_fee if is_rollup else _GWEI)
+    ceiling = max(_MAX_TIP_PER_BASE_FEE * base_fee, _GWEI if is_rollup else _MAX_TIP)
+    tip = min(median or suggestion or 1, ceiling)
+    return GasPrice(2 * base_fee + tip, tip)
+
+
+def gas_limit(estimate: int) -> int:
+    """Return a quarter more than the estimate, except for plain transfers, which have fixed gas."""
+    return TRANSFER_GAS if estimate == TRANSFER_GAS else -(-estimate * 5 // 4)
+
+
+def replacement_price(previous: GasPrice, current_price: GasPrice) -> GasPrice:
+    """Return a price at which nodes accept a replacement, and not below the market's.
+
+    geth requires 10 % more on both fields (`txpool.pricebump`); we offer 12.5 %.
+    """
+    tip = max(_with_replacement_bump(previous.tip), current_price.tip)
+    return GasPrice(max(_with_replacement_bump(previous.max_fee), current_price.max_fee, tip), tip)
+
+
+def _with_replacement_bump(units: int) -> int:
+    return -(-units * 9 // 8) + 1
 
 
 @dataclass(frozen=True, slots=True)

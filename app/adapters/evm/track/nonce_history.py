@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.provider import call
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.client.rpc import EvmRpc, call
 from app.adapters.evm.client.wire import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
-from app.adapters.evm.send.fees import FeeTerms, GasPrice
-from app.adapters.evm.send.transactions import CallTarget
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token

@@ -20,8 +20,7 @@ from app.adapters.evm.x402 import known_wallets
 from app.core.foreign import ForeignModel, MalformedResponseError, U256Digits
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
-from app.ports.facilitator import ExpectedPayment, PaymentAsset
-from app.ports.payment_signer import PaymentIntent
+from app.ports.facilitator import ExpectedPayment, PaymentAsset, PaymentIntent
 from app.ports.vault import Signer
 
 _NAME = "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,"

@@ -19,8 +19,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.fees import FeeTerms
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import CallTarget, ContractCall, FeeTerms
 from app.adapters.evm.x402 import eip3009, known_wallets
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall

@@ -11,8 +11,7 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.fees import FeeTerms
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import CallTarget, ContractCall, FeeTerms
 from app.adapters.evm.x402 import eip3009
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
@@ -21,8 +20,7 @@ from app.core.chains import USDC, native
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
-from app.ports.payment_signer import PaymentIntent
-from app.ports.sponsor import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
+from app.ports.facilitator import AuthorizedTransfer, PaymentIntent, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
 # Far longer than a submission waits at any fee; then the amount is free again.

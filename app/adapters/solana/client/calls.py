@@ -1,23 +1,92 @@
-"""The calls that several features make."""
+"""The JSON-RPC endpoints of a Solana cluster, and calls from the typed requests of solders.
+
+The calls that several features make.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
 from solders.rpc.config import RpcAccountInfoConfig, RpcContextConfig
 from solders.rpc.requests import (
+    Body,
     GetEpochInfo,
+    GetGenesisHash,
     GetLatestBlockhash,
     GetMinimumBalanceForRentExemption,
     GetMultipleAccounts,
     GetSlot,
 )
 
+from app.adapters.http_client import HttpClient
+from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
+from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.jsonrpc.rpc import JsonRpc
 from app.adapters.solana.client import wire
-from app.adapters.solana.client.rpc import SolanaRpcCall
+from app.adapters.solana.client.wire import text
+from app.core.chains import ChainName
+
+T = TypeVar("T")
+
+MAX_BATCH = 50
+"""Calls in one HTTP request."""
+MAX_LARGE_BATCH = 8
+"""Calls in one HTTP request where others decide on the size of the responses: a transaction may be a megabyte."""
+_MAX_RESPONSE_BYTES = 8 * 2**20
+_CONNECT_SECONDS = 2.0
+_TOTAL_SECONDS = 5.0
+
+
+class SolanaRpcCall(RpcCall[T]):
+    """A call with a typed request. Anyone can place a transaction that is unreadable in an address's history."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, request: Body, read: Callable[[object], T], *, tolerates: Callable[[RpcError], bool] | None = None
+    ) -> None:
+        typed = json.loads(request.to_json())
+        super().__init__(
+            typed["method"], typed.get("params", ()), read=read, tolerates=tolerates, tolerates_malformed=True
+        )
+
+
+class SolanaRpc(JsonRpc):
+    """The endpoints of one cluster, recognised by its genesis hash."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        accepts: Callable[[str], bool],
+        total_seconds: float = _TOTAL_SECONDS,
+        busy_accounts: Sequence[str] = (),
+        estimates_fees: bool = False,
+    ) -> None:
+        """Store the endpoints' URLs in the order of preference. Raises: ValueError without any.
+
+        Priority fees follow those of `busy_accounts`, too, or the endpoints' own estimate if they have one.
+        """
+        self.busy_accounts = tuple(Pubkey.from_string(account) for account in busy_accounts)
+        self.estimates_fees = estimates_fees
+
+        def check(result: object) -> None:
+            if not accepts(text(result)):
+                raise WrongChainError
+
+        http = HttpClient(
+            connect_seconds=min(_CONNECT_SECONDS, total_seconds),
+            total_seconds=total_seconds,
+            max_bytes=_MAX_RESPONSE_BYTES,
+        )
+        super().__init__(
+            ChainName.SOLANA, urls, lambda: SolanaRpcCall(GetGenesisHash(), check), http=http, max_batch=MAX_BATCH
+        )
 
 
 def accounts(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from solders.rpc.config import RpcSendTransactionConfig
 from solders.rpc.requests import SendRawTransaction
 
-from app.adapters.jsonrpc.broadcast import Broadcaster
 from app.adapters.jsonrpc.calls import accept_any_error
-from app.adapters.solana.client.rpc import SolanaRpc, SolanaRpcCall
+from app.adapters.jsonrpc.rpc import Broadcaster
+from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import text
 from app.adapters.solana.send import refusals, transactions
 from app.core.foreign import MalformedResponseError

@@ -10,9 +10,9 @@ from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
 
 from app.adapters.funds import require
-from app.adapters.solana.client.rpc import SolanaRpc
+from app.adapters.solana.client.calls import SolanaRpc
 from app.adapters.solana.client.wire import AccountState
-from app.adapters.solana.send import fees, refusals, tokens, transactions
+from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.core.chains import SOL, USDC
@@ -54,12 +54,12 @@ class SolanaDrafter:
             blockhash=readings.latest.blockhash,
             blockhash_slot=readings.latest.slot,
             last_valid_block_height=readings.latest.last_valid_block_height,
-            compute_units=fees.compute_unit_limit(readings.simulation.compute_units),
+            compute_units=transactions.compute_unit_limit(readings.simulation.compute_units),
             micro_lamports_per_unit=readings.price,
             reference=reference,
             creates_account=creates_account,
         )
-        fee_units = fees.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
+        fee_units = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
         assert_payer_rent_exempt(readings.empty_rent, lamports=parties.lamports, network_fee=fee_units)
         rent_units = 0
         if creates_account:
@@ -104,7 +104,9 @@ class SolanaDrafter:
         keys = [sender, recipient, *(tokens.account_of(key, self._mint) for key in (sender, recipient))]
         # What is not known yet is estimated at its maximum: the account creation is included, and has no effect when
         # the account exists.
-        unsimulated = TransactionPlan(_NO_BLOCKHASH, 0, 0, fees.MAX_COMPUTE_UNITS, 0, reference, creates_account=True)
+        unsimulated = TransactionPlan(
+            _NO_BLOCKHASH, 0, 0, transactions.MAX_COMPUTE_UNITS, 0, reference, creates_account=True
+        )
         message = transactions.transfer_message(intent, unsimulated, mint=self._mint)
         return simulate(self._rpc, self._level, message, keys)
 

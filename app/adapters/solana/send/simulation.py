@@ -16,7 +16,7 @@ from solders.transaction import VersionedTransaction
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import (
     AccountState,
     Blockhash,
@@ -25,7 +25,7 @@ from app.adapters.solana.client.wire import (
     priority_prices,
     simulation,
 )
-from app.adapters.solana.send import fees, refusals, tokens, transactions
+from app.adapters.solana.send import refusals, tokens, transactions
 from app.ports.chain import TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
@@ -133,6 +133,8 @@ def _simulate(
         before=found.result.found,
         after=tried.accounts if tried.error is None else (),
         simulation=tried,
-        price=fees.priority_price(prices.result, estimate.result if estimates and estimate.error is None else None),
+        price=transactions.priority_price(
+            prices.result, estimate.result if estimates and estimate.error is None else None
+        ),
         rents={size: call.result for size, call in rents.items()},
     )

@@ -1,6 +1,7 @@
-"""Solana transactions: their bytes, their signature, and the check that they match the intent.
+"""Solana transactions: bytes, signature, fees, lookup tables, and the check that they match the intent.
 
-No I/O and no clock; the only randomness is the reference of a draft.
+No I/O but the reading of lookup tables, from the cluster itself: their indexes must resolve to the accounts that were
+checked. Layout of a table: solana-sdk `address_lookup_table::state`, 56 bytes, then addresses, which are only appended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from solders.address_lookup_table_account import ID as LOOKUP_TABLE_PROGRAM
+from solders.address_lookup_table_account import AddressLookupTableAccount
+from solders.commitment_config import CommitmentLevel
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.errors import BincodeError
 from solders.hash import Hash
@@ -21,11 +25,35 @@ from solders.signature import Signature
 from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
 
-from app.adapters.solana.client.wire import Blockhash
+from app.adapters.solana.client import calls
+from app.adapters.solana.client.calls import SolanaRpc
+from app.adapters.solana.client.wire import AccountState, Blockhash
 from app.adapters.solana.send import tokens
 from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent
+from app.ports.errors import Rejected
 from app.ports.vault import Signer
+
+_HEADER_BYTES = 56
+
+
+def read_tables(rpc: SolanaRpc, tables: Sequence[Pubkey]) -> list[AddressLookupTableAccount]:
+    """Read tables. Raises: Rejected("unsafe_instructions") for any other account, Unreachable."""
+    if not tables:
+        return []
+    states = rpc.ask(calls.accounts(tables, CommitmentLevel.Confirmed)).found
+    return [_table(key, state) for key, state in zip(tables, states, strict=True)]
+
+
+def _table(key: Pubkey, state: AccountState | None) -> AddressLookupTableAccount:
+    if state is None or state.owner != LOOKUP_TABLE_PROGRAM:
+        raise Rejected("unsafe_instructions")
+    body = state.data[_HEADER_BYTES:]
+    if len(body) % Pubkey.LENGTH:
+        raise Rejected("unsafe_instructions")
+    found = [Pubkey.from_bytes(body[at : at + Pubkey.LENGTH]) for at in range(0, len(body), Pubkey.LENGTH)]
+    return AddressLookupTableAccount(key, found)
+
 
 MAX_BYTES = 1232
 """The size of a transaction that fits one packet."""
@@ -136,3 +164,41 @@ def transaction_terms(transaction: VersionedTransaction, latest: Blockhash) -> T
         "last_valid_block_height": latest.last_valid_block_height,
         "blockhash_slot": latest.slot,
     }
+
+
+BASE_FEE_LAMPORTS = 5_000
+"""Per signature; fixed by the protocol (solana.com/docs/core/fees), and our transactions have one."""
+MAX_COMPUTE_UNITS = 1_400_000
+_MAX_MICRO_LAMPORTS_PER_UNIT = 5_000_000
+"""A ceiling for the market's price: 0.00015 SOL for our most expensive transfer."""
+_MAX_ESTIMATE_FACTOR, _MAX_QUIET_ESTIMATE = 10, 200_000
+_RETRY_FACTOR, _MIN_RETRY_PRICE = 4, 50_000
+_MICRO = 1_000_000
+
+
+def compute_unit_limit(simulated: int) -> int:
+    """Return a fifth above what the simulation used."""
+    return min(-(-simulated * 6 // 5) + 300, MAX_COMPUTE_UNITS)
+
+
+def priority_price(recent: Sequence[int], estimate: int | None = None) -> int:
+    """Return the price, in micro-lamports per unit, that half of the recent slots would have accepted.
+
+    Anybody can raise the price of a slot with one transaction, and of a minority of them without any effect. An
+    endpoint's own estimate counts up to a multiple of that median.
+    """
+    ordered = sorted(recent)
+    market = ordered[(len(ordered) - 1) // 2] if ordered else 0
+    if estimate is not None:
+        market = min(estimate, max(_MAX_ESTIMATE_FACTOR * market, _MAX_QUIET_ESTIMATE))
+    return min(max(market, 1), _MAX_MICRO_LAMPORTS_PER_UNIT)
+
+
+def retry_price(previous: int) -> int:
+    """Return the least price of a second transaction after one that did not land at this price."""
+    return min(max(previous * _RETRY_FACTOR, _MIN_RETRY_PRICE), _MAX_MICRO_LAMPORTS_PER_UNIT)
+
+
+def fee_lamports(units: int, micro_lamports_per_unit: int) -> int:
+    """Return the network's charge for a transaction with one signature, landed or failed."""
+    return BASE_FEE_LAMPORTS + -(-units * micro_lamports_per_unit // _MICRO)

@@ -17,7 +17,7 @@ from solders.transaction_status import UiTransactionEncoding
 from app.adapters.jsonrpc.calls import EndpointError, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import RpcError
-from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
 from app.adapters.solana.client.wire import HistoryEntry, LandedTransaction, TracedTransaction, history, landed_or_none
 
 T = TypeVar("T")

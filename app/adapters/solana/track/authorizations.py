@@ -22,7 +22,7 @@ from solders.rpc.requests import GetFirstAvailableBlock
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import EpochInfo, number
 from app.adapters.solana.track import account_history
 from app.adapters.solana.track.account_history import (

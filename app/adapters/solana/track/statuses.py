@@ -26,7 +26,7 @@ from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import or_none
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import (
     LEVELS,
     EpochInfo,

@@ -18,7 +18,7 @@ from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import SolanaRpcCall
+from app.adapters.solana.client.calls import SolanaRpcCall
 from app.adapters.solana.client.wire import LandedTransaction, landed_or_none, simulation
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track import account_history, balance_changes

@@ -23,7 +23,7 @@ from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import SolanaRpcCall
+from app.adapters.solana.client.calls import SolanaRpcCall
 from app.adapters.solana.client.wire import simulation
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track.authorizations import OpenTransfer
@@ -33,8 +33,7 @@ from app.core.addresses import AddressError
 from app.core.chains import USDC, Family
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
-from app.ports.facilitator import ExpectedPayment
-from app.ports.payment_signer import AuthorizedPayment, PaymentIntent
+from app.ports.facilitator import AuthorizedPayment, ExpectedPayment, PaymentIntent
 from app.ports.vault import Signer
 
 _MEMO_BYTES = 16

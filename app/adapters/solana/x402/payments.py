@@ -22,7 +22,7 @@ from solders.token import ID as TOKEN_PROGRAM
 from solders.transaction import SanitizeError, VersionedTransaction
 
 from app.adapters.solana.deployments import SolanaDeployment
-from app.adapters.solana.send import fees, tokens
+from app.adapters.solana.send import tokens, transactions
 from app.core.chains import USDC
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, PaymentAsset
@@ -44,7 +44,7 @@ _MAX_TRANSACTION_BYTES = 1232
 _SIGNATURES = 2
 _CAIP_LETTERS = 32
 # Two signatures, and the priority fee that x402's own clients offer. No account is created, so there is no rent.
-TYPICAL_FEE_LAMPORTS = _SIGNATURES * fees.BASE_FEE_LAMPORTS + 1
+TYPICAL_FEE_LAMPORTS = _SIGNATURES * transactions.BASE_FEE_LAMPORTS + 1
 
 
 def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
@@ -142,7 +142,7 @@ def _signed_digest(transaction: VersionedTransaction, message: MessageV0) -> str
 def _fee(message: MessageV0) -> int:
     limit = _budget(message, message.instructions[0], _SET_LIMIT, "<BI")
     price = _budget(message, message.instructions[1], _SET_PRICE, "<BQ")
-    fee = fees.fee_lamports(limit, price) + (_SIGNATURES - 1) * fees.BASE_FEE_LAMPORTS
+    fee = transactions.fee_lamports(limit, price) + (_SIGNATURES - 1) * transactions.BASE_FEE_LAMPORTS
     if price > _MAX_MICRO_LAMPORTS_PER_UNIT or fee > MAX_FEE_LAMPORTS:
         raise Rejected("invalid_exact_solana_payload_transaction_instructions_compute_price_too_high")
     return fee

@@ -19,7 +19,7 @@ from solders.transaction import VersionedTransaction
 from app.adapters.funds import require
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import Blockhash
-from app.adapters.solana.send import drafts, fees, tokens, transactions
+from app.adapters.solana.send import drafts, tokens, transactions
 from app.adapters.solana.send.drafts import TransferParties
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.send.transactions import TransactionPlan
@@ -28,7 +28,7 @@ from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
 from app.ports.chain import TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
-from app.ports.sponsor import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
+from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
 # The simulated fee: its size does not matter.
@@ -42,7 +42,7 @@ class SolanaTransferSponsor:
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
         blockhash, reference = str(Hash.default()), transactions.new_reference()
-        trial = TransactionPlan(blockhash, 0, 0, fees.MAX_COMPUTE_UNITS, 0, reference, creates_account=True)
+        trial = TransactionPlan(blockhash, 0, 0, transactions.MAX_COMPUTE_UNITS, 0, reference, creates_account=True)
         owners = [Pubkey.from_string(each) for each in (transfer.sender, transfer.recipient)]
         submitter = Pubkey.from_string(transfer.sponsor.submitter)
         keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners), submitter]
@@ -60,7 +60,7 @@ class SolanaTransferSponsor:
             blockhash=readings.latest.blockhash,
             blockhash_slot=readings.latest.slot,
             last_valid_block_height=readings.latest.last_valid_block_height,
-            compute_units=fees.compute_unit_limit(readings.simulation.compute_units),
+            compute_units=transactions.compute_unit_limit(readings.simulation.compute_units),
             micro_lamports_per_unit=readings.price,
             creates_account=creates_account,
         )
@@ -124,7 +124,9 @@ class SolanaTransferSponsor:
 
     def _cost(self, plan: TransactionPlan, readings: SimulatedTransaction, parties: TransferParties) -> int:
         """Return the network's charge for two signatures, and the rent of an account that is created."""
-        cost = fees.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit) + fees.BASE_FEE_LAMPORTS
+        cost = (
+            transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit) + transactions.BASE_FEE_LAMPORTS
+        )
         if plan.creates_account:
             existing = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
             cost += max(readings.token_rent - existing, 0)

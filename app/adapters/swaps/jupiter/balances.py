@@ -1,16 +1,25 @@
-"""The effects of a swap, by its simulation: exact input, enough output, no new authority. No I/O."""
+"""The effects of a swap, by its simulation: exact input, enough output, no new authority. No I/O.
+
+A simulation shows one moment, and a program can behave differently later: minimum balances are enforced on chain by
+our own instructions behind the route. A payment of an account to itself moves nothing, and fails unless that much is
+there and the owner may still move it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from solders.instruction import CompiledInstruction, Instruction
+from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
+from solders.system_program import TransferParams, transfer
 
 from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import tokens
-from app.core.chains import SOL
+from app.core.chains import SOL, USDC, Token
 from app.ports.swaps import SwapRequest
 
 
@@ -65,3 +74,63 @@ def _has_other_authority(account: AccountState | None, owner: Pubkey) -> bool:
     return state is not None and (
         state.owner != owner or state.delegate is not None or state.close_authority is not None
     )
+
+
+_TOKENS = struct.Struct("<BQB")
+"""SPL Token's TransferChecked: its number, units, decimals."""
+_LAMPORTS = struct.Struct("<IQ")
+"""The System program's Transfer: its number, lamports."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumBalances:
+    """The least that a wallet holds after its swap."""
+
+    lamports: int = 0
+    usdc_units: int = 0
+
+
+def minimum_balances(
+    request: SwapRequest, before: SwapBalances, *, minimum_units: int, fee_units: int
+) -> MinimumBalances:
+    """Return the least that remains: the balances less the amount and the fee, plus the minimum output.
+
+    Wrapped SOL is lamports again by then: the account that wraps is closed at the end.
+    """
+    change = {request.input_amount.token: -request.input_amount.units, request.output_token: minimum_units}
+    return MinimumBalances(
+        lamports=max(before.lamports + before.wrapped_lamports + change[SOL] - fee_units, 0),
+        usdc_units=max(before.usdc_units + change[USDC], 0),
+    )
+
+
+def assertion_instructions(owner: Pubkey, usdc_mint: Pubkey, floors: MinimumBalances) -> list[Instruction]:
+    """Return instructions that fail the whole transaction unless the minimums hold and the owner has sole authority."""
+    return [
+        *tokens.revoke_other_authorities(owner, usdc_mint),
+        tokens.transfer_checked(owner, owner, usdc_mint, units=floors.usdc_units, decimals=USDC.decimals),
+        transfer(TransferParams(from_pubkey=owner, to_pubkey=owner, lamports=floors.lamports)),
+    ]
+
+
+def lower_minimums(message: MessageV0, outflows: Mapping[Token, int]) -> MessageV0:
+    """Return a message with its final instructions' minimums lowered by what else may leave before it lands."""
+    *others, of_tokens, of_lamports = message.instructions
+    number, units, decimals = _TOKENS.unpack(bytes(of_tokens.data))
+    kind, lamports = _LAMPORTS.unpack(bytes(of_lamports.data))
+    units, lamports = max(units - outflows.get(USDC, 0), 0), max(lamports - outflows.get(SOL, 0), 0)
+    return MessageV0(
+        message.header,
+        message.account_keys,
+        message.recent_blockhash,
+        [
+            *others,
+            _with_data(of_tokens, _TOKENS.pack(number, units, decimals)),
+            _with_data(of_lamports, _LAMPORTS.pack(kind, lamports)),
+        ],
+        message.address_table_lookups,
+    )
+
+
+def _with_data(instruction: CompiledInstruction, data: bytes) -> CompiledInstruction:
+    return CompiledInstruction(instruction.program_id_index, data, bytes(instruction.accounts))

@@ -1,9 +1,15 @@
-"""The `SwapExchange` port for Solana: Jupiter's offers, built into a transaction here, simulated and signed."""
+"""The `SwapExchange` port for Solana: Jupiter's offers, built into a transaction here, simulated and signed.
+
+The route instruction is decoded, compared with the request, and given our own minimum. Layouts: the program's
+published Anchor IDL, `route_v2` and `shared_accounts_route_v2`. Both begin with their amounts, so that all of them are
+readable whatever the route is; the older instructions, with amounts behind it, are refused.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from solders.address_lookup_table_account import AddressLookupTableAccount
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
@@ -12,25 +18,113 @@ from solders.instruction import Instruction
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
+from solders.token import ID as TOKEN_PROGRAM
 from spl.token.constants import WRAPPED_SOL_MINT
 
 from app.adapters.funds import require
 from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
+from app.adapters.solana.anchor import discriminator
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import AccountState
-from app.adapters.solana.send import fees, lookup_tables, refusals, tokens, transactions
+from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.drafts import assert_payer_rent_exempt, assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
-from app.adapters.swaps.jupiter import balances, minimum_balances, routes
+from app.adapters.swaps.jupiter import balances
 from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
-from app.adapters.swaps.jupiter.balances import SwapBalances
-from app.adapters.swaps.jupiter.minimum_balances import MinimumBalances
-from app.adapters.swaps.jupiter.routes import SwapAccounts
+from app.adapters.swaps.jupiter.balances import MinimumBalances, SwapBalances
 from app.core.chains import SOL, USDC
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
+
+JUPITER = Pubkey.from_string("JUP6LkbZbjS1jKKwapdHNy74zcZ3tLUZoi5QNyVTaV4")
+_EVENT_AUTHORITY = Pubkey.from_string("D8cy77BBepLMngZx6ZukaTff5hCt1HrWyKk3Hnd9oitf")
+_AMOUNTS = struct.Struct("<QQHHH")
+"""In amount, quoted out amount, slippage, platform fee, positive-slippage fee; the last three in bps."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapAccounts:
+    """The owner's token accounts of both mints."""
+
+    owner: Pubkey
+    input_account: Pubkey
+    output_account: Pubkey
+    input_mint: Pubkey
+    output_mint: Pubkey
+
+
+@dataclass(frozen=True, slots=True)
+class _RouteLayout:
+    """The position of the amounts, and the indexes of the accounts."""
+
+    discriminator: bytes
+    amounts_offset: int
+    owner: int
+    input_account: int
+    output_account: int
+    first_mint: int
+    """Both mints, then both token programs."""
+    event_authority: int
+    recipient: int | None
+    """Where another recipient could be set; the program's own id there means none."""
+
+
+_LAYOUTS = (
+    _RouteLayout(
+        discriminator("global:route_v2"), amounts_offset=8,
+        owner=0, input_account=1, output_account=2, first_mint=3, event_authority=8, recipient=7,
+    ),
+    _RouteLayout(
+        discriminator("global:shared_accounts_route_v2"), amounts_offset=9,
+        owner=1, input_account=2, output_account=5, first_mint=6, event_authority=10, recipient=None,
+    ),
+)  # fmt: skip
+
+
+def with_minimum(route: Instruction, pair: SwapAccounts, *, units: int, minimum_units: int) -> Instruction:
+    """Return the route with our minimum, after checking that it takes exactly `units` from the owner for the owner.
+
+    The program compares the output with the quote less the slippage. With our minimum as the quote and no slippage
+    that is our minimum to the unit, whatever Jupiter wrote there.
+
+    Raises: Rejected("unsafe_instructions") for anything else.
+    """
+    data = bytes(route.data)
+    layout = next((each for each in _LAYOUTS if data.startswith(each.discriminator)), None)
+    if route.program_id != JUPITER or layout is None:
+        raise Rejected("unsafe_instructions")
+    try:
+        in_units, _quoted, _slippage, fee_bps, better_fee_bps = _AMOUNTS.unpack_from(data, layout.amounts_offset)
+        keys = [meta.pubkey for meta in route.accounts]
+        is_right = _do_accounts_match(keys, layout, pair)
+    except (struct.error, IndexError):
+        raise Rejected("unsafe_instructions") from None
+    signers = {meta.pubkey for meta in route.accounts if meta.is_signer}
+    if not is_right or signers != {pair.owner} or (in_units, fee_bps, better_fee_bps) != (units, 0, 0):
+        raise Rejected("unsafe_instructions")
+    figures = _AMOUNTS.pack(units, minimum_units, 0, 0, 0)
+    end = layout.amounts_offset + _AMOUNTS.size
+    return Instruction(JUPITER, data[: layout.amounts_offset] + figures + data[end:], list(route.accounts))
+
+
+def _do_accounts_match(keys: list[Pubkey], layout: _RouteLayout, pair: SwapAccounts) -> bool:
+    first = layout.first_mint
+    payee_is_owner = layout.recipient is None or keys[layout.recipient] in (pair.output_account, JUPITER)
+    return payee_is_owner and (
+        keys[layout.owner],
+        keys[layout.input_account],
+        keys[layout.output_account],
+        *keys[first : first + 4],
+        keys[layout.event_authority],
+        keys[layout.event_authority + 1],
+    ) == (
+        pair.owner, pair.input_account, pair.output_account,
+        pair.input_mint, pair.output_mint, TOKEN_PROGRAM, TOKEN_PROGRAM,
+        _EVENT_AUTHORITY, JUPITER,
+    )  # fmt: skip
+
 
 _NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
@@ -82,19 +176,19 @@ class JupiterExchange:
     def _draft(self, request: SwapRequest, built: JupiterRoute, minimum_units: int) -> TransactionDraft:
         pair = self._swap_accounts(request)
         instructions = self._instructions(request, pair, built, minimum_units)
-        tables = lookup_tables.read_tables(self._chain.rpc, built.tables)
+        tables = transactions.read_tables(self._chain.rpc, built.tables)
 
         def ending(minimums: MinimumBalances) -> list[Instruction]:
-            return [*instructions, *minimum_balances.assertion_instructions(pair.owner, self._usdc_mint, minimums)]
+            return [*instructions, *balances.assertion_instructions(pair.owner, self._usdc_mint, minimums)]
 
         unsimulated = _message(pair.owner, ending(MinimumBalances()), tables, blockhash=_NO_BLOCKHASH)
         simulated = self._simulate(pair.owner, unsimulated)
         if not self._is_exactly_swap(simulated, request, minimum_units):
             # Balances and simulation may be of two moments, with a change in between: read again.
             simulated = self._simulate(pair.owner, unsimulated)
-        units, price = fees.compute_unit_limit(simulated.simulation.compute_units), simulated.price
+        units, price = transactions.compute_unit_limit(simulated.simulation.compute_units), simulated.price
         before = self._balances(pair.owner, simulated.before)
-        network_fee = fees.fee_lamports(units, price)
+        network_fee = transactions.fee_lamports(units, price)
         fee_units = self._assert_affordable(request, simulated, before, network_fee)
         assert_payer_rent_exempt(simulated.empty_rent, lamports=before.lamports, network_fee=network_fee)
         error = simulated.simulation.error
@@ -103,9 +197,7 @@ class JupiterExchange:
         simulated.assert_succeeded()
         if not self._is_exactly_swap(simulated, request, minimum_units):
             raise Rejected("unsafe_instructions")
-        minimum_lamports = minimum_balances.minimum_balances(
-            request, before, minimum_units=minimum_units, fee_units=fee_units
-        )
+        minimum_lamports = balances.minimum_balances(request, before, minimum_units=minimum_units, fee_units=fee_units)
         final = _message(
             pair.owner, ending(minimum_lamports), tables,
             blockhash=Hash.from_string(simulated.latest.blockhash), units=units, price=price,
@@ -125,7 +217,7 @@ class JupiterExchange:
         message = transactions.decode(str(draft.terms["transaction"])).message
         if not isinstance(message, MessageV0):
             raise TypeError("not a message of version 0")
-        message = minimum_balances.lower_minimums(message, concurrent.outflows)
+        message = balances.lower_minimums(message, concurrent.outflows)
         lowered = transactions.encode(transactions.unsigned_transaction(message))
         terms = {**draft.terms, "transaction": lowered}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
@@ -167,7 +259,7 @@ class JupiterExchange:
             _instruction_content(each) not in expected for each in built.auxiliary_instructions
         ):
             raise Rejected("unsafe_instructions")
-        route = routes.with_minimum(built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units)
+        route = with_minimum(built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units)
         first, *rest = before
         # A new key makes every transaction unique (see `transactions.TransactionPlan`).
         marked = transactions.with_reference(first, transactions.new_reference())
@@ -192,7 +284,7 @@ class JupiterExchange:
             self._balances(owner, simulated.after),
             request,
             minimum_units=minimum_units,
-            fee_units=fees.fee_lamports(0, 0),
+            fee_units=transactions.fee_lamports(0, 0),
         )
 
     def _assert_affordable(
@@ -222,7 +314,7 @@ def _message(
     tables: Sequence[AddressLookupTableAccount],
     *,
     blockhash: Hash,
-    units: int = fees.MAX_COMPUTE_UNITS,
+    units: int = transactions.MAX_COMPUTE_UNITS,
     price: int = 0,
 ) -> MessageV0:
     """Compile the message. Raises: Rejected("quote_unavailable") for a route too long for one transaction."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
-from app.gateway.dialects.request import hosted_tools, injection, input_bounds, search_costs
+from app.gateway.dialects.request import hosted_tools, injection, input_bounds, tool_costs
 from app.gateway.dialects.request.cost_params import (
     DEFAULT_TOKENS_OUT,
     MAX_TOKENS_OUT,
@@ -62,8 +62,8 @@ def read_cost_params(
         # Groq accepts the URL of a recording of 100 MB, which may be days of speech.
         raise InvalidInput.field("url", "is not forwarded: send the file in the form, because its length is billed")
     is_streamed = is_streaming_path or (surface is not Surface.GENERATE and _flag(parsed, "stream", is_form=is_form))
-    if surface in search_costs.SEARCH_SURFACES:
-        most = search_costs.max_nanos(dialect, surface, parsed)
+    if surface in tool_costs.SEARCH_SURFACES:
+        most = tool_costs.max_nanos(dialect, surface, parsed)
         return CostParams(surface, dialect, body=body, is_streamed=is_streamed, max_nanos=most)
     model = model or _text(parsed, "model")
     if surface in input_bounds.MEDIA_SURFACES:

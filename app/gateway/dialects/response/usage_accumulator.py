@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from app.gateway.dialects.request import input_bounds, search_costs, tool_costs
+from app.gateway.dialects.request import input_bounds, tool_costs
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response import usage_readers
-from app.gateway.dialects.response.usage import WEB_SEARCH, Usage, UsageReading
+from app.gateway.dialects.response.usage_readers import WEB_SEARCH, Usage, UsageReading
 
 # Fields with the model's output, in all dialects.
 _TEXT_FIELDS = frozenset(
@@ -96,7 +96,7 @@ class UsageAccumulator:
         self._add_content(payload, inner, omitted)
         self._merge_usage(payload, inner)
         self._duration = payload.get("duration", self._duration)
-        if self._surface in search_costs.SEARCH_SURFACES:
+        if self._surface in tool_costs.SEARCH_SURFACES:
             self._search_nanos = usage_readers.search_nanos(payload, self._search_nanos)
 
     def fail(self) -> None:
@@ -123,7 +123,7 @@ class UsageAccumulator:
         )
 
     def _usage(self) -> Usage | None:
-        if self._surface in search_costs.SEARCH_SURFACES:
+        if self._surface in tool_costs.SEARCH_SURFACES:
             return None if self._search_nanos is None else Usage(cost_nanos=self._search_nanos)
         is_transcript = self._surface in input_bounds.TRANSCRIPT_SURFACES
         if is_transcript and not self._reported and self._duration is not None:

@@ -1,12 +1,21 @@
-"""The page of an owner's notices: e-mail addresses and browsers that are notified."""
+"""The page of an owner's notices: e-mail addresses and browsers that are notified.
+
+Before its recipient has opened a link, an address gets nothing but that link, which is signed and holds what it
+confirms: nothing is stored for an address that is never confirmed.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from flask import Response, request, url_for
+from itsdangerous import BadData
 from marshmallow import ValidationError
 
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.core.identifiers import new_id
+from app.core.mailboxes import mailbox_of
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, LimitReached, RateLimited
@@ -17,13 +26,61 @@ from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
-from app.owner.notices import addresses
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.owner.session.sessions import owner_as_actor
-from app.owner.session.signed_texts import printable
-from app.ports.errors import PortError
+from app.owner.session.signed_texts import printable, serializer
+from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 from app.web.fields import Email
+
+_VALID_FOR_SECONDS = 3600
+# Anyone's address can be typed, and agents are free.
+_PER_MAILBOX, _PER_AGENT = "3 per day", "10 per day"
+_PER_NETWORK, _PER_SERVICE = "30 per hour", "300 per hour"
+
+
+def send_link(agent_id: str, address: str, *, network: str, page_url: str) -> None:
+    """Send the link that confirms an address for the owner of an agent. Raises: RateLimited, PortError."""
+    state = app_state()
+    if state.ports.mailer is None:
+        raise Unreachable("no_mail_server")
+    state.rate_limiter.count(_PER_AGENT, "notice-agent", agent_id)
+    state.rate_limiter.count(_PER_NETWORK, "notice-network", network)
+    state.rate_limiter.count(_PER_MAILBOX, "notice-address", mailbox_of(address))
+    state.rate_limiter.count(_PER_SERVICE, "notice-service", "all")
+    token = serializer("owner-notices").dumps([agent_id, address])
+    # Nothing that an agent or its owner wrote: the message goes to an address that neither may own.
+    text = (
+        "This address was entered on a page of Purser to receive notices about an agent: payments that wait for a "
+        "decision, and limits that are reached.\n\n"
+        f"If that was you, confirm it within an hour; you may have to sign in:\n{page_url}/{token}\n\n"
+        "If it was not, do nothing: no other message follows.\n"
+    )
+    state.ports.mailer.send(address, subject="Confirm your address for notices", text=text, message_id=new_id())
+
+
+def send_farewell(agent_id: str, address: str) -> None:
+    """Send the last message to an address that was removed; one that cannot be sent is left out."""
+    mailer = app_state().ports.mailer
+    if mailer is None:
+        return
+    text = (
+        f"This address was removed on a page of Purser: it gets no more notices about the agent {agent_id}.\n\n"
+        "If you did not do that, another person is signed in as the agent's owner. Replace the owner key, or ask the "
+        f"operator of this service to freeze the agent:\n{app_state().settings.public_url}/owner\n"
+    )
+    with suppress(PortError):
+        mailer.send(address, subject="No more notices to this address", text=text, message_id=new_id())
+
+
+def address_of(agent_id: str, token: str) -> str | None:
+    """Return the address that a link confirms for the owner of an agent, None if it is forged or expired."""
+    try:
+        issued_for, address = serializer("owner-notices").loads(token, max_age=_VALID_FOR_SECONDS)
+    except (BadData, ValueError, TypeError):
+        return None
+    return str(address) if issued_for == agent_id else None
+
 
 NOTICE_TYPES = (
     EventType.APPROVAL_REQUESTED, EventType.APPROVAL_FAILED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW,
@@ -54,7 +111,7 @@ def send_confirmation(agent_id: str) -> Response:
     page = url_for("owner.confirm_form", agent_id=agent_id, token="")
     try:
         page_url, network = app_state().settings.public_url + page.rstrip("/"), _network()
-        addresses.send_link(agent_id, address, network=network, page_url=page_url)
+        send_link(agent_id, address, network=network, page_url=page_url)
     except RateLimited as refusal:
         return _render(key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status)
     except PortError:
@@ -69,7 +126,7 @@ def send_confirmation(agent_id: str) -> Response:
 def confirm_form(agent_id: str, token: str) -> Response:
     """Ask for the confirmation of an address: opening a link changes nothing, as programs open them, too."""
     key = owner_key_of(agent_id)
-    address = addresses.address_of(agent_id, token)
+    address = address_of(agent_id, token)
     if address is None:
         return _render(key, error="This link has expired or belongs to another agent.", status=400)
     return _render(key, confirming=address, token=token)
@@ -79,7 +136,7 @@ def confirm_form(agent_id: str, token: str) -> Response:
 def add_address(agent_id: str, token: str) -> Response:
     """Add the address that a link confirms, once."""
     key = owner_key_of(agent_id)
-    address = addresses.address_of(agent_id, token)
+    address = address_of(agent_id, token)
     if address is None:
         return _render(key, error="This link has expired or belongs to another agent.", status=400)
     try:
@@ -130,7 +187,7 @@ def remove_target(agent_id: str) -> Response:
     key = owner_key_of(agent_id)
     removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
     if removed.kind is TargetKind.EMAIL:
-        addresses.send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
+        send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
     return see_other(url_for("owner.show_notices", agent_id=agent_id, done="removed"))
 
 

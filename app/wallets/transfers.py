@@ -1,53 +1,56 @@
-"""Transfers of USDC that the wallet authorizes and the service submits, for a fee in USDC.
+"""Transfers and withdrawals: the full value counts against the limits.
 
-One unit counts the transfer, holds amount and fee, signs both authorizations and their submission, and stores them:
+USDC can be transferred without a native token: the wallet authorizes, and the service submits for a fee in USDC. One
+unit counts the transfer, holds amount and fee, signs both authorizations and their submission, and stores them:
 nothing that was signed is known to anyone before. The chain then decides on each authorization, by any submitter, and
 on the submission, which is a transaction of the service's wallet.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import USDC
+from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
-from app.ports.chain import SignedTransaction
-from app.ports.errors import PortError
+from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
+from app.ports.errors import PortError, Rejected
 from app.spending import holds as spending_holds
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets import gas
+from app.wallets.core import custody, lifecycle, network_fees, parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.gas import submissions
-from app.wallets.gas.submissions import SubmissionPlan
+from app.wallets.core.parsing import GasSource
+from app.wallets.core.wallets import WalletView
+from app.wallets.gas import SubmissionPlan
 from app.wallets.transactions import authorizations, failures, pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 
-def quote(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
+def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
     """Check limits and simulate like `execute`, without signing. Raises: what `execute` raises before signing."""
     pipeline.assert_allowed(movement)
     try:
         plan = _plan(movement)
         with read_only_unit() as session:
-            number = submissions.next_number_today(session, movement.wallet.agent_id)
-            is_free = submissions.is_free(session, plan, number, counts=False)
+            number = gas.next_number_today(session, movement.wallet.agent_id)
+            is_free = gas.is_free(session, plan, number, counts=False)
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
             _assert_affordable(session, priced, plan)
     except PortError as error:
-        if without_gas is not None and error.reason == submissions.UNAVAILABLE:
+        if without_gas is not None and error.reason == gas.UNAVAILABLE:
             raise without_gas from None
         raise failures.failure(movement.type, error.reason, error.details) from None
     return MovementQuote(movement=priced, fee_units=0, recipient_is=plan.draft.submission.recipient_is)
@@ -76,7 +79,7 @@ def execute(
             sequence=lambda plan: plan.draft.sequence,
         )
     except PortError as error:
-        reported = without_gas if without_gas and error.reason == submissions.UNAVAILABLE else error
+        reported = without_gas if without_gas and error.reason == gas.UNAVAILABLE else error
         raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
     chain, account_id = app_state().ports.chains[movement.chain], movement.wallet.agent_id
     submitted = pipeline.broadcast_and_wait(chain, submission, signed, wait_seconds=wait_seconds, account_id=account_id)
@@ -90,7 +93,7 @@ def execute(
 
 
 def _plan(movement: Movement) -> SubmissionPlan:
-    return submissions.plan(movement.chain, movement.sender, movement.recipient, movement.amount.units)
+    return gas.plan_submission(movement.chain, movement.sender, movement.recipient, movement.amount.units)
 
 
 def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tuple[Movement, Movement | None]:
@@ -98,16 +101,16 @@ def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tup
 
     Raises: Rejected("gas_fee_too_high") if the fee exceeds the amount.
     """
-    units = 0 if is_free else submissions.price_units(plan.cost_nanos)
-    submissions.assert_fee_below(units, movement.amount)
-    network_fees.assert_below(units * submissions.NANOS_PER_UNIT, movement.max_fee_nanos)
+    units = 0 if is_free else gas.price_units(plan.cost_nanos)
+    gas.assert_fee_below(units, movement.amount)
+    network_fees.assert_below(units * gas.NANOS_PER_UNIT, movement.max_fee_nanos)
     priced = replace(movement, gas_fee_units=units)
     if not units:
         return priced, None
     paid_to = plan.draft.transfer.sponsor.fee_recipient
     return priced, replace(
         movement, type=TransactionType.PAYMENT, kind=MovementKind.GAS, recipient=paid_to, payee=None,
-        amount=TokenAmount(units, USDC), value_nanos=units * submissions.NANOS_PER_UNIT,
+        amount=TokenAmount(units, USDC), value_nanos=units * gas.NANOS_PER_UNIT,
     )  # fmt: skip
 
 
@@ -123,8 +126,8 @@ def _record(
     transfer_id, fee_id = new_id(), new_id()
     with unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
-        number = submissions.count_today(session, movement.wallet.agent_id)
-        is_free = submissions.is_free(session, plan, number, counts=True)
+        number = gas.count_today(session, movement.wallet.agent_id)
+        is_free = gas.is_free(session, plan, number, counts=True)
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
@@ -132,7 +135,7 @@ def _record(
         now = int(clock.now().timestamp())
         authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
-        submission, signed = submissions.record(session, plan.submission(authorized), submitter)
+        submission, signed = gas.record(session, plan.submission(authorized), submitter)
         # Their signed bytes are part of the submission's.
         row = pipeline.new_transaction(transfer_id, priced)
         parts = [(row, authorized.transfer)]
@@ -150,4 +153,99 @@ def _record(
 
 def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:
     units = movement.amount.units + (movement.gas_fee_units or 0)
-    submissions.assert_affordable(session, movement, plan.draft, units=units)
+    gas.assert_affordable(session, movement, plan.draft, units=units)
+
+
+@dataclass(frozen=True, slots=True)
+class MovementOrder:
+    """A requested transfer or withdrawal: the recipient in canonical form, the amount in base units."""
+
+    type: TransactionType
+    chain: ChainName
+    recipient: str
+    amount: TokenAmount
+    kind: str | None = None
+    # False for payments to the service itself.
+    needs_allowlist: bool = True
+    session_id: str | None = None
+    gas: GasSource = GasSource.AUTO
+    max_fee_nanos: int | None = None
+
+
+def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
+    """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
+    movement = _movement(wallet, order)
+    pipeline.assert_allowed(movement)
+    if order.gas is GasSource.SPONSORED:
+        return quote_sponsored(movement)
+    try:
+        draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
+    except ServiceError as error:
+        if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
+            return quote_sponsored(movement, without_gas=error)
+        raise
+    counted = pipeline.counting_rent(movement, draft)
+    return MovementQuote(movement=counted, fee_units=draft.fee_units, recipient_is=draft.recipient_is)
+
+
+def send(
+    wallet: WalletView,
+    order: MovementOrder,
+    *,
+    wait_seconds: Decimal | None,
+    claim: Claim,
+    on_recorded: RecordedCallback | None = None,
+) -> history.TransactionView:
+    """Send tokens and wait for the outcome up to `wait_seconds`.
+
+    Returns a `confirmed` or `pending` transaction. `on_recorded` runs in the unit that records it.
+
+    Raises: the 403 errors of refused limits; InvalidInput for what only the chain can validate; TransferFailed or
+    WithdrawalFailed if it is known not to have happened.
+    """
+    chain = app_state().ports.chains[order.chain]
+    movement = _movement(wallet, order)
+    # Checked without a lock first: a refused request costs no call to the chain.
+    pipeline.assert_allowed(movement)
+
+    def sponsor(without_gas: PortError | None = None) -> history.TransactionView:
+        return execute(
+            movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded, without_gas=without_gas
+        )
+
+    if order.gas is GasSource.SPONSORED:
+        return sponsor()
+
+    return pipeline.execute(
+        movement,
+        lambda _signer: _draft(movement),
+        lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce),
+        wait_seconds=wait_seconds,
+        claim=claim,
+        on_recorded=on_recorded,
+        without_gas=sponsor if _may_be_sponsored(movement, order) else None,
+    )
+
+
+def _may_be_sponsored(movement: Movement, order: MovementOrder) -> bool:
+    may_be = order.gas is not GasSource.OWN and movement.amount.token == USDC
+    return may_be and gas.is_available(movement.chain)
+
+
+def _movement(wallet: WalletView, order: MovementOrder) -> Movement:
+    return Movement(
+        wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
+        payee=order.recipient if order.needs_allowlist else None,
+        amount=order.amount, value_nanos=network_fees.usd_value_nanos(order.amount), session_id=order.session_id,
+        max_fee_nanos=order.max_fee_nanos,
+    )  # fmt: skip
+
+
+def _draft(movement: Movement) -> TransactionDraft:
+    """Read the chain and simulate. Raises: Rejected, Unreachable, InvalidInput."""
+    chain = app_state().ports.chains[movement.chain]
+    try:
+        return chain.draft(TransferIntent(movement.sender, movement.recipient, movement.amount))
+    except Rejected as error:
+        invalid_input = parsing.invalid_input_from(error.reason, error.details)
+        raise invalid_input or error from None

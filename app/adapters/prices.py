@@ -2,6 +2,8 @@
 
 On-chain feeds first, other sources for what they lack, then the last known price for an hour. Prices are integers of
 nano-dollars; a fraction is rounded up, so that it never causes a limit to be exceeded.
+
+Sources: docs.coingecko.com, "Coin Price by IDs" and "Authentication"; Jupiter's documentation, "Price API V3".
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from http import HTTPStatus
 from typing import Annotated, Any, Protocol
 
 import structlog
+from pydantic import Field
 
-from app.adapters.http_client import HttpResponse
-from app.adapters.jsonrpc.outage_log import OutageLog
-from app.core import foreign
+from app.adapters.http_client import HttpClient, HttpResponse
+from app.adapters.jsonrpc.endpoint import OutageLog
+from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess
+from app.adapters.swaps.jupiter.api import KEY_HEADER, SERVICE
+from app.core import clock, foreign
 from app.core.chains import ETH, SOL, TOKENS_BY_SYMBOL, USDC, Token
+from app.core.foreign import ForeignModel
 from app.core.money import NANOS_PER_USD, usd_string
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import PortError, Unreachable
@@ -218,3 +224,79 @@ class _SourceReader:
         for token in result.keys() - plausible.keys():
             _log.warning("price_ignored", source=self._name, token=token.symbol)
         return plausible
+
+
+_CONNECT_SECONDS = 2.0
+_TOTAL_SECONDS = 5.0
+_MAX_AGE_SECONDS = 600
+_CLOCK_SKEW_SECONDS = 60
+_COINS = {ETH: "ethereum", SOL: "solana"}
+_PRO_HOST = "//pro-api."
+
+
+class _CoinGeckoPrice(ForeignModel):
+    usd_nanos: PriceNanos = Field(alias="usd")
+    made_at: int = Field(alias="last_updated_at")
+
+
+class CoinGeckoPrices:
+    """A price source for operators who have a key."""
+
+    def __init__(self, base_url: str, *, api_key: str) -> None:
+        """Store the API's base address and a key; paid keys have a separate host and header."""
+        self._url = f"{base_url.rstrip('/')}/simple/price"
+        self._headers = {"x-cg-pro-api-key" if _PRO_HOST in base_url else "x-cg-demo-api-key": api_key}
+        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=self._headers)
+
+    def __repr__(self) -> str:
+        return "CoinGeckoPrices()"
+
+    def read(self) -> Mapping[Token, int]:
+        """Return current prices in nano-dollars per token. Raises: Unreachable."""
+        query = {
+            "ids": ",".join(_COINS.values()),
+            "vs_currencies": "usd",
+            "include_last_updated_at": "true",
+            "precision": "full",
+        }
+        response = self._http.get(self._url, query=query)
+        return prices_in(response, _COINS, _recent_nanos, source=type(self).__name__)
+
+
+def _recent_nanos(entry: object) -> int:
+    """Return a price. Raises: ValueError for one that is old, or made in the future."""
+    price = _CoinGeckoPrice.read(entry)
+    if not -_CLOCK_SKEW_SECONDS <= int(clock.now().timestamp()) - price.made_at <= _MAX_AGE_SECONDS:
+        raise ValueError("not a current price")
+    return price.usd_nanos
+
+
+_JUPITER_SECONDS = 5.0
+_WAIT_SECONDS = 2.0
+"""All readers of prices wait for the one that reads them."""
+_MINTS = {
+    SOL: "So11111111111111111111111111111111111111112",
+    # Ether on Solana, bridged by Wormhole.
+    ETH: "7vfCXTUXx5WJV5JADk17DUJ4ksgau7utNKj4b963voxs",
+}
+
+
+class _JupiterPrice(ForeignModel):
+    usd_price: PriceNanos
+
+
+class JupiterPrices:
+    """The last source before the last known price."""
+
+    def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
+        self._url = f"{base_url.rstrip('/')}/price/v3"
+        self._http = RateLimitedClient(
+            SERVICE, access, KEY_HEADER, total_seconds=_JUPITER_SECONDS, wait_seconds=_WAIT_SECONDS
+        )
+
+    def read(self) -> Mapping[Token, int]:
+        """Return prices in nano-dollars per token. Raises: Unreachable."""
+        response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
+        return prices_in(
+            response, _MINTS, lambda entry: _JupiterPrice.read(entry).usd_price, source=type(self).__name__
+        )

@@ -1,31 +1,111 @@
 """Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
 
-Never shows a secret: no repr, log, exception or pickle of anything here contains one.
+No repr, log, exception or pickle of anything here contains a secret. A wallet's keys are derived from one BIP-39
+entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Sequence
 from typing import NoReturn, SupportsIndex
+from unicodedata import normalize
 
 from coincurve import PrivateKey
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hashes import SHA256, SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.pbkdf2 import PBKDF2HMAC
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+from mnemonic import Mnemonic
+from solders.pubkey import Pubkey
 
-from app.adapters.vault import derivation
 from app.ports.errors import Rejected
 from app.ports.vault import NewWallet, SecretLocation
 
+ENTROPY_BYTES = 16
+_SEED_BYTES, _SEED_ROUNDS = 64, 2048
+HARDENED = 1 << 31
+EVM_PATH = (44 | HARDENED, 60 | HARDENED, HARDENED, 0, 0)
+"""m/44'/60'/0'/0/0, the first account of MetaMask."""
+SOLANA_PATH = (44 | HARDENED, 501 | HARDENED, HARDENED, HARDENED)
+"""m/44'/501'/0'/0', the first account of Phantom."""
+
+_ENGLISH = Mnemonic("english")
+_SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+
+
+def phrase(entropy: bytes) -> str:
+    """Return the BIP-39 words of an entropy: twelve for 16 bytes."""
+    return _ENGLISH.to_mnemonic(entropy)
+
+
+def seed(words: str, passphrase: str = "") -> bytes:
+    """Return the 64-byte BIP-39 seed of a phrase."""
+    text, salt = (normalize("NFKD", each).encode() for each in (words, f"mnemonic{passphrase}"))
+    # `Mnemonic.to_seed` takes a third more processor time, with the OpenSSL of Python.
+    return PBKDF2HMAC(SHA512(), _SEED_BYTES, salt, _SEED_ROUNDS).derive(text)
+
+
+def secp256k1_secret(seed_bytes: bytes, path: Sequence[int]) -> bytes:
+    """Return the 32-byte private key at a BIP-32 path, given as indices with `HARDENED` added if primed.
+
+    Raises: ValueError for the one seed in 2^127 that has no key there (BIP-32, "Child key derivation").
+    """
+    key, chain_code = _split(b"Bitcoin seed", seed_bytes)
+    for index in path:
+        public = b"\0" + key if index & HARDENED else PrivateKey(key).public_key.format()
+        tweak, chain_code = _split(chain_code, public + index.to_bytes(4, "big"))
+        # Both checks are BIP-32's; an index without a key practically never occurs, and is never used here.
+        number = (int.from_bytes(tweak, "big") + int.from_bytes(key, "big")) % _SECP256K1_ORDER
+        if int.from_bytes(tweak, "big") >= _SECP256K1_ORDER or number == 0:
+            raise ValueError("this seed has no key at this path")
+        key = number.to_bytes(32, "big")
+    return key
+
+
+def ed25519_secret(seed_bytes: bytes, path: Sequence[int]) -> bytes:
+    """Return the 32-byte private key at a SLIP-0010 path; Ed25519 has hardened indices only."""
+    key, chain_code = _split(b"ed25519 seed", seed_bytes)
+    for index in path:
+        if not index & HARDENED:
+            raise ValueError("SLIP-0010 has hardened indices only on Ed25519")
+        key, chain_code = _split(chain_code, b"\0" + key + index.to_bytes(4, "big"))
+    return key
+
+
+def wallet_keys(entropy: bytes) -> tuple[PrivateKey, Ed25519PrivateKey]:
+    """Return the EVM and the Solana key of a wallet. One PBKDF2, about a millisecond."""
+    seed_bytes = seed(phrase(entropy))
+    return (
+        PrivateKey(secp256k1_secret(seed_bytes, EVM_PATH)),
+        Ed25519PrivateKey.from_private_bytes(ed25519_secret(seed_bytes, SOLANA_PATH)),
+    )
+
+
+def evm_address(key: PrivateKey) -> str:
+    return str(to_checksum_address(keccak(key.public_key.format(compressed=False)[1:])[-20:]))
+
+
+def solana_address(key: Ed25519PrivateKey) -> str:
+    return str(Pubkey(key.public_key().public_bytes_raw()))
+
+
+def _split(key: bytes, message: bytes) -> tuple[bytes, bytes]:
+    digest = hmac.digest(key, message, hashlib.sha512)
+    return digest[:32], digest[32:]
+
+
 _KEY_BYTES = 32
 _PAIR_BYTES = 2 * _KEY_BYTES
-_WALLET_BYTES = derivation.ENTROPY_BYTES + _PAIR_BYTES
+_WALLET_BYTES = ENTROPY_BYTES + _PAIR_BYTES
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _DIGEST_BYTES = 32
@@ -54,11 +134,11 @@ class LocalSigner(_NonCopyable):
 
     @property
     def evm_address(self) -> str:
-        return derivation.evm_address(self._evm)
+        return evm_address(self._evm)
 
     @property
     def solana_address(self) -> str:
-        return derivation.solana_address(self._solana)
+        return solana_address(self._solana)
 
     def __repr__(self) -> str:
         return f"LocalSigner(evm_address={self.evm_address!r}, solana_address={self.solana_address!r})"
@@ -132,12 +212,12 @@ class LocalVault(_NonCopyable):
 
         Deriving them again for every signature would take a millisecond.
         """
-        entropy = secrets.token_bytes(derivation.ENTROPY_BYTES)
-        evm, solana = derivation.wallet_keys(entropy)
+        entropy = secrets.token_bytes(ENTROPY_BYTES)
+        evm, solana = wallet_keys(entropy)
         return NewWallet(
             sealed=self.seal(entropy + evm.secret + solana.private_bytes_raw(), location),
-            evm_address=derivation.evm_address(evm),
-            solana_address=derivation.solana_address(solana),
+            evm_address=evm_address(evm),
+            solana_address=solana_address(solana),
         )
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
@@ -150,17 +230,17 @@ class LocalVault(_NonCopyable):
 
     def signer(self, sealed: str, location: SecretLocation) -> LocalSigner:
         secret = self.open(sealed, location)
-        if len(secret) == derivation.ENTROPY_BYTES:  # sealed before keys were stored with their entropy
-            return LocalSigner(*derivation.wallet_keys(secret))
+        if len(secret) == ENTROPY_BYTES:  # sealed before keys were stored with their entropy
+            return LocalSigner(*wallet_keys(secret))
         if len(secret) not in (_PAIR_BYTES, _WALLET_BYTES):
             raise _unreadable()
         return _signer(secret[-_PAIR_BYTES:])
 
     def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
         secret = self.open(sealed, location)
-        if len(secret) not in (derivation.ENTROPY_BYTES, _WALLET_BYTES):
+        if len(secret) not in (ENTROPY_BYTES, _WALLET_BYTES):
             raise _unreadable()
-        return derivation.phrase(secret[: derivation.ENTROPY_BYTES])
+        return phrase(secret[:ENTROPY_BYTES])
 
 
 def _signer(pair: bytes) -> LocalSigner:

@@ -1,6 +1,8 @@
-"""The contracts of CCTP V2: only data. Source: developers.circle.com/cctp, contract addresses and domains.
+"""Contracts and APIs of the bridges: only data.
 
-The sandbox has stand-ins at the mainnet addresses.
+Sources: developers.circle.com/cctp (contract addresses and domains of CCTP V2), docs.relay.link and docs.li.fi (the
+depository and LI.FI's contract have the same address on all supported chains), docs.base.org (Base's portal on
+Ethereum). The sandbox has stand-ins at the mainnet addresses. Mappings are keyed by network.
 """
 
 from __future__ import annotations
@@ -10,6 +12,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from app.core.chains import ChainName
+
+_BASE_PORTAL = "0x49048044D57e1C92A77f79988d21Fa8fAF74E97e"
+PORTALS: Mapping[str, str] = MappingProxyType(
+    {"mainnet": _BASE_PORTAL, "testnet": "0x49f53e41452C74589E85cA1677426Ba426459e85", "sandbox": _BASE_PORTAL}
+)
+
+DEPOSITORY = "0x4cD00E387622C35bDDB9b4c962C136462338BC31"
+LIFI_DIAMOND = "0x1231DEB6f5749EF6cE6943a275A1D3E7486F4EaE"
+RELAY_URLS: Mapping[str, str] = MappingProxyType(
+    {
+        "mainnet": "https://api.relay.link",
+        "testnet": "https://api.testnets.relay.link",
+        "sandbox": "http://127.0.0.1:18550",
+    }
+)
+LIFI_URLS: Mapping[str, str] = MappingProxyType(
+    {"mainnet": "https://li.quest/v1", "sandbox": "http://127.0.0.1:18550/v1"}
+)
+"""LI.FI has no test networks."""
 
 DOMAINS: Mapping[ChainName, int] = MappingProxyType({ChainName.ETHEREUM: 0, ChainName.SOLANA: 5, ChainName.BASE: 6})
 SOLANA_TRANSMITTER = "CCTPV2Sm4AdWt5296sk4P66VBZ7bEhcARwFaaS9YPbeC"
@@ -50,4 +71,3 @@ DEPLOYMENTS: Mapping[str, CctpDeployment] = MappingProxyType(
         ),
     }
 )
-"""Keyed by network: "mainnet", "testnet" or "sandbox"."""

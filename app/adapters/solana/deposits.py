@@ -1,4 +1,4 @@
-"""Finds finalized deposits on many addresses in few requests (decision 0012).
+"""Finds finalized deposits on many addresses in few requests (decision 0012); the stored state of each address.
 
 The balances show which addresses have new transactions; the transactions show what arrived from whom. How many are
 read in a pass is bounded and shared evenly, the longest histories last, so that dust sent to one address cannot delay
@@ -8,7 +8,7 @@ the deposits of others. How many entries are listed is bounded for each address 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -17,9 +17,8 @@ from solders.pubkey import Pubkey
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.rpc import SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import Accounts, Blockhash, HistoryEntry, LandedTransaction
-from app.adapters.solana.deposits.scan_state import SolanaScanState
 from app.adapters.solana.send import tokens
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.account_history import (
@@ -32,6 +31,69 @@ from app.adapters.solana.track.balance_changes import TokenHolder
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, DepositScan, Terms, WatchedAddress
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaScanState:
+    """An address: the balances that its read history explains, counted from the slot `since` on.
+
+    While the balances are as explained nothing needs to be read. `mismatch_slot` is the slot at which they were first
+    found to differ without a transaction that explains it.
+    """
+
+    since: int
+    lamports: int
+    usdc_units: int
+    wallet: HistoryProgress = field(default_factory=HistoryProgress)
+    tokens: HistoryProgress = field(default_factory=HistoryProgress)
+    mismatch_slot: int | None = None
+
+    @property
+    def recent_signatures(self) -> frozenset[str]:
+        """Return the signatures that need not be read again."""
+        return frozenset(entry.signature for entry in (*self.wallet.recent, *self.tokens.recent))
+
+    @property
+    def is_reading_history(self) -> bool:
+        return self.wallet.before is not None or self.tokens.before is not None
+
+    def as_terms(self) -> Terms:
+        return {
+            "since": self.since,
+            "lamports": str(self.lamports),
+            "usdc_units": str(self.usdc_units),
+            "wallet": _format_entries(self.wallet.recent),
+            "wallet_before": self.wallet.before,
+            "tokens": _format_entries(self.tokens.recent),
+            "tokens_before": self.tokens.before,
+            "doubt": self.mismatch_slot,
+        }
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> SolanaScanState:
+        doubt = terms["doubt"]
+        return cls(
+            since=int(terms["since"] or 0),
+            lamports=int(terms["lamports"] or 0),
+            usdc_units=int(terms["usdc_units"] or 0),
+            wallet=_parse_progress(terms, "wallet"),
+            tokens=_parse_progress(terms, "tokens"),
+            mismatch_slot=None if doubt is None else int(doubt),
+        )
+
+
+def _format_entries(recent: Sequence[HistoryEntry]) -> str:
+    return " ".join(f"{entry.slot}:{entry.signature}" for entry in recent)
+
+
+def _parse_progress(terms: Terms, name: str) -> HistoryProgress:
+    parts = [part.partition(":") for part in str(terms[name] or "").split()]
+    before = terms[f"{name}_before"]
+    return HistoryProgress(
+        tuple(HistoryEntry.model_construct(signature=signature, slot=int(slot)) for slot, _, signature in parts),
+        None if before is None else str(before),
+    )
+
 
 _ADDRESSES_PER_CALL = 50  # two accounts each, and `getMultipleAccounts` takes a hundred
 

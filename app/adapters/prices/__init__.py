@@ -1,1 +1,0 @@
-"""Market prices and their sources."""

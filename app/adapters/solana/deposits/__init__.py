@@ -1,1 +1,0 @@
-"""Scanning of Solana accounts for incoming transfers."""

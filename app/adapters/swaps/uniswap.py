@@ -1,0 +1,335 @@
+"""The `SwapExchange` port for Ethereum and Base: quoted, encoded, simulated and signed here.
+
+Calldata of Uniswap V3's SwapRouter02 and QuoterV2 is encoded, and decoded again before it is signed (source:
+github.com/Uniswap/swap-router-contracts and v3-periphery). By a permit (EIP-2612) the router may take exactly the
+amount of one swap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.adapters.evm import signatures
+from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.abi import Function, MulticallItem
+from app.adapters.evm.contracts.calls import PERMIT_NONCE
+from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.send import simulation
+from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.signatures import SigningDomain
+from app.core import clock
+from app.core.chains import TOKENS_BY_SYMBOL, USDC
+from app.core.money import decimal_string
+from app.ports.chain import SignedTransaction, Terms, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected, Unreachable
+from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
+from app.ports.vault import Signer
+
+FEE_TIERS = (100, 500, 3000, 10_000)
+"""In hundredths of a basis point; the quotes show which pools exist."""
+PERMIT_REVERT = "EIP2612"
+"""The start of USDC's refusals of a permit."""
+TOO_LITTLE = "Too little received"
+"""SwapRouter02's refusal of an output below the minimum."""
+
+_QUOTE = Function("uniswap_quoter", "quoteExactInputSingle")
+_MULTICALL = Function("uniswap_router", "multicall")
+_EXACT_INPUT = Function("uniswap_router", "exactInputSingle")
+_SELF_PERMIT = Function("uniswap_router", "selfPermitIfNecessary")
+_UNWRAP = Function("uniswap_router", "unwrapWETH9")
+_REFUND = Function("uniswap_router", "refundETH")
+_ROUTER_ADDRESS_ALIAS = "0x0000000000000000000000000000000000000002"
+"""SwapRouter02's `Constants.ADDRESS_THIS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermitSignature:
+    """An owner's signature that lets the router take exactly the amount of a swap."""
+
+    v: int
+    r: bytes
+    s: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UniswapSwap:
+    """The parameters of one swap's calldata."""
+
+    request: SwapRequest
+    fee_tier: int
+    minimum_units: int
+    deadline: int
+    permit: PermitSignature | None
+
+
+def quote(deployment: EvmDeployment, request: SwapRequest, fee_tier: int) -> MulticallItem:
+    """Return the call for a pool's output for an exact input; it fails without a pool or enough liquidity."""
+    input_address, output_address = _pair(deployment, request)
+    arguments = (input_address, output_address, request.input_amount.units, fee_tier, 0)
+    return _QUOTE.at(deployment.uniswap_quoter, arguments, may_fail=True)
+
+
+def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
+    """Return the one call that executes a swap, with permit and unwrap inside it if they are needed."""
+    request = swap.request
+    pays_ether, amount = request.input_amount.token != USDC, request.input_amount.units
+    recipient = request.owner if pays_ether else _ROUTER_ADDRESS_ALIAS
+    input_address, output_address = _pair(deployment, request)
+    swap_call = (input_address, output_address, swap.fee_tier, recipient, amount, swap.minimum_units, 0)
+    steps = [_EXACT_INPUT.encode(swap_call)]
+    if pays_ether:
+        # What a pool leaves over must not stay with the router, where anyone could take it.
+        steps.append(_REFUND.encode())
+    else:
+        if swap.permit is not None:
+            signature = (swap.permit.v, swap.permit.r, swap.permit.s)
+            steps.insert(0, _SELF_PERMIT.encode(input_address, amount, swap.deadline, *signature))
+        steps.append(_UNWRAP.encode(swap.minimum_units, request.owner))
+    data = _MULTICALL.encode(swap.deadline, steps)
+    return CallTarget(deployment.uniswap_router, amount if pays_ether else 0, data)
+
+
+def assert_encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> None:
+    """Decode a call and check that it is this swap for its owner, and nothing else.
+
+    Raises: Rejected("unsafe_instructions") for anything else.
+    """
+    try:
+        is_right = _encodes(deployment, target, swap)
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise Rejected("unsafe_instructions")
+
+
+def _encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> bool:
+    """Compare a call with a swap. Raises: ValueError for other functions or another number of them."""
+    request = swap.request
+    pays_ether, amount = request.input_amount.token != USDC, request.input_amount.units
+    if target.to != deployment.uniswap_router or target.value_units != (amount if pays_ether else 0):
+        return False
+    deadline, steps = _MULTICALL.decode(target.data)
+    if deadline != swap.deadline:
+        return False
+    if pays_ether:
+        exchange, refund = steps
+        return refund == _REFUND.encode() and _is_swap_call(deployment, exchange, swap, recipient=request.owner)
+    permit, exchange, unwrap = steps
+    token, units, until, *_signature = _SELF_PERMIT.decode(permit)
+    return (
+        (token, units, until) == (deployment.usdc, amount, swap.deadline)
+        and _UNWRAP.decode(unwrap) == (swap.minimum_units, request.owner)
+        and _is_swap_call(deployment, exchange, swap, recipient=_ROUTER_ADDRESS_ALIAS)
+    )
+
+
+def _is_swap_call(deployment: EvmDeployment, step: bytes, swap: UniswapSwap, *, recipient: str) -> bool:
+    request = swap.request
+    input_address, output_address = _pair(deployment, request)
+    expected = (
+        input_address, output_address, swap.fee_tier, recipient, request.input_amount.units, swap.minimum_units, 0,
+    )  # fmt: skip
+    return _EXACT_INPUT.decode(step) == (expected,)
+
+
+def _pair(deployment: EvmDeployment, request: SwapRequest) -> tuple[str, str]:
+    """Return the contracts of the input token and the output token, one of which is USDC."""
+    usdc, weth = deployment.usdc, deployment.weth
+    return (usdc, weth) if request.input_amount.token == USDC else (weth, usdc)
+
+
+_NAME = Function("fiat_token", "name")
+_VERSION = Function("fiat_token", "version")
+_LEGACY_V = 27
+
+
+@dataclass(frozen=True, slots=True)
+class PermitFacts:
+    """The token's EIP-712 domain and the owner's next permit nonce."""
+
+    nonce: int
+    name: str
+    version: str
+
+    def as_terms(self) -> Terms:
+        return {"permit_nonce": self.nonce, "permit_name": self.name, "permit_version": self.version}
+
+    @classmethod
+    def from_terms(cls, terms: Terms) -> PermitFacts | None:
+        """Read the output of `as_terms`; None if there is no permit."""
+        if "permit_nonce" not in terms:
+            return None
+        nonce = int(terms["permit_nonce"] or 0)
+        return cls(nonce, str(terms["permit_name"]), str(terms["permit_version"]))
+
+
+def permit_calls(deployment: EvmDeployment, owner: str) -> list[MulticallItem]:
+    """Return the calls that read a token's permit data, the fields of `PermitFacts`."""
+    usdc = deployment.usdc
+    return [PERMIT_NONCE.at(usdc, owner), _NAME.at(usdc), _VERSION.at(usdc)]
+
+
+def sign(
+    deployment: EvmDeployment, facts: PermitFacts, signer: Signer, *, units: int, deadline: int
+) -> PermitSignature:
+    """Sign a permit for the router to take this many units until a deadline.
+
+    Chain and contract are set by us, so that a node that lies about the token gets a useless signature, and never one
+    for another chain.
+    """
+    message = signatures.typed_message(
+        "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)",
+        (signer.evm_address, deployment.uniswap_router, units, facts.nonce, deadline),
+        SigningDomain(facts.name, facts.version, deployment.chain_id, deployment.usdc),
+    )
+    y_parity, r, s = signer.sign_digest(signatures.digest_of(message))
+    return PermitSignature(_LEGACY_V + y_parity, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
+
+
+_VALID_SECONDS = 600
+"""Long enough to replace a stuck transaction several times, short enough for its price to be meaningful."""
+_MAX_CLOCK_AHEAD_SECONDS = 900
+"""How far a chain's clock may be ahead of our own."""
+_TYPICAL_GAS = 300_000
+"""The gas limit of a swap with permit and unwrapping if it cannot be simulated: half more than measured."""
+_ATTEMPTS = 2
+
+
+class UniswapExchange:
+    """Uniswap V3 on one EVM chain. Opens no connection before the first call."""
+
+    def __init__(self, chain: EvmChain) -> None:
+        self._chain = chain
+        self._deployment = chain.deployment
+
+    def quote(self, request: SwapRequest) -> SwapOffer:
+        """Quote the pools of all fee tiers at one block, and return the best.
+
+        Raises: Rejected("no_liquidity"), Unreachable.
+        """
+        inner = [quote(self._deployment, request, tier) for tier in FEE_TIERS]
+        answers = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        quotes = zip(answers, FEE_TIERS, strict=True)
+        offered = [(quoted[0], tier) for quoted, tier in quotes if quoted is not None]
+        if not offered:
+            raise Rejected("no_liquidity")
+        output_units, tier = max(offered)
+        return SwapOffer(request, output_units, f"Uniswap V3, {decimal_string(tier, 4)} %", tier)
+
+    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
+        """Build and simulate the swap's call; without a signer one that needs a permit is not simulated.
+
+        Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._draft(offer, minimum_units, signer)
+            except Rejected as refusal:
+                revert = refusal.details.get("revert", "")
+                if TOO_LITTLE in revert:
+                    raise Rejected("price_moved") from None
+                # Another swap of this wallet was mined between two reads, and used the permit's nonce.
+                if attempt == _ATTEMPTS or not revert.startswith(PERMIT_REVERT):
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    def sign(
+        self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
+    ) -> SignedTransaction:
+        """Sign a draft with a nonce; its permit's nonce follows those of the earlier swaps. No I/O."""
+        swap = _swap_from_terms(draft)
+        permit_facts = PermitFacts.from_terms(draft.terms)
+        if permit_facts is not None:
+            numbered = replace(permit_facts, nonce=permit_facts.nonce + concurrent.earlier_swaps)
+            swap = self._with_permit(swap, numbered, signer)
+        call = self._call(swap)
+        terms = {**draft.terms, **call.as_terms()}
+        return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
+
+    def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
+        request = offer.request
+        permit_facts, block_time = self._permit_facts(request)
+        now = int(clock.now().timestamp())
+        if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
+            # A deadline that far in the future would be ineffective.
+            raise Unreachable("chain_unreachable")
+        deadline = max(now, block_time) + _VALID_SECONDS
+        swap = UniswapSwap(request, _tier_of(offer), minimum_units, deadline, permit=None)
+        if permit_facts is not None and signer is not None:
+            swap = self._with_permit(swap, permit_facts, signer)
+        is_whole = permit_facts is None or signer is not None
+        # Without a permit the call is not what would be signed, but has its length except for the permit.
+        target = self._call(swap).target if is_whole else encode_swap(self._deployment, swap)
+        intent = TransferIntent(request.owner, request.owner, request.input_amount)
+        draft = self._chain.draft_call(intent, ContractCall(target, deadline), gas=_TYPICAL_GAS, simulates=is_whole)
+        if is_whole:
+            self._assert_exact_effects(draft, target, swap)
+        terms = {
+            **draft.terms,
+            "fee_tier": swap.fee_tier,
+            "wanted": request.output_token.symbol,
+            "minimum": str(minimum_units),
+            "slippage_bps": request.slippage_bps,
+            **(permit_facts.as_terms() if permit_facts is not None else {}),
+        }
+        return replace(draft, terms=terms)
+
+    def _permit_facts(self, request: SwapRequest) -> tuple[PermitFacts | None, int]:
+        """Read the token's permit data, if one is needed, and the time of the newest block."""
+        inner = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)]
+        if request.input_amount.token == USDC:
+            inner += permit_calls(self._deployment, request.owner)
+        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        return (PermitFacts(*facts) if facts else None), block_time
+
+    def _assert_exact_effects(self, draft: TransactionDraft, target: CallTarget, swap: UniswapSwap) -> None:
+        """Simulate a swap: exact input, enough output, nothing else. Raises: Rejected, Unreachable.
+
+        Where a node cannot simulate, the gas estimate has shown that it does not revert, and the call was decoded.
+        """
+        deployment, owner = self._deployment, swap.request.owner
+        effects = simulation.simulate(self._chain.rpc, deployment, owner, [target], spender=deployment.uniswap_router)
+        if effects is None:
+            return
+        amount, minimum = swap.request.input_amount.units, swap.minimum_units
+        if swap.request.input_amount.token == USDC:
+            is_right = effects.usdc_units == -amount and effects.native_units + draft.fee_units >= minimum
+        else:
+            # The refund includes whatever others have left with the router.
+            maximum = effects.spender_native_units_before - amount
+            is_right = -amount - draft.fee_units <= effects.native_units <= maximum
+            is_right = is_right and effects.usdc_units >= minimum
+        if not is_right or effects.added_allowance_units > 0:
+            raise simulation.unsafe(effects, amount_units=amount, minimum_units=minimum, max_fee_units=draft.fee_units)
+
+    def _with_permit(self, swap: UniswapSwap, permit_facts: PermitFacts, signer: Signer) -> UniswapSwap:
+        units = swap.request.input_amount.units
+        permit = sign(self._deployment, permit_facts, signer, units=units, deadline=swap.deadline)
+        return replace(swap, permit=permit)
+
+    def _call(self, swap: UniswapSwap) -> ContractCall:
+        """Return the call of a swap, after decoding it. Raises: Rejected("unsafe_instructions")."""
+        target = encode_swap(self._deployment, swap)
+        assert_encodes(self._deployment, target, swap)
+        return ContractCall(target, swap.deadline)
+
+
+def _tier_of(offer: SwapOffer) -> int:
+    if not isinstance(offer.adapter_data, int):
+        raise TypeError("this is not an offer of Uniswap's")
+    return offer.adapter_data
+
+
+def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:
+    """Read the swap from the draft's terms, without its permit."""
+    terms, intent = draft.terms, draft.intent
+    output_token = TOKENS_BY_SYMBOL[str(terms["wanted"])]
+    request = SwapRequest(intent.sender, intent.amount, output_token, int(terms["slippage_bps"] or 0))
+    return UniswapSwap(
+        request,
+        fee_tier=int(terms["fee_tier"] or 0),
+        minimum_units=int(str(terms["minimum"])),
+        deadline=int(terms["valid_until"] or 0),
+        permit=None,
+    )

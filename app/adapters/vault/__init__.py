@@ -1,1 +1,0 @@
-"""Key custody: derivation, encryption and signing."""

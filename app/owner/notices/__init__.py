@@ -1,1 +1,0 @@
-"""Notices to owners by e-mail and browser."""

@@ -1,0 +1,56 @@
+"""Small services around the application: e-mail, the sandbox's faucet, the job queue, shared counters.
+
+Losing one of their calls loses no fact: a job is a hint to read the database now, and no decision depends on counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from app.core.chains import ChainName
+from app.core.money import TokenAmount
+from app.jobs import JobName, QueueName
+
+
+class CounterStore(Protocol):
+    """Adds counts up by series."""
+
+    def add(self, counts: Mapping[str, float]) -> bool:
+        """Add counts; return whether they were stored."""
+
+    def totals(self) -> Mapping[str, float] | None:
+        """Return all sums, or None while they cannot be read."""
+
+
+class JobQueue(Protocol):
+    """Takes jobs that carry identifiers only."""
+
+    def enqueue(self, job: JobName, *arguments: str) -> bool:
+        """Enqueue a job unless the same one is already queued; return whether the queue could be reached."""
+
+    def depths(self) -> Mapping[QueueName, int]:
+        """Return how many jobs wait in each queue; empty while it cannot be reached."""
+
+    def ping(self) -> bool:
+        """Return whether the queue can be reached."""
+
+    def needs_password(self) -> bool:
+        """Return whether a client without a password is refused; True when it cannot be reached."""
+
+
+class Faucet(Protocol):
+    """Pays real deposits on the sandbox's chains."""
+
+    def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
+        """Pay once per reference, however often it is called. Raises: Rejected, Unreachable."""
+
+
+class Mailer(Protocol):
+    """Hands messages to a mail server."""
+
+    def send(self, recipient: str, *, subject: str, text: str, message_id: str) -> None:
+        """Send a message; a repeated one has the same `message_id`.
+
+        Raises: Rejected when the server refuses it; Unreachable when nothing was sent; OutcomeUnknown.
+        """

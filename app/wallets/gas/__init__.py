@@ -1,1 +1,0 @@
-"""Network fees that a wallet pays to the service in USDC."""

@@ -1,1 +1,0 @@
-"""Transfers and withdrawals."""
