@@ -13,8 +13,8 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from app.core import host_sizes
-from app.core.process_hardening import harden
+from app.core import host
+from app.core.host import harden
 from server.placement import allowed_processors, choose_processor, place
 
 # First of all in the master; the workers are its forks.
@@ -26,7 +26,7 @@ _is_local = (os.environ.get("NETWORK") or "sandbox") == "sandbox" and not _is_pu
 bind = f"{'127.0.0.1' if _is_local else _ALL_INTERFACES}:{os.environ.get('PORT') or '8000'}"
 # Threads, with timeouts for slow clients and the API's errors for malformed requests.
 worker_class = "server.worker.Worker"
-_sizes = host_sizes.defaults(os.environ.get("HOST_MEMORY"))
+_sizes = host.defaults(os.environ.get("HOST_MEMORY"))
 workers = int(os.environ.get("WEB_CONCURRENCY") or _sizes["web_concurrency"])
 threads = int(os.environ.get("WEB_THREADS") or _sizes["web_threads"])
 # One connection per thread, and as many idle ones between two requests.

@@ -2,7 +2,7 @@
 
 import gc
 
-from app.core.process_hardening import harden
+from app.core.host import harden
 
 # Before the application is imported, which takes seconds.
 harden()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.core import addresses, host_sizes
+from app.core import addresses, host
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
 from app.core.ip_ranges import is_loopback
 from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, RateLimit, Urls, keys, split
@@ -217,7 +217,7 @@ class Settings(BaseSettings):
         values = {
             name: None if value == "" else value for name, value in values.items() if value != "" or name in _LIMITS
         }
-        for name, size in host_sizes.defaults(values.get("host_memory")).items():
+        for name, size in host.defaults(values.get("host_memory")).items():
             values.setdefault(name, size)
         if values.get("network", Network.SANDBOX) != Network.SANDBOX:
             values.setdefault("grant_budget_usd_per_day", "1000")

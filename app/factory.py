@@ -31,7 +31,7 @@ from app.catalog.proxy import routes as proxy
 from app.catalog.proxy.call import reject_loops
 from app.catalog.services import routes as services
 from app.config import Settings
-from app.core import host_sizes
+from app.core import host
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
 from app.events import routes as events
@@ -115,7 +115,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     document = openapi.bind(app, api)
     providers = configured.load_table(settings)
     app.state = build_state(settings, ports or _build_ports(settings), document, providers)
-    bodies = ResourcePool.for_bodies(host_sizes.defaults(settings.host_memory)["web_body_memory_mb"])
+    bodies = ResourcePool.for_bodies(host.defaults(settings.host_memory)["web_body_memory_mb"])
     app.server_hooks = ServerHooks(app.state.threads, bodies)
     _register_blueprints(app)
     checks = _install_request_hooks(app, settings)

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from app.core import host_sizes
+from app.core import host
 from benchmarks import idle, load_generator, processes, thresholds
 from benchmarks.idle import LauncherRun
 from benchmarks.load_generator import Request
@@ -70,7 +70,7 @@ def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
 
 
 def _measure_size(infrastructure: Infrastructure, size: str, *, seconds: float) -> tuple[Counter[str], str]:
-    sizes = host_sizes.defaults(size)
+    sizes = host.defaults(size)
     streams = int(sizes["web_concurrency"] * sizes["web_threads"] * _STREAMS_PER_THREAD)
     folder = infrastructure.folder / size
     folder.mkdir()

@@ -1,6 +1,6 @@
 """Background processes. Jobs are hints; the database determines what is due."""
 
-from app.core.process_hardening import harden
+from app.core.host import harden
 
 # Before the other imports, which take seconds.
 harden()

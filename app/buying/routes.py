@@ -8,7 +8,6 @@ from typing import Any
 from flask import Response, jsonify, request
 
 from app import long_poll
-from app.approvals import asking
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor
@@ -97,7 +96,7 @@ def _resume(subject_id: str) -> Any:
     approval = approvals.find(subject_id)
     transaction_id = subject_id if approval is None else approval.transaction_id
     if approval is not None and transaction_id is None:
-        return asking.awaiting_response(approval)
+        return approvals.awaiting_response(approval)
     order = _order(X402.body.load(parsed_body(current_request())))
     wallet = (request.view_args or {})["wallet"]
     return schemas.fetched(service.resume(wallet, order, str(transaction_id), wait_seconds=long_poll.wait_seconds()))
@@ -115,7 +114,7 @@ def _resume(subject_id: str) -> Any:
 )
 @blp.arguments(X402.body)
 @blp.response(200, schemas.FetchShape)
-@blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
+@blp.alt_response(approvals.ACCEPTED, schema=AwaitingApproval, description=approvals.DESCRIPTION)
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(
     *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,

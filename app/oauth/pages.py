@@ -31,7 +31,7 @@ from app.oauth.server import Request, Server
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import confirmation
-from app.owner.session import csrf, sessions
+from app.owner.session import cookies, sessions
 from app.owner.session.auth import (
     agent_of,
     allow_form_target,
@@ -45,7 +45,7 @@ from app.owner.session.auth import (
     set_session_cookie,
     use_session_token,
 )
-from app.owner.session.signed_texts import serializer
+from app.owner.session.cookies import serializer
 
 _PARAMETERS = (
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
@@ -122,7 +122,7 @@ def find_device() -> Response:
     """Show which program waits with this code."""
     user_code = request.form.get("user_code", "")
     error = ""
-    if not csrf.is_valid():
+    if not cookies.is_valid():
         error = "This form has expired or was opened in another browser. Submit it again."
     else:
         with read_only_unit() as session:
@@ -139,7 +139,7 @@ def make_agent() -> Response:
     """Register and claim an agent for a person without one, who continues with it."""
     signed = request.form.get("request", "")
     asked = _read(signed)
-    if not csrf.is_valid():
+    if not cookies.is_valid():
         return _refused("This form has expired or was opened in another browser.", status=403)
     network = limits.client_network(request.remote_addr)
     limits.count_registration(network)

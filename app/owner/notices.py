@@ -27,8 +27,8 @@ from app.idempotency.service import Claim
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.cookies import printable, serializer
 from app.owner.session.sessions import owner_as_actor
-from app.owner.session.signed_texts import printable, serializer
 from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 from app.web.fields import Email

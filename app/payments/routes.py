@@ -7,7 +7,7 @@ from typing import Any
 from flask import Response
 from marshmallow import fields
 
-from app.approvals import asking
+from app.approvals import service
 from app.approvals.schemas import AwaitingApproval
 from app.core.chains import USDC
 from app.errors import NotFound, TransferFailed
@@ -45,7 +45,7 @@ class TopUpShape(MovementShape):
 )
 @blp.arguments(TOP_UP.body)
 @blp.response(200, TopUpShape)
-@blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
+@blp.alt_response(service.ACCEPTED, schema=AwaitingApproval, description=service.DESCRIPTION)
 @blp.raises(NotFound, *LIMIT_ERRORS, TransferFailed)
 @blp.header("Prefer", "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds.")
 def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:

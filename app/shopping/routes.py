@@ -7,7 +7,7 @@ from typing import Any
 from flask import Response, g, jsonify, request
 
 from app import long_poll
-from app.approvals import asking
+from app.approvals import service as approvals
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.errors import (
     DailyLimitExceeded,
@@ -139,7 +139,7 @@ def _response(purchase: PurchaseView) -> Response:
 
 
 def _rebuild(subject_id: str) -> Response:
-    response: Response = asking.rebuilt(subject_id, lambda purchase_id: _response(service.view(purchase_id)))
+    response: Response = approvals.rebuilt(subject_id, lambda purchase_id: _response(service.view(purchase_id)))
     return response
 
 
@@ -182,7 +182,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     """Buy a product with a browser. The total is held against the first wallet's limits before the order."""
     if (caller := guards.find_principal()) is not None:
         body["session_id"] = principal.session_of(caller, body["session_id"])
-    accepted = asking.or_ask(
+    accepted = approvals.or_ask(
         PURCHASE,
         lambda: x402_purchases.buy(
             guards.find_principal(),

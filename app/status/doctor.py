@@ -40,7 +40,7 @@ from app.state import Ports, app_state
 from app.status import migrations
 from app.wallets.core import custody
 from app.wallets.maintenance import restore_reconciliation
-from app.wallets.views import backlog
+from app.wallets.views import balances
 
 _KEY_SAMPLE_SIZE = 5
 # In time: with fewer than 20 it pays no network fees for others any more.
@@ -218,7 +218,7 @@ def _check_processes(session: Session) -> Iterator[Finding]:
         )
     else:
         yield _ok("workers", f"last seen {age} seconds ago")
-    for waiting in backlog.pending(session):
+    for waiting in balances.pending(session):
         if waiting.type != "funding" and waiting.oldest_seconds > _STUCK_AFTER_SECONDS:
             yield _warn(
                 "movements",

@@ -34,7 +34,7 @@ from app.ports.services import CounterStore, JobQueue
 from app.shopping import service as purchases
 from app.state import Ports, app_state
 from app.version import VERSION
-from app.wallets.views import backlog
+from app.wallets.views import balances
 
 metrics = Blueprint("metrics", __name__)
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum")
@@ -118,7 +118,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         },
         "bucket",
     )  # fmt: skip
-    pending = backlog.pending(session)
+    pending = balances.pending(session)
     yield _gauge(
         "pending_transactions",
         "Pending transactions at least this many seconds old.",

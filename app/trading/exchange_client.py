@@ -11,19 +11,42 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import case, delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import JSON, BigInteger, Index, String, case, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
+from app.db.columns import UtcDateTime
 from app.db.statements import insert_into
 from app.db.unit_of_work import unit_of_work
 from app.errors import PerpdexError
+from app.extensions import Model
 from app.ports.errors import Rejected, Unreachable
 from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic
 from app.state import app_state
-from app.trading.models import ExchangeBudget
+
+
+class ExchangeBudget(Model):
+    """A share of the exchange's rate limit: the time at which it is fully replenished, in milliseconds."""
+
+    __tablename__ = "exchange_budgets"
+    __table_args__ = (Index("ix_exchange_budgets_whole_at_ms", "whole_at_ms"),)
+
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    whole_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class ExchangeMarkets(Model):
+    """The last list of markets, for when the exchange is unavailable."""
+
+    __tablename__ = "exchange_markets"
+
+    exchange: Mapped[str] = mapped_column(String(20), primary_key=True)
+    markets: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    read_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
 
 _MS_PER_SECOND = 1000
 _EXPIRY_MS = 3_600_000

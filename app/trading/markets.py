@@ -20,8 +20,7 @@ from app.errors import InvalidInput, PerpdexError
 from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.state import app_state
 from app.trading import exchange_client
-from app.trading.exchange_client import ExchangeDocument
-from app.trading.models import ExchangeMarkets
+from app.trading.exchange_client import ExchangeDocument, ExchangeMarkets
 
 _log = structlog.get_logger(__name__)
 _EXCHANGE = "perpdex"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.logs import logs_call
+from app.adapters.evm.client.calls import logs_call
 from app.adapters.evm.client.wire import FeeHistory
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice

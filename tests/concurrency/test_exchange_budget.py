@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PerpdexError
 from app.trading import exchange_client
-from app.trading.models import ExchangeBudget
+from app.trading.exchange_client import ExchangeBudget
 from tests.support.agents import register
 from tests.support.exchange import adapter_for, running_exchange
 

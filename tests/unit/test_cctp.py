@@ -15,9 +15,8 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters
 from app.adapters.bridges.cctp.instructions import MintAccounts
-from app.adapters.bridges.cctp.messages import CctpBurn, MessageMismatchError
+from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, MessageMismatchError
 
 MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
 BURN = CctpBurn(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
-from app.core import host_sizes
+from app.core import host
 from app.forwarding.call import MAX_BODY_BYTES
 from app.gateway.providers import configured
 from server.pool import ResourcePool, ResourceUse
@@ -70,7 +70,7 @@ def test_a_host_s_memory_sets_defaults_that_single_settings_override(monkeypatch
 
 @pytest.mark.parametrize("host_memory", ["", "512MB", "1GB", "4GB"])
 def test_the_largest_body_fits_into_the_memory_of_every_size(host_memory: str) -> None:
-    bodies = ResourcePool.for_bodies(host_sizes.defaults(host_memory)["web_body_memory_mb"])
+    bodies = ResourcePool.for_bodies(host.defaults(host_memory)["web_body_memory_mb"])
     assert bodies.acquire(ResourceUse.BODY, "account", MAX_BODY_BYTES)
 
 

@@ -28,7 +28,7 @@ def leave_root():
 _VICTIM = (
     _UNPRIVILEGED
     + """
-from app.core.process_hardening import harden
+from app.core.host import harden
 leave_root()
 libc.prctl(4, 1, 0, 0, 0)  # a change of user has cleared the flag that every started program has
 print(os.getpid(), flush=True)

@@ -15,9 +15,8 @@ from flask import Flask
 from sqlalchemy import update
 
 from app.adapters.bridges.cctp import messages
-from app.adapters.bridges.cctp.chain_protocol import MintNotFound
 from app.adapters.bridges.cctp.evm_chain import MintSearch
-from app.adapters.bridges.cctp.messages import CctpMessage
+from app.adapters.bridges.cctp.messages import CctpMessage, MintNotFound
 from app.adapters.bridges.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core import clock

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.rpc import MAX_BATCH
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.price_feeds import ChainlinkPrices

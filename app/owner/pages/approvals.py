@@ -24,7 +24,7 @@ from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
-from app.owner.session.signed_texts import printable
+from app.owner.session.cookies import printable
 from app.spending import accounts
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls

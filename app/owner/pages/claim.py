@@ -22,7 +22,7 @@ from app.identity import limits
 from app.identity import service as identity
 from app.identity.limits import client_network
 from app.owner.pages import overview
-from app.owner.session import cookies, csrf, sessions
+from app.owner.session import cookies, sessions
 from app.owner.session.auth import public_pages, render_page, session_token, set_session_cookie, use_session_token
 from app.wallets.core import wallets
 from app.web.fields import Email
@@ -70,7 +70,7 @@ def show_code_form() -> Response:
 def look_up_code() -> Response:
     """Show the agent of a code, without claiming it."""
     code = request.form.get("code", "").strip()
-    if not csrf.is_valid():
+    if not cookies.is_valid():
         return _render_code_form(code=code, error=_expired_form("code"))
     try:
         candidate = _find_code(code)
@@ -89,7 +89,7 @@ def start_again() -> Response:
 def submit_claim() -> Response:
     """Claim the agent, show its keys and sign its owner in; or show an error with its remedy."""
     code, typed = request.form.get("code", "").strip(), request.form.get("email", "")
-    if not csrf.is_valid():
+    if not cookies.is_valid():
         return _render_again(code, typed, _expired_form("email"))
     try:
         claimed = service.claim_agent(

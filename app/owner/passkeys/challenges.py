@@ -27,7 +27,7 @@ from werkzeug.datastructures import MultiDict
 
 from app.core.ip_ranges import is_loopback
 from app.identity.owner_keys import OwnerKeyView
-from app.owner.session.signed_texts import serializer
+from app.owner.session.cookies import serializer
 from app.state import app_state
 
 SIGN_IN = "sign in"

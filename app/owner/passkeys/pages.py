@@ -8,7 +8,7 @@ from app.errors import LimitReached, NotFound, ServiceError, Unauthorized
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
-from app.owner.session import csrf, sessions
+from app.owner.session import cookies, sessions
 from app.owner.session.auth import (
     agent_of,
     current_session,
@@ -20,8 +20,8 @@ from app.owner.session.auth import (
     session_token,
     set_session_cookie,
 )
+from app.owner.session.cookies import printable
 from app.owner.session.sign_in import safe_return_path
-from app.owner.session.signed_texts import printable
 
 _PAGE = "/agents/<string:agent_id>/passkeys"
 
@@ -33,7 +33,7 @@ def sign_in_by_passkey() -> Response:
     challenge = challenges.challenge_of(challenges.SIGN_IN, request.form.get("passkey_token", ""))
     try:
         token, key = passkeys.sign_in(
-            challenge if csrf.is_valid() else None, request.form.get("passkey", ""), previous_token=session_token()
+            challenge if cookies.is_valid() else None, request.form.get("passkey", ""), previous_token=session_token()
         )
     except Unauthorized:
         error = (

@@ -22,7 +22,7 @@ from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.observability import error_reporting
-from app.owner.session import cookies, csrf, sessions
+from app.owner.session import cookies, sessions
 from app.owner.session.sessions import LiveSession
 from app.spending.policy import DEFAULT
 from app.state import app_state
@@ -125,9 +125,9 @@ def render_page(template: str, *, status: int = 200, retry_after_seconds: int | 
     signed_in = live_session()
     body = render_template(
         f"owner/{template}",
-        csrf_field=csrf.FIELD,
-        csrf_token=csrf.csrf_token(session_id=signed_in.id if signed_in else ""),
-        open_token=csrf.csrf_token(),
+        csrf_field=cookies.FIELD,
+        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""),
+        open_token=cookies.csrf_token(),
         signed_in=signed_in,
         settings=app_state().settings,
         default_limits=DEFAULT,
@@ -154,7 +154,7 @@ def _require_session() -> Response | None:
         return see_other(url_for("owner_entrance.sign_in_form", next=back))
     limits.count_authenticated_request(found.keys[0].id)
     _limit_form(_MAX_OWNER_FORM_BYTES)
-    if request.method == "POST" and not csrf.is_valid(session_id=found.id):
+    if request.method == "POST" and not cookies.is_valid(session_id=found.id):
         return render_page(
             "error.html",
             status=403,
@@ -168,7 +168,7 @@ def _require_session() -> Response | None:
 @public_pages.after_request
 @session_pages.after_request
 def _set_security_headers(response: Response) -> Response:
-    csrf.set_nonce_cookie(response)
+    cookies.set_nonce_cookie(response)
     response.headers.update(_HEADERS)
     policy = _CONTENT_SECURITY_POLICY.format(targets=request.environ.get(_FORM_TARGETS, ""))
     response.headers["Content-Security-Policy"] = policy

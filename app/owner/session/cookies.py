@@ -1,10 +1,29 @@
-"""Cookies that scripts cannot read and other sites cannot send; over https with the `__Host-` prefix (RFC 6265bis)."""
+"""Cookies that scripts cannot read and other sites cannot send; over https with the `__Host-` prefix (RFC 6265bis).
+
+CSRF tokens tie a form to the browser, and for signed-in owners also to the session: a nonce is in a cookie and,
+signed, in the form, and another site can neither read the former nor forge the latter.
+"""
 
 from __future__ import annotations
 
+import hmac
+import secrets
+
 from flask import Response, request
+from itsdangerous import BadData, URLSafeTimedSerializer
 
 from app.state import app_state
+
+
+def serializer(salt: str) -> URLSafeTimedSerializer:
+    """Return what signs texts for one purpose, its salt, and verifies them."""
+    # The library signs with the last key and accepts all.
+    return URLSafeTimedSerializer([*reversed(app_state().settings.secret_key_list())], salt=salt)
+
+
+def printable(text: str) -> str:
+    """Return what a person typed on one line."""
+    return "".join(each if each.isprintable() else " " for each in text).strip()
 
 
 def get_cookie(name: str) -> str | None:
@@ -31,3 +50,46 @@ def _full_name(name: str) -> str:
 
 def _is_https() -> bool:
     return app_state().settings.public_url.startswith("https://")
+
+
+FIELD = "csrf_token"
+_COOKIE = "purser_form"
+_NONCE_KEY = "purser.form_nonce"
+_VALID_FOR_SECONDS = 12 * 3600
+_NONCE_BYTES = 24
+
+
+def csrf_token(*, session_id: str = "") -> str:
+    """Return the token of a form; the browser keeps its nonce if it has one."""
+    return serializer("owner-form").dumps([_nonce(), session_id])
+
+
+def set_nonce_cookie(response: Response) -> None:
+    """Set the nonce cookie of the forms in this response, if there are any."""
+    nonce = request.environ.get(_NONCE_KEY)
+    if nonce is not None:
+        set_cookie(response, _COOKIE, nonce, max_age=_VALID_FOR_SECONDS)
+
+
+def is_valid(*, session_id: str = "") -> bool:
+    """Return whether the submitted form was issued to this browser and session, and recently."""
+    # Browsers send `Sec-Fetch-Site`; for those that do not, the token decides.
+    if request.headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}:
+        return False
+    try:
+        nonce, bound_to = serializer("owner-form").loads(request.form.get(FIELD, ""), max_age=_VALID_FOR_SECONDS)
+    except (BadData, ValueError, TypeError):
+        return False
+    sent = get_cookie(_COOKIE) or ""
+    return hmac.compare_digest(str(nonce).encode(), sent.encode()) and hmac.compare_digest(
+        str(bound_to).encode(), session_id.encode()
+    )
+
+
+def _nonce() -> str:
+    if _NONCE_KEY not in request.environ:
+        sent = get_cookie(_COOKIE) or ""
+        new_nonce = len(sent) < _NONCE_BYTES or not sent.isascii()
+        request.environ[_NONCE_KEY] = secrets.token_urlsafe(_NONCE_BYTES) if new_nonce else sent
+    nonce: str = request.environ[_NONCE_KEY]
+    return nonce

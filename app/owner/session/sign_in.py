@@ -10,7 +10,7 @@ from flask import Response, request, url_for
 from app.errors import LimitReached, RateLimited, ServiceError, Unauthorized
 from app.identity.limits import client_network
 from app.owner.passkeys import challenges
-from app.owner.session import cookies, csrf, sessions
+from app.owner.session import cookies, sessions
 from app.owner.session.auth import (
     SESSION_COOKIE,
     current_session,
@@ -48,7 +48,7 @@ def sign_in_form() -> Response:
 def sign_in() -> Response:
     """Begin a session with a new token."""
     return_path = safe_return_path(request.form.get("next"))
-    if not csrf.is_valid():
+    if not cookies.is_valid():
         error = (
             "This form has expired or was opened in another browser.",
             "You were not signed in. Submit the form again, with cookies enabled for this site.",

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from app import long_poll
-from app.approvals import asking
+from app.approvals import service
 from app.approvals.kinds import ApprovableMovement, ApprovedRequest
 from app.errors import ServiceError
 from app.idempotency.service import Claim
@@ -84,7 +84,7 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
     def request(self, wallet: WalletView, order: OrderT, *, body: Mapping[str, Any], claim: Claim) -> Any | Response:
         """Return what `send` returns, or the answer 202 if the owner has to approve it. Raises: ServiceError."""
         quote, wait = self.quote, long_poll.wait_seconds()
-        return asking.or_ask(
+        return service.or_ask(
             self,
             lambda: self.send(wallet, order, wait_seconds=wait, claim=claim),
             body=body,

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import jsonify
 
-from app.approvals import asking
+from app.approvals import service
 from app.approvals.schemas import AwaitingApproval
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -35,7 +35,7 @@ def is_not_dry_run() -> bool:
 
 def rebuild_from_record(subject_id: str) -> Any:
     """Return a transaction in its current state, or the response of its failure, or of its approval."""
-    return asking.rebuilt(subject_id, _rebuild_transaction)
+    return service.rebuilt(subject_id, _rebuild_transaction)
 
 
 def _rebuild_transaction(transaction_id: str) -> Any:
@@ -54,7 +54,7 @@ def _add_route(kind: WalletMovement[Any]) -> None:
     @idempotent(owner=guards.require_agent, rebuild=rebuild_from_record, note=IDEMPOTENCY_NOTE, applies=is_not_dry_run)
     @blp.arguments(kind.body)
     @blp.response(200, kind.result)
-    @blp.alt_response(asking.ACCEPTED, schema=AwaitingApproval, description=asking.DESCRIPTION)
+    @blp.alt_response(service.ACCEPTED, schema=AwaitingApproval, description=service.DESCRIPTION)
     @blp.doc(responses=responses)
     @blp.raises(*LIMIT_ERRORS, *kind.errors)
     @blp.header("Prefer", PREFER_NOTE)

@@ -10,9 +10,8 @@ import structlog
 
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.attestations import AttestationClient, BurnAttestation, BurnFees
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
-from app.adapters.bridges.cctp.messages import CctpBurn, CctpMessage
+from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, CctpMessage, MintNotFound
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.bridges.deployments import DOMAINS
 from app.adapters.rate_limited_http import no_quote

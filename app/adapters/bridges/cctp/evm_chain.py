@@ -8,12 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.adapters.bridges.cctp import messages
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound, first_arrival
-from app.adapters.bridges.cctp.messages import CctpMessage, MessageMismatchError
+from app.adapters.bridges.cctp.messages import (
+    BurnParameters,
+    CctpMessage,
+    MessageMismatchError,
+    MintNotFound,
+    first_arrival,
+)
 from app.adapters.bridges.deployments import CctpDeployment
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.logs import logs_call
+from app.adapters.evm.client.calls import logs_call
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts.abi import ContractEvent, Function

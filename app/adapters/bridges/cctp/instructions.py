@@ -14,8 +14,7 @@ from solders.system_program import ID as SYSTEM_PROGRAM
 from solders.token import ID as TOKEN_PROGRAM
 
 from app.adapters.bridges.cctp import messages
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters
-from app.adapters.bridges.cctp.messages import CctpMessage
+from app.adapters.bridges.cctp.messages import BurnParameters, CctpMessage
 from app.adapters.bridges.deployments import SOLANA_MESSENGER, SOLANA_TRANSMITTER
 from app.adapters.solana.anchor import discriminator
 from app.adapters.solana.send import tokens

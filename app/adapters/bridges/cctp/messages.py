@@ -1,15 +1,18 @@
-"""The bytes of a CCTP V2 message, decoded and compared with the burn. No I/O.
+"""The bytes of a CCTP V2 message, decoded and compared with the burn; the values of both families of chains. No I/O.
 
 Source: github.com/circlefin/evm-cctp-contracts, `MessageV2.sol` and `BurnMessageV2.sol`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from solders.pubkey import Pubkey
 
 from app.core.chains import ChainName, Family
+from app.ports.bridges import BridgeArrival
 
 FAST, STANDARD = 1000, 2000
 """Finality thresholds: confirmed, and finalized."""
@@ -90,3 +93,33 @@ def address_word(address: str, chain: ChainName) -> bytes:
 
 def _number(raw: bytes, at: int, length: int = _WORD) -> int:
     return int.from_bytes(raw[at : at + length], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class BurnParameters:
+    """The parameters of a burn: recipient and domain, fee and finality, and who submits the mint."""
+
+    domain: int
+    recipient: bytes
+    max_fee_units: int
+    finality: int
+    is_forwarded: bool
+
+
+class MintNotFound(StrEnum):
+    """Why a mint is not found although the message's nonce is used; the values are shown with the bridge."""
+
+    NOT_FOUND = "mint_not_seen"
+    """The node is behind, or another message used the nonce."""
+    UNREADABLE = "mint_unreadable"
+    """No node can show which transaction used it."""
+
+
+def first_arrival(answers: Iterable[BridgeArrival | MintNotFound]) -> BridgeArrival | MintNotFound:
+    """Return the arrival that one of the endpoints shows, or why none does: most keep some days only."""
+    reason = MintNotFound.UNREADABLE
+    for found in answers:
+        if isinstance(found, BridgeArrival):
+            return found
+        reason = found if found is MintNotFound.NOT_FOUND else reason
+    return reason

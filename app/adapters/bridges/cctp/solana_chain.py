@@ -21,9 +21,14 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.chain_protocol import BurnParameters, MintNotFound, first_arrival
 from app.adapters.bridges.cctp.instructions import MintAccounts
-from app.adapters.bridges.cctp.messages import CctpMessage, MessageMismatchError
+from app.adapters.bridges.cctp.messages import (
+    BurnParameters,
+    CctpMessage,
+    MessageMismatchError,
+    MintNotFound,
+    first_arrival,
+)
 from app.adapters.funds import require
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls as contracts

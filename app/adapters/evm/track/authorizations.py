@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls as contracts

@@ -13,7 +13,7 @@ from web3.types import TxParams
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.logs import read_logs
+from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.wire import EventLog, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.abi import Function

@@ -1,1 +1,0 @@
-"""Reconciliation after a database restore."""
