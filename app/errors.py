@@ -271,9 +271,9 @@ class PaymentFailed(ServiceError, code="PAYMENT_FAILED", status=500):
 
 
 MOVEMENT_FAILURES: Mapping[str, type[ServiceError]] = {
-    "transfer": TransferFailed, "withdrawal": WithdrawalFailed, "swap": SwapFailed, "bridge": BridgeFailed,
-    "payment": PaymentFailed,
-}  # fmt: skip
+    each.code.removesuffix("_FAILED").lower(): each
+    for each in (TransferFailed, WithdrawalFailed, SwapFailed, BridgeFailed, PaymentFailed)
+}
 """The error of a movement that was not executed, by its kind or type."""
 
 

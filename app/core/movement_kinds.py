@@ -26,5 +26,8 @@ class MovementKind(StrEnum):
     """The submission of a payment to the service, by its own key."""
 
 
-REQUESTED = tuple(MovementKind)[: tuple(MovementKind).index(MovementKind.LEG)]
+REQUESTED = (
+    MovementKind.TRANSFER, MovementKind.WITHDRAWAL, MovementKind.SWAP, MovementKind.BRIDGE, MovementKind.TOPUP,
+    MovementKind.X402, MovementKind.PURCHASE,
+)  # fmt: skip
 """What agents request and owners approve; the others follow from these. `app.movements` has a definition of each."""

@@ -18,10 +18,10 @@ from app.forwarding import headers as relayed_headers
 from app.forwarding.call import MAX_BODY_BYTES
 from app.forwarding.relay import ForwardingOptions
 from app.gateway import operator_errors
+from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams
 from app.gateway.dialects.request.parse import read_cost_params
-from app.gateway.metering import FixedCharge, GatewayCharge, HeldCharge
 from app.gateway.pricing import price_updates
 from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, rpc_methods
 from app.gateway.providers.table import Provider, UpstreamLocation

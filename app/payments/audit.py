@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.credits import accounts as credit_accounts
-from app.payments import consumed, topups
+from app.payments import claimed_payments, topups
 from app.payments.models import TopUp
 
 
@@ -24,7 +24,7 @@ def check(session: Session) -> list[str]:
         for reference in sorted(recorded.keys() | granted.keys())
         if recorded.get(reference) != granted.get(reference)
     ]
-    excessive = [row for row in closed if (row.granted_nanos or 0) > row.units * consumed.NANOS_PER_UNIT]
+    excessive = [row for row in closed if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
     return [
         *wrong,
         *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),
@@ -32,5 +32,5 @@ def check(session: Session) -> list[str]:
             f"top-up {each} is final and confirmed, and granted nothing"
             for each in topups.find_confirmed_without_grant(session)
         ),
-        *(f"payment {each} has no claim" for each in consumed.find_without_claim(session)),
+        *(f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)),
     ]

@@ -11,7 +11,7 @@ from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.db.leases import once_per_period
 from app.db.unit_of_work import unit_of_work
-from app.payments import consumed, settlement_capacity, topups, treasury
+from app.payments import claimed_payments, settlement_capacity, topups, treasury
 from app.payments.treasury import WalletRole
 from app.payments.x402 import settlement
 from app.ports.errors import PortError
@@ -27,7 +27,7 @@ _SANDBOX_OPENING_UNITS = 1
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
     """Return the condition that a settlement or a top-up of a chain is open."""
-    return or_(exists().where(consumed.is_settling_on(chain)), topups.has_open(chain))
+    return or_(exists().where(claimed_payments.is_settling_on(chain)), topups.has_open(chain))
 
 
 def resume_settlements(chain: ChainName) -> None:

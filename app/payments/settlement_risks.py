@@ -22,7 +22,7 @@ from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
 from app.payments import settlement_capacity
-from app.payments.consumed import PaymentRow, PaymentStatus
+from app.payments.claimed_payments import PaymentRow, PaymentStatus
 from app.payments.models import Payment, SettlementRisk
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected

@@ -20,7 +20,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
 from app.idempotency.service import Claim
 from app.observability import logs
-from app.payments import consumed, treasury
+from app.payments import claimed_payments, treasury
 from app.payments.models import TopUp
 from app.state import app_state
 from app.wallets import transfers
@@ -30,7 +30,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import MovementQuote
-from app.wallets.transfers import MovementOrder
+from app.wallets.transfers import TransferOrder
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
@@ -64,8 +64,8 @@ def send(wallet: WalletView, order: TopUpOrder, *, wait_seconds: Decimal | None,
             )
         )  # fmt: skip
         # It pays the treasury as a payment for a call does, and must not be accepted as one.
-        key = consumed.transaction_claim_key(transfer.chain, movement.tx_hash or "")
-        consumed.claim(session, [key], movement.id)
+        key = claimed_payments.transaction_claim_key(transfer.chain, movement.tx_hash or "")
+        claimed_payments.claim(session, [key], movement.id)
 
     return transfers.send(wallet, transfer, wait_seconds=wait_seconds, claim=claim, on_recorded=record)
 
@@ -75,7 +75,7 @@ def quote(wallet: WalletView, order: TopUpOrder) -> MovementQuote:
     return transfers.quote(wallet, _transfer(wallet, order))
 
 
-def _transfer(wallet: WalletView, order: TopUpOrder) -> MovementOrder:
+def _transfer(wallet: WalletView, order: TopUpOrder) -> TransferOrder:
     name, _ = parsing.parse_deposit(chain=order.chain, amount=order.amount, currency=USDC.symbol)
     recipient = treasury.recipient(name)
     if recipient == wallet.address_on(name):
@@ -158,16 +158,16 @@ def _close_topup(transaction_id: str, final_status: MovementStatus) -> bool:
             return False
         # A token contract may deduct a fee: the amount received counts.
         units = min(incoming.units, topup.units) if incoming.succeeded else 0
-        keys = [consumed.transaction_claim_key(chain, view.tx_hash)]
+        keys = [claimed_payments.transaction_claim_key(chain, view.tx_hash)]
     with unit_of_work() as session:
         row = session.get_one(TopUp, transaction_id, with_for_update=True)
         # A transfer that was considered failed may have been reopened while the chain was read.
         if row.closed_at is not None or relayed.final_status(session, transaction_id) is not final_status:
             return False
         # A replacement has another hash than the one that was claimed when the transfer was recorded.
-        if keys and not consumed.is_claimed(session, keys):
-            consumed.claim(session, keys, transaction_id)
-        nanos = units * consumed.NANOS_PER_UNIT
+        if keys and not claimed_payments.is_claimed(session, keys):
+            claimed_payments.claim(session, keys, transaction_id)
+        nanos = units * claimed_payments.NANOS_PER_UNIT
         credit_accounts.grant(session, row.account_id, nanos, reference=grant_reference(transaction_id))
         row.granted_nanos, row.closed_at = nanos, clock.now()
     with logs.caused_by(view.request_id):

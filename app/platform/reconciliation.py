@@ -15,7 +15,7 @@ from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
-from app.payments import consumed, topups, treasury
+from app.payments import claimed_payments, topups, treasury
 from app.payments.treasury import WalletRole
 from app.ports.chain import Chain, NonceUse, SentTransaction
 from app.ports.errors import PortError
@@ -46,7 +46,7 @@ def close_open_items(actor: Actor) -> ClosedAfterRestore:
     """Prevent a second use of open payments and purchases, and record it in the trail."""
     now = clock.now()
     with unit_of_work() as session:
-        payments = consumed.set_restore_cutoff(session, now)
+        payments = claimed_payments.set_restore_cutoff(session, now)
         purchase_ids = tuple(purchases.mark_all_unknown(session))
         after = {"payments": payments, "purchases": trail.summarized_list(purchase_ids)}
         trail.record(session, actor, AuditEvent(AuditAction.DATABASE_RESTORED, after=after))

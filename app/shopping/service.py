@@ -20,7 +20,7 @@ from app.idempotency.service import Claim
 from app.identity.principal import Principal
 from app.jobs import JobName
 from app.observability import logs
-from app.payments import consumed
+from app.payments import claimed_payments
 from app.shopping import orders
 from app.shopping.models import (
     OPEN_STATUSES,
@@ -174,7 +174,7 @@ def refund_price(session: Session, purchase_id: str) -> None:
     usage.refund(session, purchase_id)
     account_id = session.scalar(select(Purchase.account_id).where(Purchase.id == purchase_id))
     if account_id is not None:
-        consumed.reopen(session, account_id)
+        claimed_payments.reopen(session, account_id)
 
 
 def cancel(purchase: PurchaseView) -> PurchaseView:

@@ -29,7 +29,7 @@ from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.observability import counters
-from app.payments import consumed, settlement_capacity, settlement_risks
+from app.payments import claimed_payments, settlement_capacity, settlement_risks
 from app.ports.services import CounterStore, JobQueue
 from app.shopping import service as purchases
 from app.state import Ports, app_state
@@ -157,7 +157,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     yield _gauge(
         "payments_reversed",
         "Signed payments that were served, and that a reorg permanently reversed.",
-        dict.fromkeys(capacities, 0) | consumed.reversed_by_chain(session),
+        dict.fromkeys(capacities, 0) | claimed_payments.reversed_by_chain(session),
         "chain",
     )
     yield _gauge(

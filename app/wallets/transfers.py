@@ -157,7 +157,7 @@ def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPla
 
 
 @dataclass(frozen=True, slots=True)
-class MovementOrder:
+class TransferOrder:
     """A requested transfer or withdrawal: the recipient in canonical form, the amount in base units."""
 
     type: TransactionType
@@ -172,7 +172,7 @@ class MovementOrder:
     max_fee_nanos: int | None = None
 
 
-def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
+def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     movement = _movement(wallet, order)
     pipeline.assert_allowed(movement)
@@ -190,7 +190,7 @@ def quote(wallet: WalletView, order: MovementOrder) -> MovementQuote:
 
 def send(
     wallet: WalletView,
-    order: MovementOrder,
+    order: TransferOrder,
     *,
     wait_seconds: Decimal | None,
     claim: Claim,
@@ -227,12 +227,12 @@ def send(
     )
 
 
-def _may_be_sponsored(movement: Movement, order: MovementOrder) -> bool:
+def _may_be_sponsored(movement: Movement, order: TransferOrder) -> bool:
     may_be = order.gas is not GasSource.OWN and movement.amount.token == USDC
     return may_be and gas.is_available(movement.chain)
 
 
-def _movement(wallet: WalletView, order: MovementOrder) -> Movement:
+def _movement(wallet: WalletView, order: TransferOrder) -> Movement:
     return Movement(
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,

@@ -17,7 +17,7 @@ from app.core.chains import ETH, ChainName
 from app.core.money import usd_from_nanos
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events.models import Event
-from app.payments import consumed
+from app.payments import claimed_payments
 from app.payments.models import SettlementRisk
 from app.payments.x402 import settlement
 from app.wallets.views import history
@@ -142,7 +142,7 @@ def test_an_outcome_that_another_process_recorded_first_settles_no_risk(scene: S
     burn(scene, own_base_node, payer)
     [payment] = scene.shop.payments()
     with unit_of_work() as session:
-        consumed.mark_landed(session, payment.id, tx_hash="0x" + "11" * 32)
+        claimed_payments.mark_landed(session, payment.id, tx_hash="0x" + "11" * 32)
     end(scene, own_base_node)
     with scene.shop.app.app_context():
         view = history.current_view(str(payment.transaction_id))

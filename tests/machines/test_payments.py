@@ -23,9 +23,9 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending
 from app.idempotency.service import Claim
 from app.payments import audit as payments_audit
-from app.payments import consumed, topups, treasury
+from app.payments import claimed_payments, topups, treasury
 from app.payments import jobs as payment_jobs
-from app.payments.consumed import MAX_ATTEMPTS, RETRY_WINDOW, PaymentStatus
+from app.payments.claimed_payments import MAX_ATTEMPTS, RETRY_WINDOW, PaymentStatus
 from app.payments.models import Payment, PaymentClaim
 from app.payments.treasury import WalletRole
 from app.payments.x402 import gate
@@ -164,7 +164,7 @@ class Payments(Machine):
         return list({id(paid): paid for paid in self.claimed.values() if paid is not None}.values())
 
     def key(self, tx_hash: str) -> str:
-        return consumed.transaction_claim_key(self.ground.chain.name, tx_hash)
+        return claimed_payments.transaction_claim_key(self.ground.chain.name, tx_hash)
 
     def resolve(self, paid: Paid) -> None:
         """Apply the outcome of a submission to its payment in the model."""

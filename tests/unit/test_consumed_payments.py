@@ -14,8 +14,8 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.payments import audit, consumed
-from app.payments.consumed import PaymentStatus
+from app.payments import audit, claimed_payments
+from app.payments.claimed_payments import PaymentStatus
 from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
 
 SETTLING, PAID, CLOSED, VOID = (
@@ -31,14 +31,14 @@ def added(status: PaymentStatus, **different: str) -> str:
         **values,
     )  # fmt: skip
     with unit_of_work() as session:
-        consumed.claim(session, [f"tx:{payment.id}"], payment.id)
-        consumed.add_payment(session, payment, status=status)
+        claimed_payments.claim(session, [f"tx:{payment.id}"], payment.id)
+        claimed_payments.add_payment(session, payment, status=status)
     return payment.id
 
 
 def land(payment_id: str) -> None:
     with unit_of_work() as session:
-        consumed.mark_landed(session, payment_id, tx_hash="0x")
+        claimed_payments.mark_landed(session, payment_id, tx_hash="0x")
 
 
 def status_of(payment_id: str) -> str:
@@ -48,8 +48,8 @@ def status_of(payment_id: str) -> str:
 
 def can_be_served(payment_id: str) -> bool:
     with unit_of_work() as session:
-        is_usable = consumed.can_be_served(session.get_one(Payment, payment_id))
-        assert consumed.start_attempt(session, payment_id) == is_usable
+        is_usable = claimed_payments.can_be_served(session.get_one(Payment, payment_id))
+        assert claimed_payments.start_attempt(session, payment_id) == is_usable
         return is_usable
 
 
@@ -60,11 +60,11 @@ def test_open_payments_are_closed_by_a_restore(each_database_url: str, build_app
         served = added(PAID)
         assert can_be_served(served)
         with unit_of_work() as session:
-            consumed.mark_served(session, served)
-            assert consumed.set_restore_cutoff(session, clock.now()) == 3
+            claimed_payments.mark_served(session, served)
+            assert claimed_payments.set_restore_cutoff(session, clock.now()) == 3
         land(landing)
         with unit_of_work() as session:
-            consumed.void(session, void)
+            claimed_payments.void(session, void)
         later = added(SETTLING)
         land(later)
         found = [status_of(each) for each in (paid, landing, void, served, later)]
@@ -72,9 +72,9 @@ def test_open_payments_are_closed_by_a_restore(each_database_url: str, build_app
         assert [can_be_served(each) for each in (paid, landing, void, served, later)] == [False] * 4 + [True]
         # What never landed may be presented again; what landed has been used.
         with unit_of_work() as session:
-            assert not consumed.is_claimed(session, [f"tx:{void}"])
-            assert consumed.is_claimed(session, [f"tx:{landing}"])
-            assert consumed.mark_reversed(session, landing)
+            assert not claimed_payments.is_claimed(session, [f"tx:{void}"])
+            assert claimed_payments.is_claimed(session, [f"tx:{landing}"])
+            assert claimed_payments.mark_reversed(session, landing)
             for table in (PaymentClaim, Payment, PaymentRestoreCutoff):
                 session.execute(delete(table))
 
@@ -85,7 +85,7 @@ def test_a_payment_allows_attempts_for_a_day(app: Flask, age: timedelta) -> None
         paid = added(PAID)
         with unit_of_work() as session:
             session.get_one(Payment, paid).paid_at = clock.now() - age
-        assert can_be_served(paid) == (age < consumed.RETRY_WINDOW)
+        assert can_be_served(paid) == (age < claimed_payments.RETRY_WINDOW)
 
 
 def test_a_payment_that_the_session_has_loaded_changes_with_its_row(app: Flask) -> None:
@@ -93,9 +93,9 @@ def test_a_payment_that_the_session_has_loaded_changes_with_its_row(app: Flask) 
         paid = added(PAID)
         with unit_of_work() as session:
             payment = session.get_one(Payment, paid)
-            assert consumed.start_attempt(session, paid)
+            assert claimed_payments.start_attempt(session, paid)
             assert (payment.status, payment.tries) == (PaymentStatus.SERVING, 1)
-            assert not consumed.start_attempt(session, paid)
+            assert not claimed_payments.start_attempt(session, paid)
         assert status_of(paid) == PaymentStatus.SERVING
 
 
@@ -108,16 +108,16 @@ def test_only_completed_signed_payments_are_looked_for_in_failed_transactions(ap
         added(SETTLING, tx_hash="0xa")
         void, reversed_ = added(SETTLING, tx_hash="0xa"), added(PAID, tx_hash="0xa")
         with unit_of_work() as session:
-            consumed.void(session, void)
-            assert consumed.mark_reversed(session, reversed_)
-            assert not consumed.mark_reversed(session, reversed_)
-            assert consumed.reversed_by_chain(session) == {"base": 1}
+            claimed_payments.void(session, void)
+            assert claimed_payments.mark_reversed(session, reversed_)
+            assert not claimed_payments.mark_reversed(session, reversed_)
+            assert claimed_payments.reversed_by_chain(session) == {"base": 1}
         clock_of_test.shift(1)
         later = added(PAID, tx_hash="0xb")
 
         def found(since: datetime) -> set[str]:
             with read_only_unit() as session:
-                payments = consumed.find_by_transactions(session, ["0xa", "0xb"], since=since)
+                payments = claimed_payments.find_by_transactions(session, ["0xa", "0xb"], since=since)
                 return {payment.id for payment in payments}
 
         assert found(_NOON) == {paid, closed, later}
@@ -133,20 +133,20 @@ def test_the_payments_of_one_chain_are_settled_in_their_order(app: Flask) -> Non
         clock_of_test.shift(-1)
         first = added(SETTLING)
         with unit_of_work() as session:
-            assert consumed.find_settling(session, ChainName.BASE, 9) == [first, last]
-            assert consumed.find_settling(session, ChainName.BASE, 1) == [first]
-            consumed.void(session, first)
-            assert consumed.find_settling(session, ChainName.BASE, 9) == [last]
+            assert claimed_payments.find_settling(session, ChainName.BASE, 9) == [first, last]
+            assert claimed_payments.find_settling(session, ChainName.BASE, 1) == [first]
+            claimed_payments.void(session, first)
+            assert claimed_payments.find_settling(session, ChainName.BASE, 9) == [last]
 
 
 def test_a_payment_allows_four_attempts_and_no_two_that_overlap(app: Flask) -> None:
     with app.app_context():
         paid, other = added(PAID), added(PAID)
-        for _ in range(consumed.MAX_ATTEMPTS):
+        for _ in range(claimed_payments.MAX_ATTEMPTS):
             assert can_be_served(paid)
             assert not can_be_served(paid)
             with unit_of_work() as session:
-                consumed.release_attempt(session, paid)
+                claimed_payments.release_attempt(session, paid)
         assert not can_be_served(paid)
         assert can_be_served(other)
 
@@ -156,22 +156,22 @@ def test_a_payment_is_recognised_under_a_former_secret_key_but_not_for_another_r
 ) -> None:
     former, present = "f" * 32, "p" * 32
     with build_app(sqlite_url, settings={"secret_key": former}).app_context():
-        [mac] = consumed.fingerprint_macs("request")
+        [mac] = claimed_payments.fingerprint_macs("request")
     with build_app(sqlite_url, settings={"secret_key": present, "secret_key_fallbacks": former}).app_context():
-        assert consumed.fingerprint_macs("request")[1] == mac
+        assert claimed_payments.fingerprint_macs("request")[1] == mac
         payment = Payment(fingerprint=mac)
-        assert consumed.matches_fingerprint(payment, "request")
-        assert not consumed.matches_fingerprint(payment, "another request")
+        assert claimed_payments.matches_fingerprint(payment, "request")
+        assert not claimed_payments.matches_fingerprint(payment, "another request")
 
 
 def test_a_restore_closes_payments_up_to_its_instant_and_counts_those_that_were_usable(app: Flask) -> None:
     with app.app_context(), time_machine.travel(_NOON, tick=False) as clock_of_test:
         landing, exhausted, usable = added(SETTLING), added(PAID), added(PAID)
         with unit_of_work() as session:
-            session.get_one(Payment, exhausted).tries = consumed.MAX_ATTEMPTS
+            session.get_one(Payment, exhausted).tries = claimed_payments.MAX_ATTEMPTS
         with unit_of_work() as session:
-            assert consumed.set_restore_cutoff(session, clock.now()) == 2
-            assert consumed.restore_cutoff(session) == _NOON
+            assert claimed_payments.set_restore_cutoff(session, clock.now()) == 2
+            assert claimed_payments.restore_cutoff(session) == _NOON
         land(landing)
         clock_of_test.shift(1)
         later = added(SETTLING)
@@ -179,20 +179,20 @@ def test_a_restore_closes_payments_up_to_its_instant_and_counts_those_that_were_
         assert [status_of(each) for each in (landing, exhausted, usable, later)] == [CLOSED, PAID, CLOSED, PAID]
         with unit_of_work() as session:
             # The database may be restored again.
-            assert consumed.set_restore_cutoff(session, clock.now()) == 1
-            assert consumed.restore_cutoff(session) == _NOON + timedelta(seconds=1)
+            assert claimed_payments.set_restore_cutoff(session, clock.now()) == 1
+            assert claimed_payments.restore_cutoff(session) == _NOON + timedelta(seconds=1)
 
 
 def test_the_audit_reports_a_payment_without_a_claim_unless_it_was_voided(app: Flask) -> None:
     with app.app_context():
         void, lost, claimed = added(SETTLING), added(PAID), added(PAID)
         with unit_of_work() as session:
-            consumed.void(session, void)
+            claimed_payments.void(session, void)
             assert audit.check(session) == []
             session.execute(delete(PaymentClaim).where(PaymentClaim.holder_id == lost))
             assert audit.check(session) == [f"payment {lost} has no claim"]
-            consumed.claim(session, ["tx:again"], lost)
-            consumed.relink_transaction(session, lost, tx_hash="0xbb")
+            claimed_payments.claim(session, ["tx:again"], lost)
+            claimed_payments.relink_transaction(session, lost, tx_hash="0xbb")
         with read_only_unit() as session:
             assert audit.check(session) == []
             hashes = [session.get_one(Payment, each).tx_hash for each in (lost, claimed)]

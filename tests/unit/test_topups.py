@@ -16,7 +16,7 @@ from app.core.identifiers import new_id
 from app.credits import accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
-from app.payments import audit, consumed, topups
+from app.payments import audit, claimed_payments, topups
 from app.payments.models import PaymentClaim, TopUp
 from app.ports.errors import Unreachable
 from app.ports.facilitator import IncomingPayment
@@ -109,7 +109,7 @@ def test_the_amount_received_is_granted_once(treasury: Treasury) -> None:
     assert audited() == []
     with read_only_unit() as session:
         # It pays the treasury as a payment for a call does, and must not be accepted as one.
-        claimed = [consumed.transaction_claim_key(BASE, tx_hash) for tx_hash in ("0x1", "0x2", "0x3")]
+        claimed = [claimed_payments.transaction_claim_key(BASE, tx_hash) for tx_hash in ("0x1", "0x2", "0x3")]
         assert set(session.scalars(select(PaymentClaim.key))) == set(claimed)
 
 

@@ -26,7 +26,7 @@ from app.wallets.core import custody, wallets
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.transactions import confirmation, pipeline
-from app.wallets.transfers import MovementOrder
+from app.wallets.transfers import TransferOrder
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import CONFIRMATIONS, RECIPIENT, fund
@@ -100,7 +100,7 @@ def _sign_without_sending(stage: Stage, how_many: int) -> None:
     """Prepare and record many transfers, as processes that all died before the broadcast."""
     wallet = wallets.get_owned(stage.agent.wallet_id, agent_id=stage.agent.id)
     amount = TokenAmount(UNITS, USDC)
-    order = MovementOrder(TransactionType.TRANSFER, ChainName.BASE, to_checksum_address(RECIPIENT), amount)
+    order = TransferOrder(TransactionType.TRANSFER, ChainName.BASE, to_checksum_address(RECIPIENT), amount)
     movement = transfers._movement(wallet, order)
     draft = transfers._draft(movement)
     signer = custody.signer_of(wallet.id)

@@ -18,7 +18,7 @@ from app.core.money import TokenAmount
 from app.db import leases
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.payments import consumed, topups
+from app.payments import claimed_payments, topups
 from app.ports.chain import TransferIntent
 from app.ports.errors import Unreachable
 from app.state import app_state
@@ -425,7 +425,7 @@ def test_reconciliation_during_operation_adopts_only_what_is_unknown(
         leases.record(ProcessKind.SHOPPER)
         order = agent.post(BUY, {**ORDER, "max_total_usd": 50}).get_json()
         with read_only_unit() as session:
-            drawn = consumed.restore_cutoff(session)
+            drawn = claimed_payments.restore_cutoff(session)
         assert "1 transactions were executed or replaced by bytes" in doctor(app)
         repaired = restored(app, "--repair")
         assert repaired.exit_code == 0, repaired.output
@@ -435,7 +435,7 @@ def test_reconciliation_during_operation_adopts_only_what_is_unknown(
         assert "executed or replaced" not in doctor(app)
         assert agent.get(f"/v1/gateway/shopping/purchases/{order['id']}").get_json()["status"] == "queued"
         with read_only_unit() as session:
-            assert consumed.restore_cutoff(session) == drawn
+            assert claimed_payments.restore_cutoff(session) == drawn
 
 
 def test_a_nonce_used_by_another_transaction_is_reported_to_the_operator(each_database_url: str, world: World) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
 from app.catalog.models import PROVIDER_PREFIX, ServiceCaller, ServiceTotal
-from app.payments import consumed
+from app.payments import claimed_payments
 from app.usage import service as usage
 
 
@@ -21,7 +21,7 @@ def _find_wrong_revenue(session: Session) -> list[str]:
     charged: Counter[str] = Counter()
     for revenue in (
         usage.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
-        consumed.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
+        claimed_payments.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
     ):
         charged.update({provider.removeprefix(PROVIDER_PREFIX): nanos for provider, nanos in revenue.items()})
     counted = {

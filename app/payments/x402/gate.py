@@ -23,8 +23,8 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending, ServiceError
 from app.identity import limits
 from app.identity.principal import Principal
-from app.payments import consumed, settlement_risks, treasury
-from app.payments.consumed import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
+from app.payments import claimed_payments, settlement_risks, treasury
+from app.payments.claimed_payments import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
 from app.payments.x402 import settlement, terms
 from app.payments.x402.terms import HashPayment, PaymentPrice, SignedPayment, read_payment
@@ -45,7 +45,7 @@ def is_proven_by(payer: str, presented: HashPayment, fingerprint: str) -> bool:
     return proof is not None and presented.facilitator.is_signed_by(payer, text, proof)
 
 
-def claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) -> str:
+def verify_and_claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) -> str:
     """Verify a payment by hash and claim it; return the payment's id.
 
     Raises: Rejected, Unreachable; IntegrityError when it was claimed concurrently.
@@ -74,12 +74,12 @@ def claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) 
     payment = Payment(
         id=new_id(), rail=PaymentRail.HASH.value, chain=facilitator.name.value, payer=payers[0] if payers else None,
         units=incoming.units, required_units=price.units, provider=price.provider,
-        fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=presented.proof is not None,
+        fingerprint=claimed_payments.fingerprint_macs(price.fingerprint)[0], signed=presented.proof is not None,
         tx_hash=presented.tx_hash, recipient=recipient, terms={},
     )  # fmt: skip
     with unit_of_work() as session:
-        consumed.claim(session, [presented.claim_key(), *incoming.claims], payment.id)
-        consumed.add_payment(session, payment, status=PaymentStatus.PAID)
+        claimed_payments.claim(session, [presented.claim_key(), *incoming.claims], payment.id)
+        claimed_payments.add_payment(session, payment, status=PaymentStatus.PAID)
         return payment.id
 
 
@@ -89,8 +89,8 @@ def _assert_unused(presented: HashPayment, incoming: IncomingPayment, agent_id: 
     with read_only_unit() as session:
         holder_agents = {wallets.agent_with_address(session, payer) for payer in incoming.payers} - {None}
         own_kind = relayed.kind_of(session, facilitator.name, presented.tx_hash)
-        is_consumed = consumed.is_claimed(session, incoming.claims)
-        cutoff = consumed.restore_cutoff(session)
+        is_consumed = claimed_payments.is_claimed(session, incoming.claims)
+        cutoff = claimed_payments.restore_cutoff(session)
     # Hashes are public: only the agent itself can have intended a payment from its wallet for this call.
     if holder_agents - {agent_id}:
         raise Rejected("payer_is_a_wallet_of_another")
@@ -165,26 +165,26 @@ class PaymentGrant:
     def consume(self, session: Session) -> None:
         """Consume the payment for what the open unit records. Raises: PaymentAlreadyUsed."""
         self._start(session)
-        consumed.mark_served(session, self.payment_id)
+        claimed_payments.mark_served(session, self.payment_id)
 
     def _start(self, session: Session) -> None:
-        if not consumed.start_attempt(session, self.payment_id):
+        if not claimed_payments.start_attempt(session, self.payment_id):
             raise _in_use_error()
         if self.unused is not None:
             # What was not needed is never submitted, and presents the payment that served its request.
             keys = [self.unused.claim, *self.unused.further_claims]
-            consumed.claim(session, keys, self.payment_id, only_unclaimed=True)
+            claimed_payments.claim(session, keys, self.payment_id, only_unclaimed=True)
 
     def mark_served(self, record: Callable[[Session], None] | None = None) -> None:
         """Record that the call was served, and in the same unit what else there is to record of it, once."""
         with unit_of_work() as session:
-            if consumed.mark_served(session, self.payment_id) and record is not None:
+            if claimed_payments.mark_served(session, self.payment_id) and record is not None:
                 record(session)
 
     def release(self, record: Callable[[Session], None] | None = None) -> None:
         """Record that the call was not served, and in the same unit what else there is to record of it, once."""
         with unit_of_work() as session:
-            if consumed.release_attempt(session, self.payment_id) and record is not None:
+            if claimed_payments.release_attempt(session, self.payment_id) and record is not None:
                 record(session)
 
 
@@ -234,7 +234,7 @@ def _find_claimed(presented: HashPayment | SignedPayment, fingerprint: str) -> P
     """
     key = presented.claim_key()
     with read_only_unit() as session:
-        payment = consumed.find_claimed(session, key)
+        payment = claimed_payments.find_claimed(session, key)
     if payment is not None and (payment.id is None or not _matches_request(payment, presented, fingerprint)):
         raise Rejected(_ALREADY_USED)
     return payment
@@ -242,7 +242,7 @@ def _find_claimed(presented: HashPayment | SignedPayment, fingerprint: str) -> P
 
 def _matches_request(payment: PaymentRow, presented: HashPayment | SignedPayment, fingerprint: str) -> bool:
     """Return whether a payment was made for this request, and is presented by its payer if the payer was proven."""
-    if not consumed.matches_fingerprint(payment, fingerprint):
+    if not claimed_payments.matches_fingerprint(payment, fingerprint):
         return False
     if isinstance(presented, SignedPayment) or not payment.signed:
         return True
@@ -258,7 +258,7 @@ def _accept_new(
     """
     try:
         if isinstance(presented, HashPayment):
-            payment_id = claim(presented, price, agent_id=payer.agent_id if payer else None)
+            payment_id = verify_and_claim(presented, price, agent_id=payer.agent_id if payer else None)
         else:
             authorization = settlement.verify(presented, price)
             if grant := _grant_of_open_payment(presented, authorization, price, account_id):
@@ -272,7 +272,7 @@ def _accept_new(
         payment_id = claimed.id
     except PaymentIsOpen:
         with read_only_unit() as session:
-            first = consumed.find_open(session, authorization.payer, price.fingerprint)
+            first = claimed_payments.find_open(session, authorization.payer, price.fingerprint)
         raise _pending_error(first, presented) from None
     return _build_grant(settlement.resolve(payment_id), presented)
 
@@ -282,7 +282,7 @@ def _grant_of_open_payment(
 ) -> PaymentGrant | None:
     """Return the right to the call by the payer's open payment for this request, None if there is none."""
     with read_only_unit() as session:
-        first = consumed.find_open(session, authorization.payer, price.fingerprint)
+        first = claimed_payments.find_open(session, authorization.payer, price.fingerprint)
         if first is None:
             # Again when it is recorded: here it costs no call to the chain.
             settlement_risks.assert_accepted(session, authorization.payer, authorization.claim)
@@ -292,7 +292,7 @@ def _grant_of_open_payment(
     first = settlement.await_submitted(first, account_id=account_id, yields=True)
     if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
         raise _pending_error(first, presented)
-    return _build_grant(first, presented, unused=authorization) if consumed.can_be_served(first) else None
+    return _build_grant(first, presented, unused=authorization) if claimed_payments.can_be_served(first) else None
 
 
 def _build_grant(
@@ -304,9 +304,9 @@ def _build_grant(
         raise Rejected("settlement_failed", details={"tx_hash": payment.tx_hash} if payment.tx_hash else {})
     if payment.status == PaymentStatus.SERVING:
         raise _in_use_error()
-    if not consumed.can_be_served(payment):
+    if not claimed_payments.can_be_served(payment):
         raise Rejected(_ALREADY_USED)
-    price_nanos = payment.required_units * consumed.NANOS_PER_UNIT
+    price_nanos = payment.required_units * claimed_payments.NANOS_PER_UNIT
     if isinstance(presented, HashPayment):
         return PaymentGrant(payment.id, price_nanos, {})
     noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if unused else {}

@@ -17,8 +17,8 @@ from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import logs
-from app.payments import consumed, settlement_capacity, settlement_risks, treasury
-from app.payments.consumed import PaymentRail, PaymentRow
+from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
+from app.payments.claimed_payments import PaymentRail, PaymentRow
 from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from app.payments.x402.terms import PaymentPrice, SignedPayment
@@ -71,22 +71,25 @@ def settle(
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,
-        fingerprint=consumed.fingerprint_macs(price.fingerprint)[0], signed=True, recipient=authorization.recipient,
+        fingerprint=claimed_payments.fingerprint_macs(price.fingerprint)[0], signed=True,
+        recipient=authorization.recipient,
         terms={**authorization.terms, "claim": authorization.claim, "risky": draft.is_risky},
     )  # fmt: skip
     try:
         with unit_of_work() as session:
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
-            consumed.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
-            consumed.record_open(session, payment)
+            claimed_payments.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
+            claimed_payments.record_open(session, payment)
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
             recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=_KIND)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
-            consumed.claim(session, [consumed.transaction_claim_key(chain.name, signed.tx_hash)], payment.id)
-            consumed.add_payment(session, payment, status=consumed.PaymentStatus.SETTLING)
+            claimed_payments.claim(
+                session, [claimed_payments.transaction_claim_key(chain.name, signed.tx_hash)], payment.id
+            )
+            claimed_payments.add_payment(session, payment, status=claimed_payments.PaymentStatus.SETTLING)
             payment_id = payment.id
     except Rejected as error:
         if error.reason == settlement_risks.PAUSED:
@@ -104,7 +107,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
     """
     payment_id, chain = payment.id, ChainName(payment.chain)
     payment = resolve(payment_id)
-    if payment.status == consumed.PaymentStatus.SETTLING and payment.transaction_id is not None:
+    if payment.status == claimed_payments.PaymentStatus.SETTLING and payment.transaction_id is not None:
         query = open_transactions.query_of(payment.transaction_id, chain)
         if query is not None:
             outcome_polling.wait_for_outcome(chain, query, seconds=None, account_id=account_id)
@@ -121,15 +124,15 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
 def is_awaited(payment: PaymentRow) -> bool:
     """Return whether the request that submitted a payment may be about to use it: it comes first."""
     wait = timedelta(milliseconds=int(lifecycle.default_wait_seconds(ChainName(payment.chain)) * 1000))
-    is_unused = payment.status == consumed.PaymentStatus.PAID and not payment.tries
+    is_unused = payment.status == claimed_payments.PaymentStatus.PAID and not payment.tries
     return bool(is_unused and clock.now() < payment.created_at + wait + _HANDOVER)
 
 
 def resolve(payment_id: str) -> PaymentRow:
     """Apply the outcome of a submission, if there is one, to its payment; return the payment."""
     with read_only_unit() as session:
-        payment = consumed.get(session, payment_id)
-    if payment.status != consumed.PaymentStatus.SETTLING or payment.transaction_id is None:
+        payment = claimed_payments.get(session, payment_id)
+    if payment.status != claimed_payments.PaymentStatus.SETTLING or payment.transaction_id is None:
         return payment
     view = history.current_view(payment.transaction_id)
     with logs.caused_by(view.request_id):
@@ -157,17 +160,17 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
             spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
         if landed_hash is not None:
-            landed = consumed.mark_landed(session, payment.id, tx_hash=landed_hash)
+            landed = claimed_payments.mark_landed(session, payment.id, tx_hash=landed_hash)
             if landed and payment.terms.get("risky"):
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released. If another party makes it land after all, its hash pays for a call.
         elif (final := relayed.final_outcome(session, transaction_id)) is not None and (
-            final.has_failed and consumed.void(session, payment.id)
+            final.has_failed and claimed_payments.void(session, payment.id)
         ):
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
-        return consumed.get(session, payment.id)
+        return claimed_payments.get(session, payment.id)
 
 
 def resolve_pending(chain: ChainName) -> int:
@@ -176,7 +179,7 @@ def resolve_pending(chain: ChainName) -> int:
     Per chain, so that one that cannot be read does not delay the others.
     """
     with read_only_unit() as session:
-        pending = consumed.find_settling(session, chain, _RESOLVE_BATCH)
+        pending = claimed_payments.find_settling(session, chain, _RESOLVE_BATCH)
     for payment_id in pending:
         try:
             resolve(payment_id)
@@ -195,7 +198,7 @@ def detect_reversed_payments(chain: ChainName) -> int:
     since = clock.now() - _REVERSAL_WINDOW
     with read_only_unit() as session:
         failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=_KIND, since=since)
-        reversed_payments = consumed.find_by_transactions(session, failed, since=since) if failed else []
+        reversed_payments = claimed_payments.find_by_transactions(session, failed, since=since) if failed else []
     return sum(_check_reversed(payment) for payment in reversed_payments)
 
 
@@ -207,9 +210,9 @@ def _check_reversed(payment: Payment) -> bool:
         return False
     with unit_of_work() as session:
         if landed_hash is not None:
-            consumed.relink_transaction(session, payment.id, tx_hash=landed_hash)
+            claimed_payments.relink_transaction(session, payment.id, tx_hash=landed_hash)
             return False
-        is_reversed = consumed.mark_reversed(session, payment.id)
+        is_reversed = claimed_payments.mark_reversed(session, payment.id)
     if is_reversed:
         _log.critical(
             "payment_reversed", payment_id=payment.id, chain=payment.chain, units=payment.units, payer=payment.payer,

@@ -19,7 +19,7 @@ from app.core.money import decimal_string
 from app.core.strict_json import parse_response
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
-from app.payments.consumed import NANOS_PER_UNIT, transaction_claim_key
+from app.payments.claimed_payments import NANOS_PER_UNIT, transaction_claim_key
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
 from app.state import app_state

@@ -22,7 +22,7 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.kinds import definition
 from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
-from app.wallets.transfers import MovementOrder
+from app.wallets.transfers import TransferOrder
 from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
 
@@ -77,7 +77,7 @@ class QuoteShape(MovementQuoteShape):
     )
 
 
-def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> MovementOrder:
+def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferOrder:
     """Parse a transfer or withdrawal; what its schema does not require may be absent. Raises: InvalidInput."""
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
@@ -98,18 +98,18 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> MovementO
             problems["gas"] = [f"can be sponsored for USDC on {', '.join(sponsors) or 'no chain'}"]
     if problems or name is None or recipient is None or parsed is None:
         raise parsing.invalid_fields(problems)
-    return MovementOrder(
+    return TransferOrder(
         type_, name, recipient, parsed, gas=gas, session_id=body.get("session_id"),
         max_fee_nanos=body.get("max_network_fee_usd"),
     )  # fmt: skip
 
 
-def transfer(body: dict[str, Any]) -> MovementOrder:
+def transfer(body: dict[str, Any]) -> TransferOrder:
     """Transfer tokens. `pending` means that it was sent and the service completes it; read the transaction later."""
     return parse_movement(TransactionType.TRANSFER, body)
 
 
-def withdraw(body: dict[str, Any]) -> MovementOrder:
+def withdraw(body: dict[str, Any]) -> TransferOrder:
     """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal."""
     return parse_movement(TransactionType.WITHDRAWAL, body)
 

@@ -19,11 +19,11 @@ from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
 from app.credits.accounts import Balance
 from app.errors import InsufficientCredits, InvalidInput
+from app.gateway.call_charges import HeldCharge
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import UsageReading
-from app.gateway.metering import HeldCharge
 from app.gateway.pricing.quotes import PricedRequest, TokenPrices
 from app.gateway.providers.table import Provider, ProviderKind
 from app.identity import service as identity
