@@ -19,8 +19,19 @@ from mnemonic import Mnemonic
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.adapters import vault
-from app.adapters.vault import HARDENED, LocalSigner, LocalVault
+from app.adapters.vault import (
+    _ENGLISH,
+    HARDENED,
+    LocalSigner,
+    LocalVault,
+    ed25519_secret,
+    evm_address,
+    phrase,
+    secp256k1_secret,
+    seed,
+    solana_address,
+    wallet_keys,
+)
 from app.ports.errors import Rejected
 from app.ports.vault import SecretLocation, Signer, Vault
 from app.wallets.core.models import RetiredKey, WalletKey
@@ -38,7 +49,7 @@ def _vault() -> Vault:
 
 
 def _open_wallet(words: str) -> Signer:
-    entropy = bytes(vault._ENGLISH.to_entropy(words))
+    entropy = bytes(_ENGLISH.to_entropy(words))
     return _vault().signer(_vault().seal(entropy, _PLACE), _PLACE)
 
 
@@ -147,8 +158,8 @@ def test_a_phrase_opens_the_addresses_that_metamask_and_phantom_show(words: str,
 
 def test_bip39_seed_follows_its_published_vector() -> None:
     # github.com/trezor/python-mnemonic vectors.json, first English entry.
-    assert vault.phrase(bytes(16)) == _ABANDON
-    assert vault.seed(_ABANDON, "TREZOR").hex() == (
+    assert phrase(bytes(16)) == _ABANDON
+    assert seed(_ABANDON, "TREZOR").hex() == (
         "c55257c360c07c72029aebc1b53c05ed0362ada38ead3e3e9efa3708e53495531f09a6987599d18264c1e1c92f2cf141630c7a3c4ab7c81b2f001698e7463b04"
     )
 
@@ -156,8 +167,8 @@ def test_bip39_seed_follows_its_published_vector() -> None:
 @given(entropy=st.binary(min_size=16, max_size=16), passphrase=st.text(max_size=20))
 @settings(max_examples=20, deadline=None)
 def test_seeds_are_those_of_the_reference_library(entropy: bytes, passphrase: str) -> None:
-    words = vault.phrase(entropy)
-    assert vault.seed(words, passphrase) == Mnemonic.to_seed(words, passphrase)
+    words = phrase(entropy)
+    assert seed(words, passphrase) == Mnemonic.to_seed(words, passphrase)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +186,7 @@ def test_seeds_are_those_of_the_reference_library(entropy: bytes, passphrase: st
     ],
 )
 def test_bip32_follows_its_test_vector_1(path: tuple[int, ...], secret: str) -> None:
-    assert vault.secp256k1_secret(bytes(range(16)), path).hex() == secret
+    assert secp256k1_secret(bytes(range(16)), path).hex() == secret
 
 
 @pytest.mark.parametrize(
@@ -191,24 +202,24 @@ def test_bip32_follows_its_test_vector_1(path: tuple[int, ...], secret: str) -> 
 )
 def test_slip10_follows_its_ed25519_test_vector_1(path: tuple[int, ...], secret: str) -> None:
     hardened = [index | HARDENED for index in path]
-    assert vault.ed25519_secret(bytes(range(16)), hardened).hex() == secret
+    assert ed25519_secret(bytes(range(16)), hardened).hex() == secret
 
 
 def test_slip10_refuses_an_unhardened_step() -> None:
     with pytest.raises(ValueError, match="hardened"):
-        vault.ed25519_secret(bytes(range(16)), (0,))
+        ed25519_secret(bytes(range(16)), (0,))
 
 
 @settings(max_examples=20, deadline=None)
 @given(entropy=st.binary(min_size=16, max_size=16))
 def test_independent_wallet_libraries_derive_the_same_keys(entropy: bytes) -> None:
     Account.enable_unaudited_hdwallet_features()
-    words = vault.phrase(entropy)
-    evm, solana = vault.wallet_keys(entropy)
+    words = phrase(entropy)
+    evm, solana = wallet_keys(entropy)
     account = Account.from_mnemonic(words)
-    keypair = Keypair.from_seed_and_derivation_path(vault.seed(words), "m/44'/501'/0'/0'")
-    assert (vault.evm_address(evm), evm.secret) == (account.address, bytes(account.key))
-    assert (vault.solana_address(solana), solana.private_bytes_raw()) == (str(keypair.pubkey()), keypair.secret())
+    keypair = Keypair.from_seed_and_derivation_path(seed(words), "m/44'/501'/0'/0'")
+    assert (evm_address(evm), evm.secret) == (account.address, bytes(account.key))
+    assert (solana_address(solana), solana.private_bytes_raw()) == (str(keypair.pubkey()), keypair.secret())
 
 
 def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:
@@ -219,9 +230,9 @@ def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:
         signer = vault.signer(wallet.sealed, _PLACE)
         assert (signer.evm_address, signer.solana_address) == (wallet.evm_address, wallet.solana_address)
         entropy = vault.open(wallet.sealed, _PLACE)[:16]
-        derived = LocalSigner(*vault.wallet_keys(entropy))
+        derived = LocalSigner(*wallet_keys(entropy))
         assert (derived.evm_address, derived.solana_address) == (wallet.evm_address, wallet.solana_address)
-        assert vault.recovery_phrase(wallet.sealed, _PLACE) == vault.phrase(entropy)
+        assert vault.recovery_phrase(wallet.sealed, _PLACE) == phrase(entropy)
 
 
 def test_a_sealed_wallet_fits_its_column_under_the_longest_id_of_a_key() -> None:
@@ -277,9 +288,9 @@ def test_objects_with_secrets_neither_show_nor_copy_them() -> None:
     vault = LocalVault([_NEW])
     entropy = b"\x5a" * 16
     signer = vault.signer(vault.seal(entropy, _PLACE), _PLACE)
-    evm, solana = vault.wallet_keys(entropy)
+    evm, solana = wallet_keys(entropy)
     secrets = {form for key in (entropy, _NEW[1], evm.secret, solana.private_bytes_raw()) for form in _forms(key)}
-    secrets |= {vault.phrase(entropy), str(Keypair.from_seed(solana.private_bytes_raw()))}
+    secrets |= {phrase(entropy), str(Keypair.from_seed(solana.private_bytes_raw()))}
     for holder in (vault, signer):
         shown = f"{holder!r} {holder!s} {[getattr(holder, name) for name in type(holder).__slots__]!r}"
         assert not [secret for secret in secrets if secret in shown]
