@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount
+from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
@@ -36,22 +36,27 @@ from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedC
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
+_MAX_READINGS = 5
+
 
 def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
     """Check limits and simulate like `execute`, without signing. Raises: what `execute` raises before signing."""
-    pipeline.assert_allowed(movement)
+    if not movement.takes_all:
+        pipeline.assert_allowed(movement)
     try:
         plan = _plan(movement)
         with read_only_unit() as session:
             number = gas.next_number_today(session, movement.wallet.agent_id)
             is_free = gas.is_free(session, plan, number, counts=False)
             priced, fee = _with_fee(movement, plan, is_free=is_free)
-            for each in (priced, *([fee] if fee else [])):
+            for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
             _assert_affordable(session, priced, plan)
     except PortError as error:
         if without_gas is not None and error.reason == gas.UNAVAILABLE:
             raise without_gas from None
+        if pipeline.is_too_much(movement, error):
+            raise
         raise failures.failure(movement.type, error.reason, error.details) from None
     return MovementQuote(movement=priced, fee_units=0, recipient_is=plan.draft.submission.recipient_is)
 
@@ -79,6 +84,8 @@ def execute(
             sequence=lambda plan: plan.draft.sequence,
         )
     except PortError as error:
+        if pipeline.is_too_much(movement, error):
+            raise
         reported = without_gas if without_gas and error.reason == gas.UNAVAILABLE else error
         raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
     chain, account_id = app_state().ports.chains[movement.chain], movement.wallet.agent_id
@@ -170,12 +177,43 @@ class TransferOrder:
     session_id: str | None = None
     gas: GasSource = GasSource.AUTO
     max_fee_nanos: int | None = None
+    takes_all: bool = False
+    """Whether the amount is all that can leave the wallet after fees; see `settled`."""
 
 
 def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
+    return _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
+
+
+def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
+    """Return an order that takes all with the amount that can leave now, whatever the limits allow.
+
+    `send` decides whether it still can, in the unit that signs: if not, it raises a `PortError`, and nothing is
+    recorded. Raises: what `quote` raises.
+    """
+    token = order.amount.token
+    try:
+        units = app_state().ports.chains[order.chain].balances(wallet.address_on(order.chain)).of(token).units
+    except PortError as error:
+        raise failures.failure(order.type, "chain_unreachable", error.details) from None
+    # Fees, and what pending movements take, are what is missing; a fee may rise between two readings.
+    for _ in range(_MAX_READINGS):
+        order = replace(order, amount=TokenAmount(max(units, 1), token), takes_all=units > 0)
+        if units <= 0:
+            break
+        try:
+            _quote(wallet, order)
+            break
+        except PortError as error:
+            units -= parse_amount(error.details["missing"], token).units
+    return order
+
+
+def _quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     movement = _movement(wallet, order)
-    pipeline.assert_allowed(movement)
+    if not order.takes_all:
+        pipeline.assert_allowed(movement)
     if order.gas is GasSource.SPONSORED:
         return quote_sponsored(movement)
     try:
@@ -237,7 +275,7 @@ def _movement(wallet: WalletView, order: TransferOrder) -> Movement:
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,
         amount=order.amount, value_nanos=network_fees.usd_value_nanos(order.amount), session_id=order.session_id,
-        max_fee_nanos=order.max_fee_nanos,
+        max_fee_nanos=order.max_fee_nanos, takes_all=order.takes_all,
     )  # fmt: skip
 
 

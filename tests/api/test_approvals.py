@@ -99,6 +99,16 @@ def test_a_payment_above_the_threshold_waits_and_is_paid_once_after_approval(age
     assert len(agent.history()) == 1
 
 
+def test_an_owner_approves_the_amount_that_max_was_when_it_was_asked_for(agent: Agent, base_node: EvmNode) -> None:
+    agent.unlimited()
+    approval = ask(agent, "max")
+    assert (read(agent, approval)["value_usd"], agent.spent_this_month()) == (100, 100)
+    fund(base_node, agent.address, eth=0, dollars=50)
+    assert decide(approval)
+    worker.execute()
+    assert [row["amount"] for row in agent.history()] == ["100"]
+
+
 def test_every_kind_of_movement_asks_holds_and_is_executed_by_its_own_route(agent: Agent) -> None:
     agent.controls(approval_threshold_usd=0.000001)
     for how in ("transfer", "withdraw"):

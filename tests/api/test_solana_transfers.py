@@ -169,6 +169,16 @@ def test_less_than_the_minimum_balance_is_not_sent_to_a_new_account(stage: Stage
     assert stage.held(to) == (RENT + 1, 0)
 
 
+def test_all_lamports_and_all_dollars_can_leave(stage: Stage) -> None:
+    stage.agent.unlimited()
+    to = solana_address()
+    assert stage.move("max", "USDC", to).get_json()["amount"] == "20"
+    body = stage.move("max", "SOL", to).get_json()
+    assert body["status"] == "confirmed", body
+    assert stage.held(stage.agent.solana_address) == (0, 0)
+    assert stage.held(to)[0] == round(float(body["amount"]) * LAMPORTS)
+
+
 def test_a_wallet_can_be_emptied_to_the_last_lamport_but_not_left_with_dust(stage: Stage) -> None:
     stage.agent.unlimited()
     to = solana_address()

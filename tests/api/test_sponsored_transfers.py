@@ -349,3 +349,11 @@ def test_a_reorg_of_the_submission_pays_amount_and_fee_once(sponsored: Sponsored
     assert sponsored.dollars(to) == usdc(3)
     assert sponsored.fees_received() == fee
     assert sponsored.agent.spent_this_month() == pytest.approx(3 + fee / 10**6)
+
+
+def test_all_dollars_leave_less_the_fee_of_the_service(sponsored: Sponsored) -> None:
+    sponsored.agent.controls(per_tx_limit_usd=99.999)
+    body = sponsored.send("max", to=(to := fresh_address())).get_json()
+    assert body["status"] == "confirmed", body
+    assert usdc(Decimal(body["amount"]) + Decimal(body["gas_fee"])) == usdc(100)
+    assert (sponsored.dollars(to), sponsored.dollars(sponsored.agent.address)) == (usdc(Decimal(body["amount"])), 0)

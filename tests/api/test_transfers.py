@@ -17,8 +17,10 @@ from werkzeug.test import TestResponse
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
 from app.core.identifiers import new_id
+from app.core.money import parse_amount
 from app.db.unit_of_work import snapshot
 from app.ports.errors import OutcomeUnknown, Unreachable
+from app.wallets import transfers
 from app.wallets.core.models import Transaction
 from app.wallets.transactions import settlement
 from sandbox.evm import EvmNode
@@ -66,6 +68,59 @@ def test_a_transfer_of_usdc_is_confirmed_counted_and_on_the_chain(
     assert (row["status"], row["tx_hash"], row["cost_usd"]) == ("confirmed", body["tx_hash"], 12.5)
     assert [event["status"] for event in row["events"]] == ["pending", "confirmed"]
     assert agent.spent_this_month() == 12.5
+
+
+@pytest.mark.parametrize("how", ["transfer", "withdraw"])
+def test_all_that_can_leave_moves_and_the_answer_states_it(
+    how: str, agent: Agent, chains: dict[ChainName, EvmChain]
+) -> None:
+    agent.unlimited()
+    to, chain = fresh_address(), chains[ChainName.BASE]
+    quote = agent.move("max", "USDC", how=how, to=to, options={"dry_run": True}).get_json()
+    assert (quote["amount"], agent.spent_this_month()) == ("100", 0)
+    assert agent.move("max", "USDC", how=how, to=to).get_json()["amount"] == "100"
+    assert chain.balances(agent.address).of(USDC).units == 0
+    body = agent.move("max", "ETH", how=how, to=to).get_json()
+    assert body["status"] == "confirmed", body
+    assert chain.balances(to).of(ETH) == parse_amount(body["amount"], ETH)
+    # The fee was reserved at its maximum.
+    assert chain.balances(agent.address).of(ETH).units < 10**15
+    refused = agent.move("max", "USDC", how=how, to=to).get_json()
+    assert refused["details"]["reason"] == "insufficient_funds", refused
+
+
+def test_all_that_can_leave_is_what_pending_movements_leave(faulty: Faulty) -> None:
+    agent, chain = faulty
+    agent.unlimited()
+    chain.raising("broadcast", "before", Unreachable("node_down"), times=100)
+    assert agent.move("30", "USDC", Prefer="respond-async").get_json()["status"] == "pending"
+    body = agent.move("max", "USDC", to=fresh_address(), Prefer="respond-async").get_json()
+    assert (body["status"], body["amount"]) == ("pending", "70"), body
+
+
+def test_all_that_can_leave_is_decided_again_if_another_movement_takes_some_of_it(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.unlimited()
+    settled = transfers.settled
+
+    def settle_and_lose_some(*order: Any) -> transfers.TransferOrder:
+        found = settled(*order)
+        monkeypatch.setattr(transfers, "settled", settled)
+        assert agent.move("40", "USDC").get_json()["status"] == "confirmed"
+        return found
+
+    monkeypatch.setattr(transfers, "settled", settle_and_lose_some)
+    body = agent.move("max", "USDC", to=fresh_address()).get_json()
+    assert (body["status"], body["amount"]) == ("confirmed", "60"), body
+    assert [row["amount"] for row in agent.history()] == ["60", "40"]
+
+
+def test_all_that_can_leave_is_refused_above_a_limit_and_moves_nothing(agent: Agent) -> None:
+    agent.controls(per_tx_limit_usd=99)
+    assert agent.move("max", "USDC").get_json()["code"] == "PER_TX_LIMIT_EXCEEDED"
+    assert (agent.history(), agent.spent_this_month()) == ([], 0)
+    assert agent.move("MAX", "USDC").status_code == 400
 
 
 @pytest.mark.parametrize(

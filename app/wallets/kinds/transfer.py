@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marshmallow import fields
@@ -11,20 +11,27 @@ from marshmallow import fields
 from app.approvals.schemas import APPROVAL_NOTE
 from app.core import addresses
 from app.core.chains import USDC
+from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.errors import AddressNotAllowed, TransferFailed, WithdrawalFailed
+from app.idempotency.service import Claim
 from app.ports.chain import CONTRACT
+from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets import transfers
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, SESSION_ID
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
+from app.wallets.core.wallets import WalletView
 from app.wallets.kinds import definition
 from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
 from app.wallets.transfers import TransferOrder
 from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
+
+_ALL = "max"
+_MAX_TRIES = 3
 
 
 class MovementBody(AcceptsCamelCase):
@@ -32,7 +39,9 @@ class MovementBody(AcceptsCamelCase):
 
     chain = Symbol(required=True, metadata=CHAIN)
     to = Recipient(required=True, metadata={"description": "The recipient's address."})
-    amount = definition.amount_field()
+    amount = definition.amount_field(
+        description="`max` takes all that can leave after fees, as decided when it is signed; the response states it."
+    )
     currency = Symbol(required=True, metadata=CURRENCY)
     gas = GAS
     session_id = SESSION_ID
@@ -81,7 +90,12 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     """Parse a transfer or withdrawal; what its schema does not require may be absent. Raises: InvalidInput."""
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
-    parsed = parsing.parse_token_amount(name, body["amount"], body["currency"], problems)
+    takes_all = body["amount"] == _ALL
+    if takes_all:
+        token = parsing.parse_token(name, body["currency"], problems, field="currency")
+        parsed = None if token is None else TokenAmount(0, token)
+    else:
+        parsed = parsing.parse_token_amount(name, body["amount"], body["currency"], problems)
     recipient = None
     if name is not None:
         try:
@@ -100,7 +114,7 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
         raise parsing.invalid_fields(problems)
     return TransferOrder(
         type_, name, recipient, parsed, gas=gas, session_id=body.get("session_id"),
-        max_fee_nanos=body.get("max_network_fee_usd"),
+        max_fee_nanos=body.get("max_network_fee_usd"), takes_all=takes_all,
     )  # fmt: skip
 
 
@@ -114,7 +128,23 @@ def withdraw(body: dict[str, Any]) -> TransferOrder:
     return parse_movement(TransactionType.WITHDRAWAL, body)
 
 
-TRANSFER = WalletMovement(
+@dataclass(frozen=True, kw_only=True)
+class _Transfer(WalletMovement[TransferOrder]):
+    def request(self, wallet: WalletView, order: TransferOrder, *, body: Mapping[str, Any], claim: Claim) -> Any:
+        if not order.takes_all:
+            return super().request(wallet, order, body=body, claim=claim)
+        for remaining in reversed(range(_MAX_TRIES)):
+            exact = transfers.settled(wallet, order)
+            exact = replace(exact, takes_all=exact.takes_all and remaining > 0)
+            try:
+                # The owner approves an amount.
+                return super().request(wallet, exact, body={**body, "amount": str(exact.amount)}, claim=claim)
+            except PortError:  # another movement took some of it
+                continue
+        raise AssertionError("the last try is recorded")
+
+
+TRANSFER = _Transfer(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
     body=MovementBody(), result=MovementShape, quote_result=QuoteShape,
     parse=transfer, quote=transfers.quote, send=transfers.send,

@@ -83,6 +83,11 @@ class Movement:
     """What a transfer that the service submits costs in USDC; None if the wallet pays the network itself."""
     max_fee_nanos: int | None = None
     """What the request allows for the network, or for a service that pays the network."""
+    takes_all: bool = False
+    """Whether the amount is a guess at all that can leave: too much is not recorded, and the caller tries less.
+
+    Limits are checked when it is sent, not in a dry run, because it is not the amount yet.
+    """
 
     @property
     def sender(self) -> str:
@@ -139,6 +144,12 @@ class NotAffordable(Rejected):
         super().__init__(reason, details={"currency": token.symbol, **texts})
 
 
+def is_too_much(movement: Movement, error: PortError) -> bool:
+    """Return whether less of a movement that takes all could be moved: by `details.missing` less."""
+    is_short = error.reason == "insufficient_funds" and error.details.get("currency") == movement.amount.token.symbol
+    return movement.takes_all and is_short
+
+
 def assert_allowed(movement: Movement) -> None:
     """Check the limits without locking or holding. Raises: the 403 errors, PriceUnavailable."""
     wallet = movement.wallet
@@ -152,13 +163,16 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
     def assert_possible(drafted: TransactionDraft) -> TransactionDraft:
         counted = counting_rent(movement, drafted)
         with read_only_unit() as session:
-            spending_holds.check(session, movement.wallet.id, counted.spending_request)
+            if not movement.takes_all:
+                spending_holds.check(session, movement.wallet.id, counted.spending_request)
             assert_affordable(session, counted, drafted)
         return drafted
 
     try:
         return _retry_after_settling_pending(movement, lambda: draft(None), assert_possible)
     except PortError as error:
+        if is_too_much(movement, error):
+            raise
         raise failures.failure(movement.type, error.reason, error.details) from None
 
 
@@ -190,6 +204,8 @@ def execute(
     except PortError as error:
         if error.reason == "insufficient_gas" and without_gas is not None:
             return without_gas(error)
+        if is_too_much(movement, error):
+            raise
         raise record_failed(movement, error.reason, error.details, claim=claim) from None
     view = broadcast_and_wait(
         app_state().ports.chains[movement.chain],
