@@ -104,7 +104,7 @@ def _resume(subject_id: str) -> Any:
 
 @blp.post("/<string:wallet_id>/x402/fetch")
 @idempotent(
-    owner=guards.require_agent,
+    owner=guards.idempotency_owner,
     rebuild=_resume,
     note=_IDEMPOTENCY_NOTE,
     applies=is_not_dry_run,

@@ -92,6 +92,19 @@ def presented_keys(request: ClientRequest) -> list[str]:
     return _assert_one_key([key for key in candidates if key])
 
 
+def api_key(request: ClientRequest) -> str | None:
+    """Return the content of X-API-Key; without it, the access token of an application in Authorization (RFC 6750).
+
+    Raises: Unauthorized, as `presented_keys` does.
+    """
+    key: str | None = request.headers.get("X-API-Key")
+    if "Authorization" in request.headers:
+        keys = presented_keys(request)
+        if key is None and keys and keys[0].startswith(f"{grants.PREFIX}_"):
+            return keys[0]
+    return key
+
+
 def sdk_keys(request: ClientRequest) -> list[str]:
     """Return what `presented_keys` does, and the keys of ours in other headers, the query and the path.
 
@@ -188,6 +201,12 @@ def require_agent() -> str:
     return agent_id
 
 
+def idempotency_owner() -> str:
+    """Return whose idempotency keys are used: the account's, or an application's own, which may see less."""
+    principal = current_principal()
+    return principal.account_id if principal.grant is None else principal.grant.id
+
+
 def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     """Set the principal of a request, and count it against the rate limit of the account.
 
@@ -231,12 +250,7 @@ def find_principal_by_sdk_key(request: ClientRequest, find: FindPrincipal = serv
 
 
 def _check_any_key(request: ClientRequest) -> None:
-    key = request.headers.get("X-API-Key")
-    if "Authorization" in request.headers:
-        keys = presented_keys(request)  # two different keys are refused
-        if key is None and keys and keys[0].startswith(f"{grants.PREFIX}_"):
-            key = keys[0]
-    found = service.find_principal(key)
+    found = service.find_principal(api_key(request))
     if found is None:
         raise Unauthorized
     authenticate_as(request, found)

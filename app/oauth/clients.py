@@ -22,7 +22,7 @@ from app.core import clock, identifiers
 from app.core.strict_json import parse_response
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import InvalidInput, Overloaded
+from app.errors import InvalidInput, Overloaded, RateLimited
 from app.identity.principal import Scope
 from app.oauth.models import OAuthClient
 from app.ports.errors import PortError
@@ -66,7 +66,7 @@ class Client:
     @property
     def is_described(self) -> bool:
         """Return whether its id is an address, whose host it controls."""
-        return self.id.startswith(("https://", "http://"))
+        return _is_address(self.id)
 
     def host(self, redirect_uri: str | None) -> str:
         """Return what an owner is shown in the place of the name, which anybody can choose."""
@@ -87,7 +87,7 @@ class Client:
 
     def get_allowed_scope(self, scope: str | None) -> str:
         """Return the scopes of a request that exist; others are ignored, as clients ask for what they know."""
-        return " ".join(each for each in (scope or "").split() if each in set(Scope))
+        return " ".join(each for each in Scope if each in (scope or "").split())
 
     def check_redirect_uri(self, redirect_uri: str) -> bool:
         return any(_matches(each, redirect_uri) for each in self.redirect_uris)
@@ -104,9 +104,7 @@ class Client:
 
 def find(client_id: str, *, network: str) -> Client | None:
     """Return a registered application, or read the document at the id. Raises: InvalidInput, RateLimited."""
-    if not _VISIBLE.fullmatch(client_id):
-        return None
-    if not client_id.startswith(("https://", "http://")):
+    if not _is_address(client_id):
         return _find_registered(client_id)
     documents = app_state().part(ClientDocuments)
 
@@ -114,15 +112,18 @@ def find(client_id: str, *, network: str) -> Client | None:
         app_state().rate_limiter.count(_DOCUMENTS, "client document", network)
         return _read_document(client_id)
 
-    found: Client = documents.get(client_id, load, ttl_seconds=300, failure_ttl_seconds=10)
+    try:
+        found: Client = documents.get(client_id, load, ttl_seconds=300, failure_ttl_seconds=10)
+    except RateLimited:
+        # One network's limit is not another's.
+        documents.drop(client_id.__eq__)
+        raise
     return found
 
 
 def named(client_id: str) -> Client | None:
     """Return an application for the token endpoint: a document is not read again, the code names its id."""
-    if client_id.startswith(("https://", "http://")):
-        return Client(client_id, "", ())
-    return _find_registered(client_id)
+    return Client(client_id, "", ()) if _is_address(client_id) else _find_registered(client_id)
 
 
 def register(metadata: Mapping[str, Any], *, network: str) -> dict[str, Any]:
@@ -166,7 +167,13 @@ def is_loopback(parts: SplitResult) -> bool:
     return parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS
 
 
+def _is_address(client_id: str) -> bool:
+    return client_id.startswith(("https://", "http://"))
+
+
 def _find_registered(client_id: str) -> Client | None:
+    if not _VISIBLE.fullmatch(client_id):
+        return None
     is_meant = OAuthClient.id == client_id, OAuthClient.expires_at > clock.now()
     with read_only_unit() as session:
         row = session.scalars(select(OAuthClient).where(*is_meant)).one_or_none()

@@ -107,7 +107,9 @@ def authorize() -> Response:
         try:
             server.get_consent_grant(server_request)
         except OAuth2Error as failure:
-            return _to_client(server.handle_error_response(server_request, failure), server)
+            answered = server.handle_error_response(server_request, failure)
+            server.execute_hook("after_create_authorization_response", answered)
+            return _render_mistake(asked, answered, str(failure.error))
     return _render_start(asked)
 
 
@@ -221,9 +223,7 @@ def _deny(asked: _Asked) -> Response:
         return _to_client(server.create_authorization_response(server_request, grant_user=None, grant=flow))
 
 
-def _to_client(response: Response, server: Server | None = None) -> Response:
-    if server is not None:
-        server.execute_hook("after_create_authorization_response", response)
+def _to_client(response: Response) -> Response:
     return redirect(response.headers["Location"], 303)  # type: ignore[return-value]
 
 
@@ -300,8 +300,19 @@ def _form_target(redirect_uri: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _refused(message: str, *, status: int = 400) -> Response:
+def _render_mistake(asked: _Asked, answered: Response, error: str) -> Response:
+    """Send the error of a request to a program on the owner's computer; to others, only when the owner follows a link.
+
+    Anybody can register an address, and people trust the address of this service (RFC 9700 §4.11.2).
+    """
+    if clients.is_loopback(urlsplit(asked.redirect_uri or "")):
+        return _to_client(answered)
+    problem = f"The application's request is not valid ({error})."
+    return _refused(problem, back=answered.headers["Location"], host=asked.redirect_host or asked.host)
+
+
+def _refused(message: str, *, status: int = 400, **back: Any) -> Response:
     return render_page(
         "error.html", status=status, title="This application cannot be connected", message=message,
-        next_step="Nothing was permitted. Go back to the application and start again.",
+        next_step="Nothing was permitted. Go back to the application and start again.", **back,
     )  # fmt: skip

@@ -39,7 +39,7 @@ class TopUpShape(MovementShape):
 
 @blp.post("/topup")
 @idempotent(
-    owner=guards.require_agent,
+    owner=guards.idempotency_owner,
     rebuild=rebuild_from_record,
     note="Repeating a request with the same key transfers nothing again.",
 )

@@ -143,14 +143,10 @@ def _rebuild(subject_id: str) -> Response:
     return response
 
 
-def _owner() -> str:
-    return guards.current_principal().account_id
-
-
 @shopping.post("/buy")
 @shopping.doc(security=_PAYABLE_SECURITY)
 @idempotent(
-    owner=_owner,
+    owner=guards.idempotency_owner,
     rebuild=_rebuild,
     note="Repeating a request with the same key returns the first response and buys nothing again.",
     applies=lambda: guards.find_principal() is not None,

@@ -143,11 +143,13 @@ def buy(
 
 
 def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
-    """Return a purchase of the account. Raises: NotFound for malformed, unknown or another account's ids."""
+    """Return a purchase of the account, and of the wallet of an application. Raises: NotFound, for all other ids."""
     missing = NotFound("This key has no purchase with this id.")
     canonical = identifiers.require_id(purchase_id, missing)
-    is_owned = Purchase.account_id == caller.account_id
-    return _find(select(Purchase).where(Purchase.id == canonical, is_owned), missing)
+    query = select(Purchase).where(Purchase.id == canonical, Purchase.account_id == caller.account_id)
+    if caller.grant is not None:
+        query = query.where(Purchase.wallet_id == caller.only_wallet_id)
+    return _find(query, missing)
 
 
 def view(purchase_id: str) -> PurchaseView:

@@ -92,6 +92,7 @@ def test_an_owner_connects_an_application_that_then_acts_for_the_agent(
     assert resource["authorization_servers"] == ["http://purser.test"]
     metadata = app.test_client().get("/.well-known/oauth-authorization-server").get_json()
     assert metadata["code_challenge_methods_supported"] == ["S256"]
+    assert metadata["issuer"] == "http://purser.test"
     assert application.register().status_code == 201
     page = consent_page(owner, application.authorization())
     assert "app.example.com" in page.text
@@ -144,7 +145,7 @@ def test_a_token_can_do_what_its_scopes_say_and_nothing_else(
 
 @pytest.mark.parametrize("scope", ["wallet:read", "wallet:pay", "gateway", "catalog"])
 def test_each_scope_permits_only_its_operations(
-    app: Flask, made: dict[str, Any], owner: Owner, application: Application, scope: str
+    made: dict[str, Any], owner: Owner, application: Application, scope: str
 ) -> None:
     application.connect(owner, made, scope=[scope])
     wallet = f"/v1/wallets/{made['wallet']['id']}"
@@ -152,11 +153,7 @@ def test_each_scope_permits_only_its_operations(
         "wallet:read": application.get(f"{wallet}/controls"),
         "wallet:pay": application.post(f"{wallet}/transfer", {}),
         "gateway": application.post("/v1/gateway/openai/chat/completions", {}),
-        # This route forwards Authorization, so that a key of this service has its own header.
-        "catalog": app.test_client().get(
-            "/v1/proxy/00000000-0000-4000-8000-000000000000/x",
-            headers={"X-API-Key": application.tokens["access_token"]},
-        ),
+        "catalog": application.get("/v1/proxy/00000000-0000-4000-8000-000000000000/x"),
     }
     for name, answer in permitted.items():
         is_refused = (answer.get_json() or {}).get("code") == "INSUFFICIENT_SCOPE"
@@ -262,6 +259,7 @@ def test_a_grant_that_was_changed_in_the_database_is_refused(
 def test_a_token_of_another_service_is_refused(
     app: Flask, made: dict[str, Any], owner: Owner, application: Application
 ) -> None:
+    application.redirect_uri = "http://127.0.0.1:3000/callback"
     application.register()
     for resource in ("https://other.example.com/mcp", "http://purser.test/v1", "http://purser.test.evil.example"):
         answer = owner.get(application.authorization(resource=resource))
@@ -373,7 +371,8 @@ def test_an_application_revokes_its_connection(made: dict[str, Any], owner: Owne
 # --- The request of an application
 
 
-def test_a_request_without_pkce_or_with_plain_is_refused(application: Application, owner: Owner) -> None:
+def test_a_request_without_pkce_or_with_plain_is_refused(app: Flask, owner: Owner) -> None:
+    application = Application(app, redirect_uri="http://127.0.0.1:3000/callback")
     application.register()
     for change in ({"code_challenge": None}, {"code_challenge_method": None}, {"code_challenge_method": "plain"}):
         answer = owner.get(application.authorization(**change))

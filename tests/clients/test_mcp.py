@@ -34,14 +34,28 @@ def test_the_npm_clients(scene: Scene) -> None:
     check(run_node("examples.mjs", scene.service.url, scene.key, "mcp_client_npm", "mcp_sdk_npm"))
 
 
-def test_the_python_clients_log_in(scene: Scene) -> None:
-    for module, requirements, note in (
-        ("mcp_login_examples", "mcp.txt", ""),
-        ("mcp_previous_login_examples", "mcp-previous.txt", " of the previous major"),
-    ):
-        ran = run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements)
-        check(ran, note=f"{note} with OAuth")
+@pytest.mark.parametrize(
+    ("module", "requirements", "note"),
+    [
+        ("mcp_login_examples", "mcp.txt", " with OAuth"),
+        ("mcp_previous_login_examples", "mcp-previous.txt", " of the previous major with OAuth"),
+        ("fastmcp_examples", "mcp-fastmcp.txt", ""),
+        ("openai_agents_login_examples", "mcp-agents.txt", " with OAuth"),
+        ("pydantic_ai_login_examples", "mcp-agents.txt", " with OAuth"),
+        ("langchain_mcp_login_examples", "mcp-langchain.txt", " with OAuth"),
+    ],
+)
+def test_a_python_client(scene: Scene, module: str, requirements: str, note: str) -> None:
+    check(run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements), note=note)
 
 
-def test_the_npm_client_logs_in(scene: Scene) -> None:
-    check(run_node("examples.mjs", scene.service.url, scene.key, "mcp_login_npm"), note=" with OAuth")
+@pytest.mark.parametrize(
+    ("modules", "note"),
+    [
+        (("mcp_login_npm", "mcp_client_login_npm"), " with OAuth"),
+        (("langchain_mcp_npm", "mcp_inspector_npm"), ""),
+        (("mcp_remote_npm",), ""),
+    ],
+)
+def test_an_npm_client(scene: Scene, modules: tuple[str, ...], note: str) -> None:
+    check(run_node("examples.mjs", scene.service.url, scene.key, *modules, newer=True), note=note)

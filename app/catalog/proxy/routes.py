@@ -35,12 +35,12 @@ _RULE = "/<service_id>/<rest:path>"
 
 
 def _find_holder(request: ClientRequest) -> Principal | None:
-    """Return the holder of the key in X-API-Key, the only place for it: others belong to the service.
+    """Return the holder of the key in X-API-Key, or of an access token in Authorization; no other place is read.
 
     Raises: Unauthorized for two different keys, and for a valid one elsewhere, whose holder should not pay again.
     """
     keys = sdk_keys(request)
-    if (key := request.headers.get("X-API-Key")) is not None or not keys:
+    if (key := guards.api_key(request)) is not None or not keys:
         return recall_principal(key)
     if any(recall_principal(key) for key in keys):
         raise Unauthorized("Send your API key in the X-API-Key header on this route, and nowhere else.")

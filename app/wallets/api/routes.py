@@ -118,7 +118,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 
 
 @blp.post("/<string:wallet_id>/fund")
-@idempotent(owner=guards.require_agent, rebuild=funding.initial_response, note=IDEMPOTENCY_NOTE)
+@idempotent(owner=guards.idempotency_owner, rebuild=funding.initial_response, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.FundBody)
 @blp.response(200, schemas.FundingShape)
 @blp.raises(LimitReached, BalanceFetchError)

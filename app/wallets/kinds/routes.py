@@ -51,7 +51,9 @@ def _add_route(kind: WalletMovement[Any]) -> None:
     responses = {"200": {"description": f"The {kind.noun}, or the quote of a dry run.", "content": content}}
 
     @blp.post(f"/<string:wallet_id>/{kind.parse.__name__}")
-    @idempotent(owner=guards.require_agent, rebuild=rebuild_from_record, note=IDEMPOTENCY_NOTE, applies=is_not_dry_run)
+    @idempotent(
+        owner=guards.idempotency_owner, rebuild=rebuild_from_record, note=IDEMPOTENCY_NOTE, applies=is_not_dry_run
+    )
     @blp.arguments(kind.body)
     @blp.response(200, kind.result)
     @blp.alt_response(service.ACCEPTED, schema=AwaitingApproval, description=service.DESCRIPTION)

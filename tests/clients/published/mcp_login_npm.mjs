@@ -3,47 +3,9 @@ import assert from "node:assert";
 import { UnauthorizedError } from "@modelcontextprotocol/sdk/client/auth.js";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { OwnerBrowser } from "./owner_browser.mjs";
 
 export const npmPackage = "@modelcontextprotocol/sdk";
-
-class OwnerBrowser {
-  cookies = new Map();
-
-  constructor(url) {
-    this.url = url;
-  }
-
-  async open(address, fields) {
-    const headers = { Cookie: [...this.cookies].map(([name, value]) => `${name}=${value}`).join("; ") };
-    const options = fields ? { method: "POST", body: new URLSearchParams(fields) } : {};
-    const answer = await fetch(new URL(address, this.url), { ...options, headers, redirect: "manual" });
-    for (const cookie of answer.headers.getSetCookie()) {
-      const [, name, value] = cookie.match(/^([^=]+)=([^;]*)/);
-      this.cookies.set(name, value);
-    }
-    return answer;
-  }
-
-  async json(path, body) {
-    const headers = { "Content-Type": "application/json" };
-    return (await fetch(this.url + path, { method: "POST", headers, body: JSON.stringify(body) })).json();
-  }
-
-  async consent(address) {
-    const made = await this.json("/v1/agents/register", {});
-    const { ownerKey } = await this.json("/v1/device/claim", { code: made.claimCode });
-    const hidden = (page) => [...page.matchAll(/<input type="hidden" name="([^"]*)" value="([^"]*)"/g)].map(([, ...field]) => field);
-    const [, consent] = (await (await this.open(address)).text()).match(/href="(\/owner\/connect\/[^"]+)"/);
-    const signIn = await this.open((await this.open(consent)).headers.get("Location"));
-    await this.open("/owner/sign-in", [...hidden(await signIn.text()), ["owner_key", ownerKey]]);
-    const form = await (await this.open(consent)).text();
-    const [, account] = form.match(/name="account" value="([^"]+)"/);
-    const chosen = [["account", account], ["scope", "wallet:read"], ["days", "7"], ["decision", "allow"]];
-    const answer = await this.open(consent, [...hidden(form), ...chosen]);
-    assert.equal(answer.status, 303, await answer.text());
-    return new URL(answer.headers.get("Location")).searchParams;
-  }
-}
 
 class Provider {
   redirectUrl = "http://127.0.0.1:1/callback";
@@ -71,12 +33,13 @@ class Provider {
     return this.verifier;
   }
   async redirectToAuthorization(address) {
-    this.answer = await this.owner.consent(address.href);
+    this.answer = (await this.owner.consent(address.href)).searchParams;
   }
 }
 
-export const examples = {
+export const logIn = (sdk, finish) => ({
   "log in and call a tool": async ({ url }) => {
+    const { Client, StreamableHTTPClientTransport, UnauthorizedError } = sdk;
     const authProvider = new Provider(new OwnerBrowser(url));
     const connect = async () => {
       const transport = new StreamableHTTPClientTransport(new URL(`${url}/mcp`), { authProvider });
@@ -90,7 +53,7 @@ export const examples = {
     const call = { name: "get_balances", arguments: {} };
     await assert.rejects(client.callTool(call), UnauthorizedError);
     assert.equal(authProvider.answer.get("iss"), url);
-    await transport.finishAuth(authProvider.answer.get("code"));
+    await finish(transport, authProvider.answer);
     await client.close();
     const second = await connect();
     const { structuredContent } = await second.client.callTool(call);
@@ -103,4 +66,7 @@ export const examples = {
     assert.notEqual(authProvider.saved.refresh_token, before.refresh_token);
     await second.client.close();
   },
-};
+});
+
+const sdk = { Client, StreamableHTTPClientTransport, UnauthorizedError };
+export const examples = logIn(sdk, (transport, answer) => transport.finishAuth(answer.get("code")));

@@ -5,7 +5,11 @@ from __future__ import annotations
 import html
 import json
 import re
+import time
+import webbrowser
+from contextlib import suppress
 from http.cookiejar import CookieJar
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
@@ -16,6 +20,20 @@ _INPUT = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)"')
 class _NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_request: Any) -> None:
         return None
+
+
+class DefaultBrowser(webbrowser.BaseBrowser):
+    """The browser that clients find on the computer of an owner."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__("owner")
+        self.owner, self.opened = OwnerBrowser(url), 0
+        webbrowser.register("owner", None, self, preferred=True)
+
+    def open(self, url: str, *_options: object) -> bool:
+        self.opened += 1
+        Thread(target=self.owner.follow, args=[url], daemon=True).start()
+        return True
 
 
 class OwnerBrowser:
@@ -30,6 +48,19 @@ class OwnerBrowser:
 
     def consent(self, address: str, **choices: Any) -> dict[str, str]:
         """Open what a client opens, sign in, allow everything, and return the parameters of the redirect back."""
+        back = urlsplit(self._redirect(address, **choices))
+        return {name: value for name, [value] in parse_qs(back.query).items()}
+
+    def follow(self, address: str) -> None:
+        """Consent, and follow the redirect to the client, once it listens."""
+        back = self._redirect(address)
+        for _ in range(200):
+            with suppress(OSError):
+                self._get(back)
+                return
+            time.sleep(0.05)
+
+    def _redirect(self, address: str, **choices: Any) -> str:
         start = self._get(address)
         consent = urljoin(self.url, html.unescape(re.search(r'href="(/owner/connect/[^"]+)"', start)[1]))
         form = self._get(self._location(consent))
@@ -37,8 +68,7 @@ class OwnerBrowser:
         fields = dict(_INPUT.findall(self._get(consent)))
         scopes = ["wallet:read", "wallet:pay", "gateway", "catalog"]
         chosen = {"account": self._account, "scope": scopes, "days": "7", "decision": "allow", **choices}
-        back = self._location(consent, {**fields, **chosen})
-        return {name: value for name, [value] in parse_qs(urlsplit(back).query).items()}
+        return self._location(consent, {**fields, **chosen})
 
     def _get(self, address: str) -> str:
         return str(self._open(address)[2])
