@@ -113,7 +113,7 @@ def bind(app: Flask, api: Api) -> OpenApiDocument:
 
 def _schema_name(schema: type[Schema] | Schema) -> str:
     cls = schema if isinstance(schema, type) else type(schema)
-    return "Error" if cls is ErrorBody else cls.__name__.removesuffix("Shape")
+    return cls.__name__.removesuffix("Shape")
 
 
 class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]

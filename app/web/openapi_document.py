@@ -29,9 +29,9 @@ class OpenApiDocument:
                 for describe in self.deferred:
                     describe()
                 schemas = self.spec.components.schemas
-                if "Error" not in schemas:
+                if "ErrorBody" not in schemas:
                     # Operations refer to it by its name only.
-                    self.spec.components.schema("Error", schema=ErrorBody)
+                    self.spec.components.schema("ErrorBody", schema=ErrorBody)
                 # flask-smorest's own paging, which no route uses.
                 schemas.pop("PaginationMetadataSchema", None)
                 self._rendered = self.spec.to_dict()

@@ -155,7 +155,7 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
 @blp.arguments(schemas.ControlsBody)
 @blp.response(200, schemas.UpdatedControls)
 @blp.raises(ControlsLocked)
-def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
+def set_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Create or change the controls; omitted fields keep their values.
 
     At least one field is required; an empty object is refused. A wallet's controls can be loosened 10 times a minute

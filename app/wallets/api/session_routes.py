@@ -34,7 +34,7 @@ def _rebuild(session_id: str) -> SpendingSession:
 @blp.post("/<string:wallet_id>/sessions")
 @idempotent(owner=guards.require_agent, rebuild=_rebuild, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.SessionBody)
-@blp.response(201, schemas.SessionShape)
+@blp.response(201, schemas.SpendingSessionShape)
 @blp.raises(LimitReached)
 def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> SpendingSession:
     """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too."""
@@ -60,7 +60,7 @@ def list_sessions(query: dict[str, Any], wallet: WalletView) -> Page[SpendingSes
 
 
 @blp.get("/<string:wallet_id>/sessions/<string:session_id>")
-@blp.response(200, schemas.SessionShape)
+@blp.response(200, schemas.SpendingSessionShape)
 def get_session(session_id: str, wallet: WalletView) -> SpendingSession:
     """Read a session and what is left of its budget."""
     with read_only_unit() as session:

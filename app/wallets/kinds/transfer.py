@@ -54,7 +54,7 @@ class MovementShape(MovementState):
     gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
 
 
-class QuoteShape(MovementQuoteShape):
+class TransferQuoteShape(MovementQuoteShape):
     """The quote of a dry run: limits and simulation passed; costs are maxima."""
 
     from_ = fields.String(required=True, data_key="from", attribute="movement.sender")
@@ -116,7 +116,7 @@ def withdraw(body: dict[str, Any]) -> MovementOrder:
 
 TRANSFER = WalletMovement(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
-    body=MovementBody(), result=MovementShape, quote_result=QuoteShape,
+    body=MovementBody(), result=MovementShape, quote_result=TransferQuoteShape,
     parse=transfer, quote=service.quote, send=service.send,
     tool=Tool(
         "transfer", "wallets.transfer",
