@@ -18,6 +18,7 @@ from werkzeug.test import TestResponse
 
 from app.errors import STATUS
 from app.identity.guards import PAYMENT_SCHEME
+from app.web.published_document import texts
 from tests.support.market import SPEC, offer
 from tests.support.operators import operator
 
@@ -107,6 +108,59 @@ def test_every_operation_documents_its_responses_and_errors(document: Document) 
             assert "400" not in operation["responses"], where
 
 
+def test_everything_has_a_description(document: Document) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        assert schema.get("description"), name
+        for member, definition in schema.get("properties", {}).items():
+            assert definition.get("description"), (name, member)
+    for method, path, operation in _operations(document):
+        assert operation.get("description"), (method, path)
+        for parameter in [*document["paths"][path].get("parameters", []), *operation.get("parameters", [])]:
+            assert parameter.get("description"), (method, path, parameter["name"])
+    for tag in document["tags"]:
+        assert tag.get("description"), tag["name"]
+
+
+def test_every_stored_description_is_used(document: Document) -> None:
+    members = {
+        f"{name}.{member}": definition
+        for name, schema in document["components"]["schemas"].items()
+        for member, definition in schema.get("properties", {}).items()
+    }
+    operations = {operation["operationId"]: operation for _, _, operation in _operations(document)}
+    parameters = [
+        parameter
+        for item in document["paths"].values()
+        for parameter in [
+            *item.get("parameters", []),
+            *(p for m in _METHODS for p in item.get(m, {}).get("parameters", [])),
+        ]
+    ]
+    for name, text in texts()["properties"].items():
+        places = [members.get(name, {})] if "." in name else [v for k, v in members.items() if k.endswith(f".{name}")]
+        assert any(place.get("description", "").startswith(text) for place in places), name
+    for name, text in texts()["operations"].items():
+        assert operations[name]["description"] == text, name
+    for name, text in texts()["parameters"].items():
+        assert any(each["name"] == name and each["description"] == text for each in parameters), name
+
+
+def test_no_description_only_repeats_a_name() -> None:
+    for kind in ("properties", "parameters", "operations"):
+        for name, text in texts()[kind].items():
+            said = set(re.findall(r"[a-z]+", text.lower())) - {"the", "a", "an", "of", "is"}
+            assert said - set(name.lower().replace(".", "_").split("_")), name
+            assert text.endswith("."), name
+
+
+def test_lists_of_values_are_shared(document: Document) -> None:
+    shared = [document["components"]["schemas"][name]["enum"] for name in texts()["values"]]
+    assert len(shared) == len({tuple(values) for values in shared})
+    rest = {name: each for name, each in document["components"]["schemas"].items() if name not in texts()["values"]}
+    for values in shared:
+        assert str(values) not in str([document["paths"], rest]), values
+
+
 def test_documented_codes_match_their_status(document: Document) -> None:
     found = 0
     for method, path, operation in _operations(document):
@@ -148,8 +202,6 @@ def test_every_definition_is_used_by_an_operation(document: Document) -> None:
     text = str(document)
     for name in document["components"]["schemas"]:
         assert f"'#/components/schemas/{name}'" in text, name
-    for name, schema in document["components"]["schemas"].items():
-        assert schema.get("description"), name
 
 
 def test_a_parameter_is_never_documented_as_null(document: Document) -> None:
