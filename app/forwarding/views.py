@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import flask
 from werkzeug.routing import BaseConverter
@@ -10,7 +11,7 @@ from werkzeug.wrappers import Response
 
 from app.core.request_target import RequestTarget, parse_target
 from app.errors import ServiceError
-from app.web.blueprint import Blueprint
+from app.web.blueprint import Blueprint, documentation_section
 from app.web.client_request import ClientRequest
 from app.web.openapi import response_headers
 from app.web.schemas import Schema
@@ -26,6 +27,23 @@ _HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
 PAYMENT_CHAIN = {
     "X-Payment-Chain": "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana."
 }
+_ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
+JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
+MULTIPART_BODY: Mapping[str, Any] = {"multipart/form-data": _ANY_OBJECT}
+OTHER_BODIES: Mapping[str, Any] = {
+    "application/x-www-form-urlencoded": _ANY_OBJECT,
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+}
+FREE_QUERY = {
+    "in": "query",
+    "name": "query",
+    "description": "Any further query parameters, forwarded as they are.",
+    "required": False,
+    "style": "form",
+    "explode": True,
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+"""The parameters of a query by their names; the name of this one is not sent."""
 
 
 class RestConverter(BaseConverter):
@@ -50,6 +68,7 @@ def add_views(
     answer: type[Schema],
     errors: Iterable[type[ServiceError]],
     request_headers: Mapping[str, str],
+    bodies: Mapping[str, Any],
     further_response_headers: Iterable[str] = (),
     others: Mapping[str, Iterable[str]],
 ) -> None:
@@ -73,6 +92,9 @@ def add_views(
         )(blueprint.raises(*errors)(view(method)))
         for header, meaning in request_headers.items():
             blueprint.header(header, meaning)(documented)
+        documentation_section(documented, "arguments").setdefault("parameters", []).append(dict(FREE_QUERY))
+        if method in {"POST", "PUT", "PATCH"}:
+            documentation_section(documented, "manual_doc")["requestBody"] = {"content": dict(bodies)}
         # HEAD is included in GET.
         documented.provide_automatic_options = False
         blueprint.route(rule, methods=[method])(documented)

@@ -22,7 +22,7 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
+from app.forwarding.views import JSON_BODY, MULTIPART_BODY, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.gateway import call, schemas
 from app.gateway.providers import listing
 from app.gateway.providers.table import Provider, ProviderTable
@@ -100,6 +100,7 @@ add_views(
         RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
     ),
     request_headers=PAYMENT_CHAIN,
+    bodies={**JSON_BODY, **MULTIPART_BODY},
     further_response_headers=(
         "X-Max-Tokens-Applied", "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
         "X-Advisor-Max-Tokens-Applied",

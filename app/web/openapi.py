@@ -90,8 +90,9 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
                 "Every error has the same body: `error`, `code`, `details`, `request_id`."
             ),
             "license": {"name": "MIT", "identifier": "MIT"},
+            "contact": {"name": "The operator of this service", "url": public_url},
         },
-        "servers": [{"url": public_url}],
+        "servers": [{"url": public_url, "description": "This service."}],
         "components": {"securitySchemes": dict(security_schemes)},
     }
 

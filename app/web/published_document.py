@@ -18,6 +18,7 @@ from app.errors import ServiceError
 
 _FOLDER = Path(__file__).parent
 _CODE = re.compile(r"^`([A-Z_0-9]+)`:", re.MULTILINE)
+_ERROR = {"$ref": "#/components/schemas/ErrorBody"}
 _REQUEST_ID = "0b0c5d0e-3c5b-4a52-9f0e-6a1f1d2b7c11"
 
 
@@ -53,7 +54,8 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
             [content] = response.get("content", {"": {}}).values()
             if status in examples().get(owner, {}):
                 content["example"] = examples()[owner][status]
-            if codes := _CODE.findall(response.get("description", "")):
+            codes = _CODE.findall(response.get("description", ""))
+            if codes and content["schema"] == _ERROR:
                 content["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
                 used.update(codes)
     document["components"]["examples"] = {

@@ -16,7 +16,10 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from werkzeug.test import TestResponse
 
+from app.core.request_target import parse_target
 from app.errors import STATUS
+from app.gateway.providers.table import ProviderTable
+from app.gateway.validation.body import BodyKind
 from app.identity.guards import PAYMENT_SCHEME
 from app.web.published_document import texts
 from tests.support.market import SPEC, offer
@@ -38,7 +41,22 @@ def _operations(document: Document) -> Iterator[tuple[str, str, dict[str, Any]]]
     for path, methods in document["paths"].items():
         for method in _METHODS:
             if method in methods:
-                yield method, path, methods[method]
+                operation = methods[method]
+                yield method, path, {**operation, "responses": _responses(document, operation)}
+
+
+def _responses(document: Document, operation: dict[str, Any]) -> dict[str, Any]:
+    """Return the responses of an operation; those that it shares with others are resolved, but for the default."""
+    shared = document["components"]["responses"]
+    return {
+        status: shared[each["$ref"].rpartition("/")[2]] if "$ref" in each and status != "default" else each
+        for status, each in operation["responses"].items()
+    }
+
+
+def _is_provider_route(app: Flask, path: str) -> bool:
+    names = [row.slug for row in app.state.part(ProviderTable).rows]
+    return path.startswith(tuple(f"/v1/gateway/{name}/" for name in names))
 
 
 def test_generators_can_read_the_document(document: Document) -> None:
@@ -68,7 +86,7 @@ def test_clients_in_other_languages_can_compile_the_patterns(document: Document)
 
 
 def test_every_route_is_documented(app: Flask, document: Document) -> None:
-    documented = {(method, path) for method, path, _ in _operations(document)}
+    documented = {(method, path) for method, path, _ in _operations(document) if not _is_provider_route(app, path)}
     served = {
         (method.lower(), re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule))
         for rule in app.url_map.iter_rules()
@@ -79,6 +97,34 @@ def test_every_route_is_documented(app: Flask, document: Document) -> None:
         and method.lower() in _METHODS
     }
     assert documented == served
+
+
+def test_each_route_of_a_provider_is_an_operation_and_is_forwarded(app: Flask, document: Document) -> None:
+    content = {
+        BodyKind.NONE: set(),
+        BodyKind.JSON: {"application/json"},
+        BodyKind.FORM: {"multipart/form-data"},
+        BodyKind.EITHER: {"application/json", "multipart/form-data"},
+    }
+    documented = set()
+    for method, path, operation in _operations(document):
+        if not _is_provider_route(app, path):
+            continue
+        concrete = path
+        for each in operation["parameters"]:
+            concrete = concrete.replace(f"{{{each['name']}}}", each["schema"].get("enum", ["a"])[0])
+        slug = concrete.split("/")[3]
+        target = parse_target(concrete, "", "v1", "gateway", slug)
+        route = app.state.part(ProviderTable).find(slug).locate(method.upper(), target).match.route
+        assert set(operation.get("requestBody", {}).get("content", {})) == content[route.body], path
+        documented.add((slug, route.text))
+    rows = app.state.part(ProviderTable).rows
+    assert documented == {(row.slug, route.text) for row in rows for route in row.routes}
+
+
+def test_operations_are_named_as_methods(document: Document) -> None:
+    for _, path, operation in _operations(document):
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", operation["operationId"]), path
 
 
 def test_no_two_operations_share_an_id(document: Document) -> None:

@@ -22,7 +22,15 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
+from app.forwarding.views import (
+    DOCUMENTED_METHODS,
+    JSON_BODY,
+    MULTIPART_BODY,
+    OTHER_BODIES,
+    PAYMENT_CHAIN,
+    UNDOCUMENTED_METHODS,
+    add_views,
+)
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
@@ -115,6 +123,7 @@ _TEXT = """a service and return its response unchanged.
     Path, query (without `wallet_id`) and body are forwarded below the service's base URL. The price is charged once
     for a response with a status below 500. Your keys and cookies are not forwarded; a call that contains your key
     anywhere but in X-API-Key is refused. """
+_BODIES = {**JSON_BODY, **OTHER_BODIES, **MULTIPART_BODY}
 _OTHERS = {_RULE: UNDOCUMENTED_METHODS, "/<service_id>": (*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS)}
 
 
@@ -127,6 +136,7 @@ add_views(
     answer=schemas.ProxiedAnswer,
     errors=_ERRORS,
     request_headers=_NOTES,
+    bodies=_BODIES,
     others=_OTHERS,
 )
 add_views(
@@ -138,5 +148,6 @@ add_views(
     answer=schemas.ProxiedAnswer,
     errors=(*_ERRORS, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending),
     request_headers=_NOTES | PAYMENT_CHAIN,
+    bodies=_BODIES,
     others=_OTHERS,
 )
