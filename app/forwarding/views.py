@@ -13,7 +13,7 @@ from app.core.request_target import RequestTarget, parse_target
 from app.errors import ServiceError
 from app.web.blueprint import Blueprint, documentation_section
 from app.web.client_request import ClientRequest
-from app.web.openapi import response_headers
+from app.web.openapi import FREE_QUERY, response_headers
 from app.web.schemas import Schema
 
 DOCUMENTED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -27,23 +27,6 @@ _HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
 PAYMENT_CHAIN = {
     "X-Payment-Chain": "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana."
 }
-_ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
-JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
-MULTIPART_BODY: Mapping[str, Any] = {"multipart/form-data": _ANY_OBJECT}
-OTHER_BODIES: Mapping[str, Any] = {
-    "application/x-www-form-urlencoded": _ANY_OBJECT,
-    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-}
-FREE_QUERY = {
-    "in": "query",
-    "name": "query",
-    "description": "Any further query parameters, forwarded as they are.",
-    "required": False,
-    "style": "form",
-    "explode": True,
-    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
-}
-"""The parameters of a query by their names; the name of this one is not sent."""
 
 
 class RestConverter(BaseConverter):

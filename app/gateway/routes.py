@@ -22,7 +22,7 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import JSON_BODY, MULTIPART_BODY, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
+from app.forwarding.views import PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.gateway import call, schemas
 from app.gateway.providers import listing
 from app.gateway.providers.table import Provider, ProviderTable
@@ -33,6 +33,7 @@ from app.payments.x402 import guard
 from app.state import app_state
 from app.web.blueprint import PUBLIC, Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
+from app.web.openapi import JSON_BODY, MULTIPART_BODY
 
 _RULE = "/<provider>/<rest:path>"
 # A response to TRACE repeats the request, which contains the operator's credential.

@@ -167,7 +167,7 @@ def revoke_claim_code(agent_id: str) -> dict[str, Any]:
 
 
 @blp.get("/master-keys")
-@blp.response(200, schemas.MasterKeys)
+@blp.response(200, schemas.MasterKeyList)
 def list_master_keys() -> dict[str, Any]:
     """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log."""
     found = keys.list_master_keys(_actor())

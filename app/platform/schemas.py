@@ -246,7 +246,7 @@ class MasterKeyShape(NewMasterKey):
     revoked_at = Instant(required=True, allow_none=True)
 
 
-class MasterKeys(Schema):
+class MasterKeyList(Schema):
     """All master keys, oldest first."""
 
     master_keys = fields.List(fields.Nested(MasterKeyShape), required=True)

@@ -76,6 +76,23 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = {
 # Docstrings of error classes may end with when not to raise them, which is no information for clients.
 _INTERNAL_NOTES = re.compile(r" Not for [^\n]*")
 _RETRYABLE_STATUSES = ("409", "429", "503")
+_ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
+JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
+MULTIPART_BODY: Mapping[str, Any] = {"multipart/form-data": _ANY_OBJECT}
+OTHER_BODIES: Mapping[str, Any] = {
+    "application/x-www-form-urlencoded": _ANY_OBJECT,
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+}
+FREE_QUERY = {
+    "in": "query",
+    "name": "query",
+    "description": "Any further query parameters, forwarded as they are.",
+    "required": False,
+    "style": "form",
+    "explode": True,
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+"""The parameters of a query by their names; the name of this one is not sent."""
 
 
 def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,15 +22,7 @@ from app.errors import (
     UpstreamTimeout,
 )
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import (
-    DOCUMENTED_METHODS,
-    JSON_BODY,
-    MULTIPART_BODY,
-    OTHER_BODIES,
-    PAYMENT_CHAIN,
-    UNDOCUMENTED_METHODS,
-    add_views,
-)
+from app.forwarding.views import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
@@ -38,6 +30,7 @@ from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
+from app.web.openapi import JSON_BODY, MULTIPART_BODY, OTHER_BODIES
 
 _RULE = "/<service_id>/<rest:path>"
 

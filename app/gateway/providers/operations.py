@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.forwarding.views import FREE_QUERY, JSON_BODY, MULTIPART_BODY
 from app.gateway.providers.table import Provider, ProviderTable, Route
 from app.gateway.validation.body import BodyKind
 from app.gateway.validation.patterns import Pattern
+from app.web.openapi import FREE_QUERY, JSON_BODY, MULTIPART_BODY
 
 _PREFIX = "/v1/gateway/"
 _PIECE = re.compile(r"\{([^{}]*)\}")

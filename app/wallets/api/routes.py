@@ -101,7 +101,7 @@ def delete_wallet(wallet: WalletView) -> dict[str, Any]:
 
 
 @blp.get("/<string:wallet_id>/balances")
-@blp.response(200, schemas.BalancesShape)
+@blp.response(200, schemas.WalletBalancesShape)
 @blp.raises(BalanceFetchError)
 def get_balances(wallet: WalletView) -> dict[str, Any]:
     """Read the live balances on all chains."""

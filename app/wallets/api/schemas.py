@@ -159,7 +159,7 @@ class HoldingShape(Schema):
         return row
 
 
-class BalancesShape(Schema):
+class WalletBalancesShape(Schema):
     """Live balances: always the same rows, zero included."""
 
     wallet_id = fields.UUID(required=True)
