@@ -28,6 +28,14 @@ from tests.support.operators import operator
 Register = Callable[..., dict[str, Any]]
 Document = dict[str, Any]
 
+WITHOUT_EXAMPLE = {
+    ("buy", "200"),
+    ("call_perpdex", "200"),
+    ("get_purchase_evidence", "200"),
+    ("get_service_purchase", "200"),
+    ("subscribe", "200"),
+}
+"""Responses that are no JSON, or that no request of `test_any_request` gets: there is no exchange and no seller."""
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -120,6 +128,33 @@ def test_each_route_of_a_provider_is_an_operation_and_is_forwarded(app: Flask, d
         documented.add((slug, route.text))
     rows = app.state.part(ProviderTable).rows
     assert documented == {(row.slug, route.text) for row in rows for route in row.routes}
+
+
+def test_each_success_has_an_example_that_conforms(app: Flask, document: Document) -> None:
+    lacking = set()
+    for method, path, operation in _operations(document):
+        if path.startswith(("/v1/proxy/", "/v1/x402/", "/v1/gateway/{provider}/")) or _is_provider_route(app, path):
+            continue
+        for status in operation["responses"]:
+            for content in operation["responses"][status].get("content", {}).values():
+                if "example" not in content:
+                    lacking |= {(operation["operationId"], status)} if status.startswith("2") else set()
+                    continue
+                whole = {**content["schema"], "components": document["components"]}
+                problems = [
+                    f"{each.json_path}: {each.message}"
+                    for each in OAS31Validator(whole).iter_errors(content["example"])
+                ]
+                assert problems == [], (method, path, status)
+                assert _undocumented(content["example"], content["schema"], document) == set(), (method, path)
+    assert lacking == WITHOUT_EXAMPLE
+
+
+def test_error_examples_conform(document: Document) -> None:
+    body = {"$ref": "#/components/schemas/ErrorBody", "components": document["components"]}
+    for code, example in document["components"]["examples"].items():
+        assert example["value"]["code"] == code
+        assert not list(OAS31Validator(body).iter_errors(example["value"])), code
 
 
 def test_operations_are_named_as_methods(document: Document) -> None:
