@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from app.forwarding.views import RestConverter
 from app.gateway import routes as gateway
 from app.gateway.pricing import price_table
 from app.gateway.providers import configured
+from app.gateway.providers.operations import add_operations
 from app.gateway.providers.table import ProviderTable
 from app.identity.guards import SECURITY_SCHEMES
 from app.identity.service import KeyMemory
@@ -114,6 +116,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     _bind_extensions(app, settings)
     document = openapi.bind(app, api)
     providers = configured.load_table(settings)
+    document.additions.append(partial(add_operations, providers=providers))
     app.state = build_state(settings, ports or _build_ports(settings), document, providers)
     bodies = ResourcePool.for_bodies(host.defaults(settings.host_memory)["web_body_memory_mb"])
     app.server_hooks = ServerHooks(app.state.threads, bodies)

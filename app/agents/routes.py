@@ -23,7 +23,7 @@ agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", descripti
 @registration.post("/agents/register")
 @registration.arguments(RegisterRequest, required=False)
 @registration.response(201, RegisterResponse)
-def register_agent(body: dict[str, Any]) -> dict[str, Any]:
+def register(body: dict[str, Any]) -> dict[str, Any]:
     """Register an agent: a key with credits, a wallet on three chains under limits, a claim code."""
     made = service.register(name=body["name"], email=body["email"])
     return {"agent_id": made.agent_id, "api_key": made.api_key, "wallet": made.wallet, **_claim_code(made.claim_code)}

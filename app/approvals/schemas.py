@@ -48,7 +48,7 @@ class AwaitingApproval(Schema):
     approval = fields.Nested(ApprovalReference, required=True)
 
 
-class NoticeShape(Schema):
+class ApprovalNoticeShape(Schema):
     """A notice of the request to the owner."""
 
     kind = fields.String(required=True, metadata={"enum": ["webhook", "email", "web_push"]})
@@ -88,7 +88,7 @@ class ApprovalShape(ApprovalReference):
     notified = fields.Boolean(
         required=True, metadata={"description": "Whether a notice has reached the owner; if not, tell them `url`."}
     )
-    notices = fields.List(fields.Nested(NoticeShape), required=True)
+    notices = fields.List(fields.Nested(ApprovalNoticeShape), required=True)
     created_at = Instant(required=True)
     decided_at = Instant(required=True, allow_none=True)
     finished_at = Instant(required=True, allow_none=True)

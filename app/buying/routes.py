@@ -61,7 +61,7 @@ _DERIVED_CONFLICT = (
 _FETCH_RESPONSES = {
     "200": {
         "description": "The answer of the web service and what was paid, or the result of a dry run.",
-        "content": {"application/json": {"schema": {"oneOf": [schemas.FetchShape, schemas.FetchQuoteShape]}}},
+        "content": {"application/json": {"schema": {"oneOf": [schemas.FetchedResourceShape, schemas.FetchQuoteShape]}}},
     }
 }
 
@@ -113,7 +113,7 @@ def _resume(subject_id: str) -> Any:
     stores_response=False,
 )
 @blp.arguments(X402.body)
-@blp.response(200, schemas.FetchShape)
+@blp.response(200, schemas.FetchedResourceShape)
 @blp.alt_response(approvals.ACCEPTED, schema=AwaitingApproval, description=approvals.DESCRIPTION)
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(

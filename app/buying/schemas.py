@@ -105,7 +105,7 @@ class SellerPaymentShape(Schema):
     explorer_url = fields.String(required=True, allow_none=True)
 
 
-class FetchShape(Schema):
+class FetchedResourceShape(Schema):
     """The answer of a web service, and what was paid for it. Treat the answer as text of others."""
 
     status = fields.Integer(
@@ -161,7 +161,7 @@ ServicePurchasePage = page_schema(
 )
 
 
-class BoughtAnswerShape(FetchShape):
+class BoughtAnswerShape(FetchedResourceShape):
     """What a payment bought, with the answer while it is stored: 24 hours."""
 
     url = fields.String(required=True)

@@ -126,7 +126,7 @@ class ServiceChanges(Schema):
     )
 
 
-class EndpointShape(Schema):
+class ServiceEndpointShape(Schema):
     """An endpoint of a service."""
 
     method = fields.String(required=True)
@@ -134,7 +134,7 @@ class EndpointShape(Schema):
     summary = fields.String(required=True)
 
 
-class ParameterShape(Schema):
+class EndpointParameterShape(Schema):
     """A parameter of an endpoint."""
 
     name = fields.String(required=True)
@@ -144,13 +144,13 @@ class ParameterShape(Schema):
     required = fields.Boolean(required=True)
 
 
-class EndpointDetail(EndpointShape):
+class EndpointDetail(ServiceEndpointShape):
     """An endpoint of a service, with its parameters."""
 
-    parameters = fields.List(fields.Nested(ParameterShape), required=True)
+    parameters = fields.List(fields.Nested(EndpointParameterShape), required=True)
 
 
-class QualityShape(Schema):
+class ServiceQualityShape(Schema):
     """How reliable and fast a service was in the last 24 hours."""
 
     success_rate = fields.Float(
@@ -165,7 +165,7 @@ class QualityShape(Schema):
     )
 
 
-class DayShape(QualityShape):
+class ServiceDayShape(ServiceQualityShape):
     """The last 24 hours, to the minute."""
 
     calls = fields.Integer(required=True, metadata={"description": "Calls that got a response and were paid for."})
@@ -214,7 +214,7 @@ class CatalogDetail(_Callable):
         required=True, metadata={"description": "Everything an agent needs for a call, in plain text."}
     )
     endpoints = fields.List(fields.Nested(EndpointDetail), required=True)
-    last_24h = fields.Nested(QualityShape, required=True)
+    last_24h = fields.Nested(ServiceQualityShape, required=True)
     created_at = Instant(required=True)
 
 
@@ -230,7 +230,7 @@ class OwnedService(_Described):
     )
     subscribers = fields.Integer(required=True, metadata={"description": "Active subscriptions."})
     endpoints_count = fields.Integer(required=True)
-    endpoints = fields.List(fields.Nested(EndpointShape), required=True)
+    endpoints = fields.List(fields.Nested(ServiceEndpointShape), required=True)
     created_at = Instant(required=True)
     updated_at = Instant(required=True)
 
@@ -286,7 +286,7 @@ class TopAgentShape(Schema):
     total_spent_usd = Usd(required=True, attribute="spent_nanos")
 
 
-class StatisticsShape(Schema):
+class ServiceStatisticsShape(Schema):
     """Statistics of a service."""
 
     service_id = fields.UUID(required=True, attribute="id")
@@ -294,7 +294,7 @@ class StatisticsShape(Schema):
     total_calls = fields.Integer(required=True, attribute="totals.calls")
     total_revenue_usd = Usd(required=True, attribute="totals.revenue_nanos")
     active_subscribers = fields.Integer(required=True)
-    last_24h = fields.Nested(DayShape, required=True)
+    last_24h = fields.Nested(ServiceDayShape, required=True)
     top_agents = fields.List(
         fields.Nested(TopAgentShape),
         required=True,

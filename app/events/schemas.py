@@ -138,7 +138,7 @@ class RemovedWebhook(Schema):
     deleted = fields.Boolean(required=True)
 
 
-class AttemptShape(Schema):
+class DeliveryAttemptShape(Schema):
     """An attempt: the status code that the target answered, or why there was none."""
 
     at = fields.String(required=True, metadata={"format": "date-time"})
@@ -157,7 +157,7 @@ class DeliveryShape(Schema):
     object_id = fields.String(required=True)
     status = fields.String(required=True, metadata={"enum": [each.value for each in DeliveryStatus]})
     tries = fields.Integer(required=True)
-    attempts = fields.List(fields.Nested(AttemptShape), required=True)
+    attempts = fields.List(fields.Nested(DeliveryAttemptShape), required=True)
     next_attempt_at = Instant(required=True, allow_none=True)
     created_at = Instant(required=True)
     delivered_at = Instant(required=True, allow_none=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import flask
 from werkzeug.routing import BaseConverter
@@ -10,9 +11,9 @@ from werkzeug.wrappers import Response
 
 from app.core.request_target import RequestTarget, parse_target
 from app.errors import ServiceError
-from app.web.blueprint import Blueprint
+from app.web.blueprint import Blueprint, documentation_section
 from app.web.client_request import ClientRequest
-from app.web.openapi import response_headers
+from app.web.openapi import FREE_QUERY, response_headers
 from app.web.schemas import Schema
 
 DOCUMENTED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -50,6 +51,7 @@ def add_views(
     answer: type[Schema],
     errors: Iterable[type[ServiceError]],
     request_headers: Mapping[str, str],
+    bodies: Mapping[str, Any],
     further_response_headers: Iterable[str] = (),
     others: Mapping[str, Iterable[str]],
 ) -> None:
@@ -73,6 +75,9 @@ def add_views(
         )(blueprint.raises(*errors)(view(method)))
         for header, meaning in request_headers.items():
             blueprint.header(header, meaning)(documented)
+        documentation_section(documented, "arguments").setdefault("parameters", []).append(dict(FREE_QUERY))
+        if method in {"POST", "PUT", "PATCH"}:
+            documentation_section(documented, "manual_doc")["requestBody"] = {"content": dict(bodies)}
         # HEAD is included in GET.
         documented.provide_automatic_options = False
         blueprint.route(rule, methods=[method])(documented)

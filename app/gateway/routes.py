@@ -33,6 +33,7 @@ from app.payments.x402 import guard
 from app.state import app_state
 from app.web.blueprint import PUBLIC, Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
+from app.web.openapi import JSON_BODY, MULTIPART_BODY
 
 _RULE = "/<provider>/<rest:path>"
 # A response to TRACE repeats the request, which contains the operator's credential.
@@ -100,6 +101,7 @@ add_views(
         RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
     ),
     request_headers=PAYMENT_CHAIN,
+    bodies={**JSON_BODY, **MULTIPART_BODY},
     further_response_headers=(
         "X-Max-Tokens-Applied", "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
         "X-Advisor-Max-Tokens-Applied",

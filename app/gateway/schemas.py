@@ -8,7 +8,7 @@ from app.web.fields import Usd
 from app.web.schemas import Schema
 
 
-class PriceShape(Schema):
+class ProviderPricingShape(Schema):
     """How a provider's calls are priced."""
 
     model = fields.String(
@@ -59,7 +59,7 @@ class ProviderShape(Schema):
             "`{name}` is one segment, `{name**}` several, `{a|b}` one of the listed words."
         },
     )
-    pricing = fields.Nested(PriceShape, required=True)
+    pricing = fields.Nested(ProviderPricingShape, required=True)
     x402_price_usd = Usd(
         required=True, metadata={"description": "The minimum price of a call that is paid for with x402."}
     )

@@ -40,7 +40,7 @@ class ToolDescriptions:
     def listed(self) -> list[dict[str, Any]]:
         """The tools as they are listed. They are shared and must not be changed."""
         [plugin] = (each for each in self._document.spec.plugins if isinstance(each, MarshmallowPlugin))
-        return describe_tools(self._document.read(), cast("OpenAPIConverter", plugin.converter))
+        return describe_tools(self._document.generated(), cast("OpenAPIConverter", plugin.converter))
 
     @cached_property
     def input_schemas(self) -> dict[str, dict[str, Any]]:

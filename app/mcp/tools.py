@@ -47,7 +47,7 @@ def _pays(name: str, endpoint: str, description: str, **options: Any) -> McpTool
 _ALL = (
     McpTool(
         "register",
-        "registration.register_agent",
+        "registration.register",
         "Register a new agent; works without a key. Returns an API key, a wallet under spending limits and a link for "
         "the owner. Store the key and connect again with it as `Authorization: Bearer`: it is shown only now.",
         is_keyless=True,

@@ -135,7 +135,7 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
 @blp.post("/agents/<string:agent_id>/credits")
 @idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
-@blp.response(200, schemas.GrantShape)
+@blp.response(200, schemas.CreditGrantShape)
 def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> CreditGrant:
     """Grant credits to an agent, outside every grant budget. Without Idempotency-Key a repeated call grants again."""
     return service.grant(_actor(), agent_id, body["credits_nanos"], claim=claim)
@@ -143,7 +143,7 @@ def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> CreditGr
 
 @blp.post("/agents/<string:agent_id>/freeze")
 @blp.arguments(schemas.FreezeBody)
-@blp.response(200, schemas.FreezeShape)
+@blp.response(200, schemas.AgentFreezeShape)
 def freeze_agent(body: dict[str, Any], agent_id: str) -> AgentSnapshot:
     """Freeze an agent with all its wallets, including new ones. Pending transactions are completed.
 
@@ -153,7 +153,7 @@ def freeze_agent(body: dict[str, Any], agent_id: str) -> AgentSnapshot:
 
 
 @blp.post("/agents/<string:agent_id>/unfreeze")
-@blp.response(200, schemas.FreezeShape)
+@blp.response(200, schemas.AgentFreezeShape)
 def unfreeze_agent(agent_id: str) -> AgentSnapshot:
     """Unfreeze an agent."""
     return service.set_frozen(_actor(), agent_id, frozen=False)
@@ -167,7 +167,7 @@ def revoke_claim_code(agent_id: str) -> dict[str, Any]:
 
 
 @blp.get("/master-keys")
-@blp.response(200, schemas.MasterKeys)
+@blp.response(200, schemas.MasterKeyList)
 def list_master_keys() -> dict[str, Any]:
     """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log."""
     found = keys.list_master_keys(_actor())

@@ -129,7 +129,7 @@ class GrantBody(Schema):
             raise ma.ValidationError("must be greater than 0")
 
 
-class GrantShape(Schema):
+class CreditGrantShape(Schema):
     """The granted amount, and the current credits."""
 
     agent_id = fields.UUID(required=True, data_key="agentId")
@@ -150,7 +150,7 @@ class FreezeBody(Schema):
     )
 
 
-class FreezeShape(Schema):
+class AgentFreezeShape(Schema):
     """Whether an agent is frozen, and since when."""
 
     agent_id = fields.UUID(required=True, data_key="agentId", attribute="id")
@@ -246,7 +246,7 @@ class MasterKeyShape(NewMasterKey):
     revoked_at = Instant(required=True, allow_none=True)
 
 
-class MasterKeys(Schema):
+class MasterKeyList(Schema):
     """All master keys, oldest first."""
 
     master_keys = fields.List(fields.Nested(MasterKeyShape), required=True)

@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 blp = Blueprint("status", guard=PUBLIC, url_prefix="/v1", description="Health of the service.", cacheable=True)
 
 
-class Checks(Schema):
+class HealthChecks(Schema):
     """The state of each dependency."""
 
     database = fields.String(required=True, metadata={"enum": ["ok", "unreachable"]})
@@ -32,7 +32,7 @@ class Health(Schema):
 
     status = fields.String(required=True, metadata={"enum": ["ok", "degraded"]})
     version = fields.String(required=True)
-    checks = fields.Nested(Checks, required=True)
+    checks = fields.Nested(HealthChecks, required=True)
 
 
 @blp.get("/health")

@@ -196,7 +196,7 @@ class SetLeverageBody(WriteBody):
     )
 
 
-class PaymentBody(WriteBody):
+class ExchangePaymentBody(WriteBody):
     """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
 
     action = _action(["withdraw", "transfer"])
@@ -218,7 +218,7 @@ BODIES: tuple[type[CallBody], ...] = (
     CancelBody,
     CancelAllBody,
     SetLeverageBody,
-    PaymentBody,
+    ExchangePaymentBody,
 )
 
 

@@ -152,5 +152,5 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
 
 
 def error_document(description: str) -> Mapping[str, Any]:
-    schema = {"$ref": "#/components/schemas/Error"}
+    schema = {"$ref": "#/components/schemas/ErrorBody"}
     return {"description": description, "content": {"application/json": {"schema": schema}}}

@@ -76,6 +76,23 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = {
 # Docstrings of error classes may end with when not to raise them, which is no information for clients.
 _INTERNAL_NOTES = re.compile(r" Not for [^\n]*")
 _RETRYABLE_STATUSES = ("409", "429", "503")
+_ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
+JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
+MULTIPART_BODY: Mapping[str, Any] = {"multipart/form-data": _ANY_OBJECT}
+OTHER_BODIES: Mapping[str, Any] = {
+    "application/x-www-form-urlencoded": _ANY_OBJECT,
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+}
+FREE_QUERY = {
+    "in": "query",
+    "name": "query",
+    "description": "Any further query parameters, forwarded as they are.",
+    "required": False,
+    "style": "form",
+    "explode": True,
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+"""The parameters of a query by their names; the name of this one is not sent."""
 
 
 def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +107,9 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
                 "Every error has the same body: `error`, `code`, `details`, `request_id`."
             ),
             "license": {"name": "MIT", "identifier": "MIT"},
+            "contact": {"name": "The operator of this service", "url": public_url},
         },
-        "servers": [{"url": public_url}],
+        "servers": [{"url": public_url, "description": "This service."}],
         "components": {"securitySchemes": dict(security_schemes)},
     }
 
@@ -113,7 +131,7 @@ def bind(app: Flask, api: Api) -> OpenApiDocument:
 
 def _schema_name(schema: type[Schema] | Schema) -> str:
     cls = schema if isinstance(schema, type) else type(schema)
-    return "Error" if cls is ErrorBody else cls.__name__.removesuffix("Shape")
+    return cls.__name__.removesuffix("Shape")
 
 
 class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]

@@ -10,6 +10,7 @@ from typing import Any
 from flask_smorest import Api
 from werkzeug.utils import cached_property
 
+from app.web.published_document import publish
 from app.web.schemas import ErrorBody
 
 
@@ -19,47 +20,35 @@ class OpenApiDocument:
     def __init__(self, api: Api) -> None:
         self.spec = api.spec
         self.deferred: list[Callable[[], None]] = []
+        self.additions: list[Callable[[dict[str, Any]], None]] = []
+        """What adds operations that no view of their own serves."""
         self._lock = threading.Lock()
-        self._rendered: dict[str, Any] | None = None
+        self._generated: dict[str, Any] | None = None
 
-    def read(self) -> dict[str, Any]:
-        """Return the document. It is shared and must not be changed."""
+    def generated(self) -> dict[str, Any]:
+        """Return what the views and schemas declare. It is shared and must not be changed."""
         with self._lock:
-            if self._rendered is None:
+            if self._generated is None:
                 for describe in self.deferred:
                     describe()
                 schemas = self.spec.components.schemas
-                if "Error" not in schemas:
+                if "ErrorBody" not in schemas:
                     # Operations refer to it by its name only.
-                    self.spec.components.schema("Error", schema=ErrorBody)
+                    self.spec.components.schema("ErrorBody", schema=ErrorBody)
                 # flask-smorest's own paging, which no route uses.
                 schemas.pop("PaginationMetadataSchema", None)
-                self._rendered = self.spec.to_dict()
-        return self._rendered
+                self._generated = self.spec.to_dict()
+        return self._generated
+
+    @cached_property
+    def _published(self) -> dict[str, Any]:
+        return publish(self.generated(), self.additions)
+
+    def read(self) -> dict[str, Any]:
+        """Return the document as it is published. It is shared and must not be changed."""
+        return self._published
 
     @cached_property
     def text(self) -> str:
         """The document as it is served."""
-        return json.dumps(_without_defaults(self.read()), separators=(",", ":"))
-
-
-def _without_defaults(node: Any) -> Any:
-    """Return a document whose properties name their defaults in words: generators require what has a default."""
-    if isinstance(node, list):
-        return [_without_defaults(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    copy = {name: _without_defaults(value) for name, value in node.items()}
-    if isinstance(copy.get("properties"), dict):
-        copy["properties"] = {name: _explained(each) for name, each in copy["properties"].items()}
-    return copy
-
-
-def _explained(schema: Any) -> Any:
-    if not isinstance(schema, dict) or "default" not in schema:
-        return schema
-    rest = {name: value for name, value in schema.items() if name != "default"}
-    if schema["default"] is None:
-        return rest
-    note = f"Default: `{json.dumps(schema['default'])}`."
-    return {**rest, "description": f"{schema['description']} {note}" if schema.get("description") else note}
+        return json.dumps(self.read(), separators=(",", ":"))

@@ -1,7 +1,11 @@
-"""Valid and invalid requests generated from the OpenAPI document: all responses conform to it."""
+"""Valid and invalid requests generated from the OpenAPI document: all responses conform to it.
+
+`UPDATE_DOCS=1` replaces the examples of the document by responses of this run, with secrets and long texts shortened.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -10,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +34,9 @@ from app.core.chains import ChainName
 from app.db import leases
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
+from app.gateway.providers.table import ProviderTable
 from app.wallets.core import wallets
+from app.web import published_document
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import key_of
@@ -81,6 +88,9 @@ NEVER_SERVED = {
 }
 """Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no seller."""
 _SECRET = "canary-of-the-secret-key-0123456789"
+_SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
+EXAMPLES = Path(published_document.__file__).with_name("examples.json")
+FORWARDED_PATHS = ("/v1/gateway/{provider}/", "/v1/proxy/", "/v1/x402/services/")
 _CODE = re.compile(r"`([A-Z_]+)`")
 
 
@@ -95,6 +105,7 @@ class Scene:
     claim_code: str = ""
     problems: list[str] = field(default_factory=list)
     served: set[str] = field(default_factory=set)
+    examples: dict[str, dict[str, Any]] = field(default_factory=dict)
     bought: dict[str, Any] = field(init=False)
     _numbers: Iterator[int] = field(default_factory=lambda: count(2))
 
@@ -198,8 +209,17 @@ class Scene:
         answer = case.call(headers=self.keys(case.path) if headers is None else headers)
         if answer.status_code < 300:
             self.served.add(case.operation.label)
+            self._keep_example(case, answer)
         asked = f"{case.method} {case.path}"
         self.problems += [f"{asked}: {problem}" for problem in _wrong(case, answer)]
+
+    def _keep_example(self, case: schemathesis.Case, answer: Any) -> None:
+        content = answer.headers.get("content-type", [""])
+        if content != ["application/json"] or case.path.startswith(FORWARDED_PATHS):
+            return
+        name = case.operation.definition.raw["operationId"]
+        shown = _SECRETS.sub(r"\1_…", answer.content.decode().replace(self.upstream_url, "https://api.example.com"))
+        self.examples.setdefault(name, {}).setdefault(str(answer.status_code), _shortened(json.loads(shown)))
 
     def valid_values(self) -> dict[str, Any]:
         """Return valid values by field name."""
@@ -261,10 +281,16 @@ def test_every_response_conforms_to_the_openapi_document(scene: Scene) -> None:
     schema = schemathesis.openapi.from_wsgi("/openapi.json", scene.app)
     # Requests use real keys: generated ones would only be answered 401.
     schema.config.generation.with_security_parameters = False
+    table = scene.app.state.part(ProviderTable)
+    provider_routes = tuple(f"/v1/gateway/{row.slug}/" for row in table.rows)
     with written_logs() as lines:
         asked = set()
         for found in schema.get_all_operations():
             operation = found.ok()
+            if operation.path.startswith(provider_routes):
+                # The view of the generic operation serves them, which is asked for success below.
+                _ask(scene, operation, GenerationMode.POSITIVE)
+                continue
             asked.add(operation.label)
             leases.record(ProcessKind.SHOPPER)
             _send_valid(scene, operation)
@@ -279,6 +305,14 @@ def test_every_response_conforms_to_the_openapi_document(scene: Scene) -> None:
     for secret in (_SECRET, key_of("k1").split(":")[1], key_of("p1").split(":")[1], scene.agent.key, scene.ops.key):
         assert secret not in logged
     assert not scene.problems, "\n".join(scene.problems)
+    if os.environ.get("UPDATE_DOCS"):
+        scene.reset_limits()
+        scene.agent.controls(approval_threshold_usd=1)
+        awaiting = scene.agent.move("0.001", "ETH")
+        assert awaiting.status_code == 202, awaiting.text
+        for name in ("transfer", "withdraw", "swap", "bridge", "top_up", "fetch_paid_resource"):
+            scene.examples[name]["202"] = awaiting.get_json()
+        EXAMPLES.write_text(json.dumps(scene.examples, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def _wrong(case: schemathesis.Case, answer: Any) -> Iterator[str]:
@@ -297,6 +331,8 @@ def _wrong(case: schemathesis.Case, answer: Any) -> Iterator[str]:
         # The upstream's own response.
         return
     code, documented = body["code"], case.operation.definition.raw["responses"].get(str(status), {})
+    if reference := documented.get("$ref"):
+        documented = case.operation.schema.raw_schema["components"]["responses"][reference.rpartition("/")[2]]
     if code not in _CODE.findall(documented.get("description", "")):
         yield f"{code} is not documented for this status: {said}"
     if status >= 500 and (status, code, case.path) not in EXPECTED_ERRORS:
@@ -315,7 +351,11 @@ def _send_valid(scene: Scene, operation: Any) -> None:
     case = operation.Case(
         path_parameters=scene.existing(operation.path, operation.method),
         query={name: valid[name] for name in QUERIES.get(operation.label, ())},
-        **({"body": {name: valid[name] for name in fields if name in valid}} if operation.body else {}),
+        **(
+            {"body": {name: valid[name] for name in fields if name in valid}, "media_type": "application/json"}
+            if operation.body
+            else {}
+        ),
     )
     scene.ask(case)
     scene.ask(case, headers={})
@@ -346,6 +386,15 @@ def _ask(scene: Scene, operation: Any, mode: GenerationMode) -> None:
     # An operation without parameters has no invalid requests.
     with suppress(Unsatisfiable, _TimeOverError):
         one()
+
+
+def _shortened(value: Any) -> Any:
+    """Return a value with at most two entries in each list, and without the end of long texts."""
+    if isinstance(value, dict):
+        return {name: _shortened(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shortened(each) for each in value[:2]]
+    return f"{value[:200]}…" if isinstance(value, str) and len(value) > 200 else value
 
 
 class _TimeOverError(Exception):

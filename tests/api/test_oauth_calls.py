@@ -13,7 +13,7 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.db import heartbeats
+from app.db import leases
 from app.db.heartbeats import ProcessKind
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
@@ -107,7 +107,7 @@ def test_calls_of_the_catalog_count_against_the_budget_and_sellers_see_no_token(
 @pytest.mark.chain
 def test_what_another_wallet_did_is_not_found_by_its_id(chain_app: Flask, base_node: EvmNode) -> None:
     with chain_app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         agent = register(chain_app.test_client())
         fund(base_node, agent.address, eth=1, dollars=100)
         application, own_wallet = connected_to_second_wallet(chain_app, agent)
@@ -146,7 +146,7 @@ def test_a_repetition_does_not_show_what_the_agent_bought(
 ) -> None:
     app = build_app(sqlite_url, shopper=FakeShopper())
     with app.app_context():
-        heartbeats.record(ProcessKind.SHOPPER)
+        leases.record(ProcessKind.SHOPPER)
         agent = register(app.test_client())
         application, _ = connected_to_second_wallet(app, agent)
         arguments = {**PURCHASE, **({"request_id": "order-1"} if is_named else {})}

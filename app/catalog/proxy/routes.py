@@ -30,6 +30,7 @@ from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
+from app.web.openapi import JSON_BODY, MULTIPART_BODY, OTHER_BODIES
 
 _RULE = "/<service_id>/<rest:path>"
 
@@ -115,6 +116,7 @@ _TEXT = """a service and return its response unchanged.
     Path, query (without `wallet_id`) and body are forwarded below the service's base URL. The price is charged once
     for a response with a status below 500. Your keys and cookies are not forwarded; a call that contains your key
     anywhere but in X-API-Key is refused. """
+_BODIES = {**JSON_BODY, **OTHER_BODIES, **MULTIPART_BODY}
 _OTHERS = {_RULE: UNDOCUMENTED_METHODS, "/<service_id>": (*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS)}
 
 
@@ -127,6 +129,7 @@ add_views(
     answer=schemas.ProxiedAnswer,
     errors=_ERRORS,
     request_headers=_NOTES,
+    bodies=_BODIES,
     others=_OTHERS,
 )
 add_views(
@@ -138,5 +141,6 @@ add_views(
     answer=schemas.ProxiedAnswer,
     errors=(*_ERRORS, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending),
     request_headers=_NOTES | PAYMENT_CHAIN,
+    bodies=_BODIES,
     others=_OTHERS,
 )

@@ -113,7 +113,7 @@ def retire_service(service: ServiceView) -> dict[str, Any]:
 
 
 @blp.get("/<string:service_id>/stats")
-@blp.response(200, schemas.StatisticsShape)
+@blp.response(200, schemas.ServiceStatisticsShape)
 def get_service_stats(service: ServiceView) -> dict[str, Any]:
     """Read a service's statistics: calls, revenue, subscribers, the last 24 hours, top callers."""
     return services.owner_statistics(service)

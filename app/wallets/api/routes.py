@@ -110,7 +110,7 @@ def delete_wallet(wallet: WalletView) -> dict[str, Any]:
 
 
 @blp.get("/<string:wallet_id>/balances")
-@blp.response(200, schemas.BalancesShape)
+@blp.response(200, schemas.WalletBalancesShape)
 @blp.raises(BalanceFetchError)
 def get_balances(wallet: WalletView) -> dict[str, Any]:
     """Read the live balances on all chains."""
@@ -164,7 +164,7 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
 @blp.arguments(schemas.ControlsBody)
 @blp.response(200, schemas.UpdatedControls)
 @blp.raises(ControlsLocked)
-def put_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
+def set_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Create or change the controls; omitted fields keep their values.
 
     At least one field is required; an empty object is refused. A wallet's controls can be loosened 10 times a minute
@@ -195,7 +195,7 @@ def _rebuild(session_id: str) -> SpendingSession:
 @blp.post("/<string:wallet_id>/sessions")
 @idempotent(owner=guards.require_agent, rebuild=_rebuild, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.SessionBody)
-@blp.response(201, schemas.SessionShape)
+@blp.response(201, schemas.SpendingSessionShape)
 @blp.raises(LimitReached)
 def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> SpendingSession:
     """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too."""
@@ -221,7 +221,7 @@ def list_sessions(query: dict[str, Any], wallet: WalletView) -> Page[SpendingSes
 
 
 @blp.get("/<string:wallet_id>/sessions/<string:session_id>")
-@blp.response(200, schemas.SessionShape)
+@blp.response(200, schemas.SpendingSessionShape)
 def get_session(session_id: str, wallet: WalletView) -> SpendingSession:
     """Read a session and what is left of its budget."""
     with read_only_unit() as session:

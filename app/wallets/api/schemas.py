@@ -159,7 +159,7 @@ class HoldingShape(Schema):
         return row
 
 
-class BalancesShape(Schema):
+class WalletBalancesShape(Schema):
     """Live balances: always the same rows, zero included."""
 
     wallet_id = fields.UUID(required=True)
@@ -187,7 +187,7 @@ class FundingShape(Schema):
     message = fields.String(required=True)
 
 
-class EventShape(Schema):
+class TransactionEventShape(Schema):
     """One status change of a transaction."""
 
     status = fields.String(required=True)
@@ -195,7 +195,7 @@ class EventShape(Schema):
     at = Instant(required=True)
 
 
-class LegShape(Schema):
+class BridgeLegShape(Schema):
     """One leg of a bridge, usually an on-chain transaction."""
 
     leg = fields.String(
@@ -244,7 +244,9 @@ class TransactionShape(Schema):
     refunded_amount = fields.String(
         allow_none=True, attribute="details.refunded_amount", metadata={"description": "Bridges only."}
     )
-    legs = fields.List(fields.Nested(LegShape), attribute="details.legs", metadata={"description": "Bridges only."})
+    legs = fields.List(
+        fields.Nested(BridgeLegShape), attribute="details.legs", metadata={"description": "Bridges only."}
+    )
 
     @ma.post_dump
     def _omit_output_unless_swap(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
@@ -257,7 +259,7 @@ class TransactionShape(Schema):
 class TransactionDetail(TransactionShape):
     """A transaction with its status changes, oldest first."""
 
-    events = fields.List(fields.Nested(EventShape), required=True)
+    events = fields.List(fields.Nested(TransactionEventShape), required=True)
 
 
 TransactionPage = page_schema(
@@ -277,7 +279,7 @@ class HistoryQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     type = Text(load_default=None, validate=_one_of(TransactionType))
 
 
-class WindowShape(Schema):
+class SpendingWindowShape(Schema):
     """The amount spent in a calendar window (UTC) and the rest of its limit."""
 
     spent_usd = Usd(required=True, attribute="spent_nanos")
@@ -291,9 +293,9 @@ class ControlsStanding(Schema):
 
     wallet_id = fields.UUID(required=True)
     controls = fields.Nested(ControlsShape, required=True, allow_none=True)
-    usage_today = fields.Nested(WindowShape)
-    usage_week = fields.Nested(WindowShape)
-    usage_month = fields.Nested(WindowShape)
+    usage_today = fields.Nested(SpendingWindowShape)
+    usage_week = fields.Nested(SpendingWindowShape)
+    usage_month = fields.Nested(SpendingWindowShape)
     message = fields.String()
 
 
@@ -341,7 +343,7 @@ class SessionBody(AcceptsCamelCase):
     )
 
 
-class SessionShape(Schema):
+class SpendingSessionShape(Schema):
     """A session: what names it counts against its budget and against the wallet's limits."""
 
     id = fields.UUID(required=True)
@@ -356,4 +358,4 @@ class SessionShape(Schema):
     created_at = Instant(required=True)
 
 
-SessionPage = page_schema("SessionPage", "sessions", SessionShape, "A page of sessions, newest first.")
+SessionPage = page_schema("SessionPage", "sessions", SpendingSessionShape, "A page of sessions, newest first.")

@@ -10,7 +10,7 @@ from app.approvals.schemas import APPROVAL_NOTE
 from app.core.movement_kinds import MovementKind
 from app.errors import BridgeFailed, GasPending, InvalidInput
 from app.state import app_state
-from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, LegShape
+from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, BridgeLegShape
 from app.wallets.bridges import advance, cli, service, state
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
@@ -85,7 +85,7 @@ class BridgeShape(MovementState):
         attribute="details.refunded_amount",
         metadata={"description": "The amount refunded on the source chain, if it was not delivered."},
     )
-    legs = fields.List(fields.Nested(LegShape), required=True, attribute="details.legs")
+    legs = fields.List(fields.Nested(BridgeLegShape), required=True, attribute="details.legs")
     error = fields.String(allow_none=True, metadata={"description": "What a `pending` bridge waits for, if known."})
 
 

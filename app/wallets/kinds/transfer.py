@@ -63,7 +63,7 @@ class MovementShape(MovementState):
     gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
 
 
-class QuoteShape(MovementQuoteShape):
+class TransferQuoteShape(MovementQuoteShape):
     """The quote of a dry run: limits and simulation passed; costs are maxima."""
 
     from_ = fields.String(required=True, data_key="from", attribute="movement.sender")
@@ -146,7 +146,7 @@ class _Transfer(WalletMovement[TransferOrder]):
 
 TRANSFER = _Transfer(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
-    body=MovementBody(), result=MovementShape, quote_result=QuoteShape,
+    body=MovementBody(), result=MovementShape, quote_result=TransferQuoteShape,
     parse=transfer, quote=transfers.quote, send=transfers.send,
     tool=Tool(
         "transfer", "wallets.transfer",

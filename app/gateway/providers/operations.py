@@ -1,0 +1,104 @@
+"""The operations of the OpenAPI document that stand for the providers' routes.
+
+The generic operation serves them all, but generated clients encode the slashes of its path, and name no route.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.gateway.providers.table import Provider, ProviderTable, Route
+from app.gateway.validation.body import BodyKind
+from app.gateway.validation.rules import Pattern
+from app.web.openapi import FREE_QUERY, JSON_BODY, MULTIPART_BODY
+
+_PREFIX = "/v1/gateway/"
+_PIECE = re.compile(r"\{([^{}]*)\}")
+_VERSIONS = re.compile(r"v[0-9]\w*(\|v[0-9]\w*)+")
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
+_BODIES = {BodyKind.JSON: JSON_BODY, BodyKind.FORM: MULTIPART_BODY, BodyKind.EITHER: {**JSON_BODY, **MULTIPART_BODY}}
+
+
+def add_operations(document: dict[str, Any], providers: ProviderTable) -> None:
+    """Add an operation for each route of each provider to a document."""
+    generic = document["paths"][f"{_PREFIX}{{provider}}/{{path}}"]
+    shared = document["components"]["responses"]
+    shared |= {f"Gateway{status}": each for status, each in generic["post"]["responses"].items() if status != "default"}
+    for row in providers.rows:
+        document["tags"].append({"name": row.slug, "description": f"Calls that are forwarded to {row.slug}."})
+        for route in row.routes:
+            method = route.method.lower()
+            if method in generic:
+                for path, parameters in _paths(row, route):
+                    operation = _operation(generic[method], row, route, path, parameters)
+                    document["paths"].setdefault(path, {}).setdefault(method, operation)
+
+
+def _operation(
+    generic: Mapping[str, Any], row: Provider, route: Route, path: str, parameters: list[dict[str, Any]]
+) -> dict[str, Any]:
+    sent = path.removeprefix(_PREFIX)
+    headers = [each for each in generic["parameters"] if each["in"] != "query"]
+    query = [FREE_QUERY] if row.parameters is None else [
+        {
+            "in": "query",
+            "name": each.name,
+            "description": f"Forwarded to {row.slug}.",
+            "schema": {"type": "string", **({"enum": sorted(each.values)} if each.values else {})},
+        }
+        for each in row.parameters
+        # `$alt` is another spelling of `alt`, and no name in a program.
+        if each.name.isidentifier()
+    ]  # fmt: skip
+    operation = {
+        **generic,
+        "tags": [row.slug],
+        "operationId": _operation_id(route.method, sent),
+        "summary": f"Forward `{route.text}` to {row.slug} and return its response unchanged.",
+        "description": f"The body and the response are those of {row.slug}'s API. `GET /v1/providers` has the price.",
+        "parameters": [*parameters, *query, *headers],
+        "responses": {
+            status: each if "$ref" in each else {"$ref": f"#/components/responses/Gateway{status}"}
+            for status, each in generic["responses"].items()
+        },
+    }
+    operation.pop("requestBody", None)
+    if content := _BODIES.get(route.body):
+        operation["requestBody"] = {"content": content, "required": True}
+    return operation
+
+
+def _operation_id(method: str, path: str) -> str:
+    """Return the words of a path in snake case; those of a read begin with `get` and end with its parameters."""
+    literal = [word.lower() for word in _WORD.findall(_PIECE.sub("", path))]
+    names = [name for name in _PIECE.findall(path) if name not in {"version", "chain"}]
+    words = literal[:1] + ([] if method == "POST" else [method.lower()]) + (literal[1:] or ([] if names else ["call"]))
+    return "_".join([*words, *(["by", *"/and/".join(names).split("/")] if names and method != "POST" else [])])
+
+
+def _paths(row: Provider, route: Route) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield a path for each choice of words, with its parameters.
+
+    Versions of an API, and the words before the rest of a path, are values of a parameter instead.
+    """
+    values: dict[str, list[str]] = {"chain": list(row.network_names())} if row.has_network_segment else {}
+    text = route.path.text
+
+    def named(match: re.Match[str]) -> str:
+        name = "version" if _VERSIONS.fullmatch(match[1]) else "group" if "**" in text and "|" in match[1] else ""
+        if name:
+            values[name] = match[1].split("|")
+        return f"{{{name}}}" if name else match[0]
+
+    for each in Pattern.parse(_PIECE.sub(named, text)).variants():
+        segments = filter(None, [row.slug, "{chain}" if "chain" in values else "", each.text.replace("*", "")])
+        path = f"{_PREFIX}{'/'.join(segments)}"
+        yield path, [_path_parameter(name, values.get(name)) for name in _PIECE.findall(path)]
+
+
+def _path_parameter(name: str, values: list[str] | None) -> dict[str, Any]:
+    schema = {"type": "string", **({"enum": values} if values else {"minLength": 1})}
+    text = f"The part `{{{name}}}` of the provider's path."
+    return {"in": "path", "name": name, "required": True, "description": text, "schema": schema}
