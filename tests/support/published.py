@@ -48,6 +48,17 @@ def make_data(program: Path, *options: str, requirements: Path) -> Path:
     return folder
 
 
+def make_packages(sources: Path) -> Path:
+    """Install locked packages where they are missing, and return their folder."""
+    folder = _folder(sources / "package-lock.json", salt=(sources / "package.json").read_text())
+    _made(
+        folder,
+        ["sh", "-c", 'mkdir -p "$1" && cp "$0"/package*.json "$1"', str(sources), str(folder)],
+        ["sh", "-c", f'cd "$0" && {_INSTALL_NODE}', str(folder)],
+    )
+    return folder
+
+
 def make_node(sources: Path, program: str) -> Path:
     """Install locked packages where they are missing, run a program in their folder once, and return the folder."""
     folder = _folder(
