@@ -137,7 +137,7 @@ def test_the_package_walks_the_tutorial(
         "held": "25", "sent": "confirmed", "limit": ["DAILY_LIMIT_EXCEEDED", 403, 20, 12.5], "swapped": "confirmed",
         "bridged": "confirmed", "ticker": "3000.25", "preview": "NOT_IMPLEMENTED", "order": "order", "chain": "0xddca5",
         "unconfigured": "PROVIDER_NOT_CONFIGURED", "said": [_MODEL, _MODEL], "bought": "POST so {}",
-        "dear": "TERMS_NOT_SUPPORTED",
+        "dear": "PER_TX_LIMIT_EXCEEDED",
         "gone": "UPSTREAM_ERROR", "denied": "APPROVAL_CANCELLED", "event": "webhook.test",
         "forged": "WEBHOOK_SIGNATURE", "old": "WEBHOOK_TIMESTAMP", "events": ["transaction.confirmed"] * 3,
     }  # fmt: skip

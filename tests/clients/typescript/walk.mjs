@@ -86,7 +86,7 @@ const priced = await serve((request, body, response) => {
 });
 const report = await new Purser({ baseUrl: url, apiKey: made.apiKey, maxAmountUsd: 0.05 }).fetch(new URL(`${priced}/report`));
 assert.deepEqual([report.status, await report.text(), report.payment.amount], [200, "sunny", "0.01"]);
-const dear = await refusal(() => purser.fetch(`${priced}/report`, { max_amount_usd: 0.001 }), PurserError);
+const dear = await refusal(() => purser.fetch(`${priced}/report`, { max_amount_usd: 0.001 }), LimitExceeded);
 const gone = await refusal(() => purser.fetch("http://127.0.0.1:9/none", { max_amount_usd: 0.05 }), UpstreamError);
 await setControls.call(purser, { approval_threshold_usd: 0.5 });
 const waiting = await purser.transfer({ ...payment, amount: "0.75" });
