@@ -45,5 +45,5 @@ lock: environment ## compile the requirements: pins and hashes for every platfor
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt
 	for client in tests/clients/published/*.in tests/support/shops/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		$$client -o $${client%.in}.txt; done
-	for packages in tests/clients/published tests/clients/generators tests/support/shops/evershop; do (cd $$packages && npm install --package-lock-only --ignore-scripts --no-audit \
+	for packages in clients/typescript tests/clients/published tests/clients/generators tests/support/shops/evershop; do (cd $$packages && npm install --package-lock-only --ignore-scripts --no-audit \
 		--no-fund --omit-lockfile-registry-resolved); done

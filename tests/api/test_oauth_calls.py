@@ -14,7 +14,7 @@ from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.db import leases
-from app.db.heartbeats import ProcessKind
+from app.db.leases import ProcessKind
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT, fund

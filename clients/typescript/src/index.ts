@@ -1,0 +1,7 @@
+export { PurserError } from "./base-error.js";
+export { Purser, type FetchInit, type Pending } from "./client.js";
+export * from "./errors.js";
+export type { components, operations, paths } from "./schema.js";
+export type { PurserOptions } from "./transport.js";
+export type { CallOptions } from "./types.js";
+export { verifyWebhook, type Event } from "./webhooks.js";

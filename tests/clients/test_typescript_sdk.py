@@ -1,0 +1,215 @@
+"""The npm package, installed from its tarball in an empty folder, walks the tutorial; it is what the document says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+
+from app.adapters.evm.contracts.deployments import DEPLOYMENTS
+from app.core.chains import ChainName
+from tests.docs.conftest import StartedService, started  # noqa: F401 - a fixture
+from tests.support import typescript_package
+from tests.support.published import PROGRAMS, make_node
+from tests.support.sellers import PAYEE
+from tests.support.typescript_package import GENERATED, SOURCES, run
+from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
+
+# The packages are installed first where they are missing.
+pytestmark = pytest.mark.timeout(1200)
+
+_PROGRAMS = Path(__file__).parent / "typescript"
+_MODEL = "This is the sandbox's model. You said: hello"
+
+
+@pytest.fixture(scope="module")
+def tarball(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return typescript_package.build(tmp_path_factory.mktemp("pack"))
+
+
+@pytest.fixture(scope="module")
+def installed(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but the package, and these programs."""
+    folder = typescript_package.install(tarball, tmp_path_factory.mktemp("install") / "empty")
+    for program in _PROGRAMS.iterdir():
+        shutil.copy(program, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_openai(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = typescript_package.install(tarball, tmp_path_factory.mktemp("install") / "openai")
+    for program in _PROGRAMS.iterdir():
+        shutil.copy(program, folder)
+    (folder / "node_modules" / "openai").symlink_to(make_node(PROGRAMS) / "node_modules" / "openai")
+    return folder
+
+
+@pytest.fixture
+def upstream() -> Iterator[MisbehavingUpstream]:
+    with misbehaving_upstream() as server:
+        yield server
+
+
+def test_regeneration_makes_no_difference(client: FlaskClient, tmp_path: Path) -> None:
+    """`UPDATE_SDK=1 ./test tests/clients/test_typescript_sdk.py -k regeneration` writes the generated files."""
+    generated = typescript_package.generate(client.get("/openapi.json").get_json(), tmp_path)
+    if os.environ.get("UPDATE_SDK"):
+        for name, text in generated.items():
+            (SOURCES / "src" / name).write_text(text)
+    differing = [name for name in GENERATED if (SOURCES / "src" / name).read_text() != generated[name]]
+    assert differing == [], "UPDATE_SDK=1 ./test tests/clients/test_typescript_sdk.py -k regeneration"
+
+
+def test_at_most_300_lines_are_written_by_hand() -> None:
+    """Besides what is generated, and the types that this is written in."""
+    by_hand = [path for path in (SOURCES / "src").iterdir() if path.name not in {*GENERATED, "types.ts"}]
+    lines = [line for path in by_hand for line in path.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 300
+
+
+def test_the_package_has_its_code_and_no_dependency(tarball: Path, installed: Path) -> None:
+    listed = run(installed, "tar", "-tzf", str(tarball)).split()
+    assert {"package/package.json", "package/README.md", "package/LICENSE", "package/dist/index.js"} <= set(listed)
+    assert all(name.startswith("package/dist/") or name.count("/") == 1 for name in listed)
+    assert [path.name for path in (installed / "node_modules").iterdir() if path.is_dir()] == ["purser-sdk"]
+
+
+@pytest.mark.parametrize("library", ["alone", "with openai"])
+def test_a_strict_consumer_compiles(installed: Path, with_openai: Path, library: str) -> None:
+    folder = installed if library == "alone" else with_openai
+    tsc = make_node(SOURCES) / "node_modules" / ".bin" / "tsc"
+    options = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
+    run(folder, str(tsc), *options, "consumer.ts")
+
+
+def _forward(exchange: Exchange, url: str) -> tuple[bytes, int]:
+    asked = exchange.asked
+    names = ("x-api-key", "idempotency-key", "content-type")
+    headers = {name: value for name in names if (value := asked.header(name))}
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+        connection.request(asked.method, asked.target, asked.body or None, headers)
+        answer = connection.getresponse()
+        return answer.read(), answer.status
+
+
+@pytest.mark.chain
+@pytest.mark.redis
+def test_the_package_walks_the_tutorial(
+    with_openai: Path,
+    started: StartedService,  # noqa: F811
+    upstream: MisbehavingUpstream,
+) -> None:
+    faults = ["lost", "busy", "answered", "answered"]
+
+    def behave(exchange: Exchange) -> None:
+        fault = faults.pop(0) if faults and exchange.asked.method == "POST" else ""
+        if fault == "busy":
+            exchange.json({"code": "OVERLOADED", "error": "busy"}, 503, ("Retry-After", "1"))
+        elif fault == "lost":
+            exchange.hang_up()
+        else:
+            body, status = _forward(exchange, started.url)
+            if fault:
+                exchange.hang_up()
+            else:
+                exchange.answer(body, status, ("Content-Type", "application/json"))
+
+    upstream.behave = behave
+    base = DEPLOYMENTS["sandbox", ChainName.BASE]
+    offer = {
+        "scheme": "exact", "network": f"eip155:{base.chain_id}", "amount": "10000", "asset": base.usdc, "payTo": PAYEE,
+        "maxTimeoutSeconds": 60, "extra": {"name": base.usdc_domain_name, "version": "2"},
+    }  # fmt: skip
+    variables = {"PURSER_FAUCET_URL": started.faucet_url, "OFFER": json.dumps(offer)}
+    walked = json.loads(run(with_openai, "node", "walk.mjs", started.url, upstream.url, variables=variables))
+    assert walked == {
+        "held": "25", "sent": "confirmed", "limit": ["DAILY_LIMIT_EXCEEDED", 403, 20, 12.5], "swapped": "confirmed",
+        "bridged": "confirmed", "ticker": "3000.25", "preview": "NOT_IMPLEMENTED", "order": "order", "chain": "0xddca5",
+        "unconfigured": "PROVIDER_NOT_CONFIGURED", "said": [_MODEL, _MODEL], "bought": "POST so {}",
+        "dear": "PER_TX_LIMIT_EXCEEDED",
+        "gone": "UPSTREAM_ERROR", "denied": "APPROVAL_CANCELLED", "event": "webhook.test",
+        "forged": "WEBHOOK_SIGNATURE", "old": "WEBHOOK_TIMESTAMP", "events": ["transaction.confirmed"] * 3,
+    }  # fmt: skip
+    posted = [asked for asked in upstream.asked if asked.method == "POST"]
+    assert len(posted) == 5
+    assert len({asked.header("idempotency-key") for asked in posted}) == 1
+    readme = (SOURCES / "README.md").read_text()
+    [(example, shown)] = re.findall(r"```js\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL)
+    (with_openai / "example.mjs").write_text(example.replace("http://127.0.0.1:8000", started.url))
+    assert run(with_openai, "node", "example.mjs") == shown
+
+
+_CALLS = """
+import { Purser } from "purser-sdk";
+const purser = new Purser({ baseUrl: process.argv[2], apiKey: "ak_x", walletId: "w", timeout: 2000, maxRetries: 2 });
+const refused = ({ name, code, status, idempotencyKey }) => [name, code, status, Boolean(idempotencyKey)];
+const show = (promise) => promise.then(() => "returned", refused);
+"""
+_TRANSFER = "purser.transfer({ chain: 'base', currency: 'USDC', amount: '1', to: 'x' })"
+_BUSY = (503, {"code": "OVERLOADED", "error": "busy"}, "1")
+_UNKNOWN = (503, {"code": "OVERLOADED", "error": "lost", "details": {"outcome": "unknown"}}, None)
+_LATER = (503, {"code": "PRICE_UNAVAILABLE", "error": "later"}, "1")
+_RUNNING = (409, {"code": "IDEMPOTENCY_CONFLICT", "error": "running"}, "1")
+_OTHER = (409, {"code": "IDEMPOTENCY_CONFLICT", "error": "another request"}, None)
+_LIMITED = (429, {"code": "RATE_LIMITED", "error": "slower"}, "1")
+_LONG = (429, {"code": "RATE_LIMITED", "error": "slower"}, "3600")
+
+
+@pytest.mark.parametrize(
+    ("call", "answers", "result", "requests"),
+    [
+        (_TRANSFER, [None, _BUSY, None], ["ConnectionFailed", "CONNECTION_FAILED", 0, True], 3),
+        (_TRANSFER, [None, _RUNNING, _RUNNING, _RUNNING], "returned", 5),
+        (_TRANSFER, [_UNKNOWN, _LATER], "returned", 3),
+        (_TRANSFER, [_OTHER], ["Conflict", "IDEMPOTENCY_CONFLICT", 409, True], 1),
+        (_TRANSFER, [_LONG], ["RateLimited", "RATE_LIMITED", 429, True], 1),
+        ("purser.getBalances()", [None, _LIMITED], "returned", 3),
+        ("purser.register({})", [None], ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1),
+        ("purser.register({})", [_UNKNOWN], ["ServerError", "OVERLOADED", 503, False], 1),
+        ("purser.createGatewayKey({})", [_BUSY, _LIMITED], "returned", 3),
+        ("purser.deleteWallet({ wallet_id: 'w' })", [None], ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1),
+        ("purser.callPerpdex({ action: 'status' })", [_LATER], ["ServerError", "PRICE_UNAVAILABLE", 503, False], 1),
+        (
+            "purser.forwardPost({ provider: 'openai', path: 'x' })", [None],
+            ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1,
+        ),
+        ("purser.proxyGet({ service_id: 's', path: 'a/b' })", [_BUSY], "returned", 1),
+    ],
+)  # fmt: skip
+def test_a_call_is_repeated_only_where_that_has_no_second_effect(
+    installed: Path,
+    upstream: MisbehavingUpstream,
+    call: str,
+    answers: list[tuple[int, dict[str, object], str | None] | None],
+    result: object,
+    requests: int,
+) -> None:
+    remaining = list(answers)
+
+    def behave(exchange: Exchange) -> None:
+        answer = remaining.pop(0) if remaining else (200, {"apiKey": "ak_x", "wallet": {"id": "w"}}, None)
+        if answer is None:
+            exchange.hang_up()
+        else:
+            status, body, seconds = answer
+            exchange.json(body, status, *([("Retry-After", seconds)] if seconds else []))
+
+    upstream.behave = behave
+    program = f"{_CALLS}console.log(JSON.stringify(await show({call})));"
+    (installed / "call.mjs").write_text(program)
+    ran = run(installed, "node", "call.mjs", upstream.url)
+    assert json.loads(ran) == result
+    assert len(upstream.asked) == requests
+    assert len(Counter(asked.header("idempotency-key") for asked in upstream.asked)) == 1
+    assert {asked.header("x-api-key") for asked in upstream.asked} == {"ak_x"}
