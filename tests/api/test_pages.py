@@ -17,7 +17,7 @@ from tests.support.applications import key_of
 
 Register = Callable[..., dict[str, Any]]
 
-_PAGES = ("/", "/docs", "/llms.txt", "/openapi.json")
+_PAGES = ("/", "/docs", "/llms.txt", "/skill.md", "/openapi.json")
 _MAIN_JOB = ("register_agent", "fund", "get_transaction", "get_balances", "get_controls", "transfer", "withdraw")
 
 
