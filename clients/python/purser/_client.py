@@ -66,9 +66,9 @@ class Purser(Operations):
             self.wallet_id = min(page["wallets"], key=lambda each: each["created_at"])["id"]
         return self.wallet_id
 
-    def register(self, *, name: str | Omit = OMIT, email: str | Omit = OMIT) -> api.RegisterResponse:
+    def register(self, *, name: str | Omit | None = OMIT, email: str | Omit | None = OMIT) -> api.RegisterResponse:
         """Register an agent. The client then acts as that agent, with its first wallet."""
-        registered = self.register_agent(name=name, email=email)
+        registered = super().register(name=name, email=email)
         self.api_key, self.wallet_id = registered["apiKey"], registered["wallet"]["id"]
         return registered
 

@@ -2524,3 +2524,53 @@ class Operations:
             is_repeatable=True,
         )
         return result
+
+    def register(self, *, name: str | None | Omit = OMIT, email: str | None | Omit = OMIT) -> api.RegisterResponse:
+        """Register an agent: a key with credits, a wallet on three chains under limits, a claim code.
+
+        name: 1 to 100 characters.
+        email: The owner's address: the agent can then be claimed with this address only. Refused are domains
+            without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`.
+        """
+        result: api.RegisterResponse = self._request("POST", "/v1/agents/register", body={"name": name, "email": email})
+        return result
+
+    def set_controls(
+        self,
+        *,
+        wallet_id: str | None = None,
+        daily_limit_usd: float | Omit = OMIT,
+        weekly_limit_usd: float | Omit = OMIT,
+        monthly_limit_usd: float | Omit = OMIT,
+        per_tx_limit_usd: float | Omit = OMIT,
+        allowed_addresses: list[str] | Omit = OMIT,
+        allowed_domains: list[str] | Omit = OMIT,
+        approval_threshold_usd: float | None | Omit = OMIT,
+        approve_new_recipients: bool | Omit = OMIT,
+        approve_new_domains: bool | Omit = OMIT,
+    ) -> api.UpdatedControls:
+        """Create or change the controls; omitted fields keep their values.
+
+        At least one field is required; an empty object is refused. A wallet's controls can be loosened 10 times a
+        minute and 100 times a day, and tightened always.
+
+        wallet_id: The first wallet by default.
+        approval_threshold_usd: The owner approves payments that count more; null or 0 for none.
+        """
+        result: api.UpdatedControls = self._request(
+            "PUT",
+            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/controls",
+            body={
+                "daily_limit_usd": daily_limit_usd,
+                "weekly_limit_usd": weekly_limit_usd,
+                "monthly_limit_usd": monthly_limit_usd,
+                "per_tx_limit_usd": per_tx_limit_usd,
+                "allowed_addresses": allowed_addresses,
+                "allowed_domains": allowed_domains,
+                "approval_threshold_usd": approval_threshold_usd,
+                "approve_new_recipients": approve_new_recipients,
+                "approve_new_domains": approve_new_domains,
+            },
+            is_repeatable=True,
+        )
+        return result

@@ -1498,9 +1498,6 @@ class ProviderTotals(TypedDict):
     total_tokens_out: int
 
 
-ProxiedAnswer: TypeAlias = dict[str, Any]
-
-
 class Purchase(TypedDict):
     """A purchase."""
 
@@ -2403,9 +2400,6 @@ class UpdatedService(TypedDict):
     updated: bool
 
 
-UpstreamAnswer: TypeAlias = dict[str, Any]
-
-
 class UsageLog(TypedDict):
     """One charged call."""
 
@@ -2595,3 +2589,9 @@ WithdrawResult = TypedDict(
     },
 )
 """One of: AwaitingApproval or Movement or Quote."""
+
+
+ProxiedAnswer: TypeAlias = dict[str, Any]
+
+
+UpstreamAnswer: TypeAlias = dict[str, Any]
