@@ -268,12 +268,17 @@ def method(types: Types, name: str, verb: str, path: str, operation: Mapping[str
     sent = [repr(verb.upper()), arguments.url]
     for part, values in (("query", arguments.query), ("body", arguments.body), ("headers", arguments.headers)):
         sent += [f"{part}={values}"] if values else []
-    is_keyed, is_charged = arguments.is_keyed, "X-Cost-Usd" in json.dumps(operation["responses"])
+    is_keyed = arguments.is_keyed
     sent += ["is_keyed=True"] if is_keyed else []
-    is_repeatable = is_keyed or (verb in {"get", "put", "delete"} and not is_charged)
+    is_repeatable = is_keyed or (verb in {"get", "put", "delete"} and not is_forwarded(path))
     sent += ["is_repeatable=True"] if is_repeatable else []
     lines += [f"        result: {result} = await self._request({', '.join(sent)})", "        return result"]
     return "\n".join(lines) + "\n"
+
+
+def is_forwarded(path: str) -> bool:
+    """Return whether a call is forwarded: it is charged each time, whatever its method."""
+    return path.startswith(("/v1/gateway/", "/v1/proxy/", "/v1/x402/")) and "/shopping/" not in path
 
 
 class Arguments:
@@ -294,7 +299,7 @@ class Arguments:
             if each["in"] in self._places:
                 self._add_parameter(each)
         self._add_body(operation.get("requestBody"))
-        if "{path}" in path:
+        if is_forwarded(path):
             self._add_forwarding(verb)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from flask.testing import FlaskClient
@@ -34,3 +35,10 @@ def test_at_most_300_lines_are_written_by_hand() -> None:
 def test_the_license_of_the_package_is_that_of_the_repository() -> None:
     root = Path(__file__).resolve().parents[2]
     assert (generate.PACKAGE.parent / "LICENSE").read_text() == (root / "LICENSE").read_text()
+
+
+def test_no_charged_call_is_repeated() -> None:
+    text = (generate.PACKAGE / "_operations.py").read_text()
+    methods = [part for part in text.split("    def ") if re.search(r"/v1/(gateway|proxy|x402)/(?!shopping)", part)]
+    assert len(methods) >= 15
+    assert [part.partition("(")[0] for part in methods if "is_repeatable=True" in part] == []
