@@ -34,7 +34,7 @@ async def walk(client: Any, friend: Any) -> dict[str, Any]:
         request = await done(client.fund(chain="base", currency=currency, amount=amount))
         funded = await done(client.wait(request))
         assert (funded["status"], funded["type"], funded["amount"]) == ("confirmed", "funding", amount)
-    await done(client.put_controls(daily_limit_usd=20))
+    await done(client.set_controls(daily_limit_usd=20))
     to = (await done(friend.register(name="friend")))["wallet"]["addresses"]["base"]
     payment = {"chain": "base", "currency": "USDC", "amount": "12.5", "to": to}
     quote = await done(client.transfer(**payment, dry_run=True))
