@@ -1,6 +1,6 @@
 # Shortcuts for development; ./run and ./test do not need make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types contracts document bench mutate sandbox lock environment
+.PHONY: help run test check lint types contracts document sdk bench mutate sandbox lock environment
 BIN := .venv/bin
 
 help: ## list the targets
@@ -22,13 +22,17 @@ lint: environment
 	$(BIN)/ruff format --check .
 
 types: environment
-	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks
+	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks clients/generate.py
+	cd clients/python && ../../$(BIN)/mypy --config-file ../../pyproject.toml --python-version 3.10 purser
 
 contracts: environment
 	$(BIN)/lint-imports --no-logo
 
 document: environment
 	NETWORK=sandbox $(BIN)/python -m launcher flask --app wsgi documents check
+
+sdk: environment ## generate the core of the Python client from the OpenAPI document
+	NETWORK=sandbox $(BIN)/python -m launcher flask --app wsgi documents show | $(BIN)/python clients/generate.py
 
 bench: environment ## measure speed and memory on this machine (ten minutes)
 	$(BIN)/python -m benchmarks

@@ -76,6 +76,12 @@ def check() -> None:
     click.echo("The OpenAPI document is valid.")
 
 
+@documents.command("show")
+def show() -> None:
+    """Print the OpenAPI document as it is served."""
+    click.echo(app_state().part(OpenApiDocument).text)
+
+
 @click.command("bootstrap")
 def bootstrap() -> None:
     """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler do so when they start."""

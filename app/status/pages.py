@@ -1,4 +1,4 @@
-"""The public pages: `/`, `/docs`, `/llms.txt`, `/openapi.json`.
+"""The public pages: `/`, `/docs`, `/llms.txt`, `/skill.md`, `/openapi.json`.
 
 No page reads the database or a chain. Only `/docs` has scripts: Swagger UI, written by others and served from the
 origin of the owners' pages. The browser gives that page an origin of its own and permits it no request, so that its
@@ -8,6 +8,7 @@ scripts reach neither an owner's session nor another host.
 from __future__ import annotations
 
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, make_response, render_template
@@ -19,6 +20,7 @@ from app.version import VERSION
 from app.web.openapi_document import OpenApiDocument
 
 pages = Blueprint("pages", __name__)
+_SKILL = Path(__file__).parents[2] / "skills" / "purser" / "SKILL.md"
 
 _POLICY = "default-src 'none'; style-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 # Icons in Swagger UI's style sheet are data.
@@ -61,6 +63,13 @@ def llms_txt() -> Response:
     """Return the instructions for agents."""
     text = render_template("llms.txt", **_template_context())
     return Response(text, mimetype="text/plain")
+
+
+@pages.get("/skill.md")
+def skill() -> Response:
+    """Return the skill for agents that read such files, with the address of this service."""
+    text = _SKILL.read_text(encoding="utf-8").replace("http://127.0.0.1:8000", app_state().settings.public_url)
+    return Response(text, mimetype="text/markdown")
 
 
 @pages.get("/openapi.json")

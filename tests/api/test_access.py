@@ -126,9 +126,9 @@ PLATFORM = "/v1/platform"
 TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
-            "GET /", "GET /docs", "GET /llms.txt", "GET /openapi.json", "GET /metrics", "GET /device",
-            "GET /device/claim", "GET /v1/health", "GET /v1/providers", "GET /.well-known/oauth-protected-resource",
-            "GET /.well-known/oauth-protected-resource/mcp",
+            "GET /", "GET /docs", "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
+            "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/providers",
+            "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
         ),
         access(200, tuple(ClientKind)),
     ),

@@ -17,7 +17,7 @@ from tests.support.applications import key_of
 
 Register = Callable[..., dict[str, Any]]
 
-_PAGES = ("/", "/docs", "/llms.txt", "/openapi.json")
+_PAGES = ("/", "/docs", "/llms.txt", "/skill.md", "/openapi.json")
 _MAIN_JOB = ("register", "fund", "get_transaction", "get_balances", "get_controls", "transfer", "withdraw")
 
 
@@ -151,6 +151,14 @@ def test_llms_txt_covers_the_main_job_briefly(client: FlaskClient) -> None:
     assert "DAILY_LIMIT_EXCEEDED" in codes
     assert sorted(code for code in codes if code not in answer.text) == []
     assert f"{MAX_KEYLESS_BYTES // 1024} KiB without a key" in answer.text
+
+
+def test_the_skill_names_the_address_of_this_service(client: FlaskClient) -> None:
+    answer = client.get("/skill.md")
+    assert answer.mimetype == "text/markdown"
+    assert answer.text.startswith("---\nname: purser\n")
+    assert "http://purser.test/llms.txt" in answer.text
+    assert "127.0.0.1" not in answer.text
 
 
 def test_llms_txt_names_only_existing_paths_and_filters(client: FlaskClient) -> None:

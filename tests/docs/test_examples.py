@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.conftest import StartedService
 from tests.support.servers import free_port
+from tests.support.started import StartedService
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chain, pytest.mark.redis, pytest.mark.timeout(420)]

@@ -14,7 +14,7 @@ import openai
 import pytest
 import requests
 
-from tests.docs.conftest import StartedService
+from tests.support.started import StartedService
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 from tests.support.waiting import wait_until
 

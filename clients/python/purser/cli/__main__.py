@@ -1,0 +1,5 @@
+"""`python -m purser.cli`."""
+
+from purser.cli import main
+
+main(prog_name="purser")
