@@ -37,6 +37,11 @@ const JSON_TYPE = "application/json";
 const [source, folder = join(import.meta.dirname, "src")] = process.argv.slice(2);
 if (!source) throw new Error("usage: generate.mjs openapi.json|URL|- [folder]");
 const document = JSON.parse(await read(source));
+for (const [, , { responses }] of operationsOf(document)) {
+  for (const [status, { $ref }] of Object.entries(responses)) {
+    if ($ref) responses[status] = document.components.responses[$ref.split("/").at(-1)];
+  }
+}
 await writeFile(join(folder, "operations.ts"), HEAD + methods(document));
 await writeFile(join(folder, "errors.ts"), HEAD + errors(document));
 await writeFile(join(folder, "schema.ts"), HEAD + (await types(document)));

@@ -29,10 +29,11 @@ class Operations:
     def default_wallet(self) -> str:
         raise NotImplementedError
 
-    def register_agent(
-        self, *, name: str | None | Omit = OMIT, email: str | None | Omit = OMIT
-    ) -> api.RegisterResponse:
+    def register(self, *, name: str | None | Omit = OMIT, email: str | None | Omit = OMIT) -> api.RegisterResponse:
         """Register an agent: a key with credits, a wallet on three chains under limits, a claim code.
+
+        Needs no key and no body. Store the key: it is shown only in this response. Give the claim code to the
+        person who owns the agent; they enter it at `verificationUri`.
 
         name: 1 to 100 characters.
         email: The owner's address: the agent can then be claimed with this address only. Refused are domains
@@ -43,6 +44,8 @@ class Operations:
 
     def replace_claim_code(self, *, idempotency_key: str | Omit = OMIT) -> api.ClaimCodeResponse:
         """Replace an unused claim code; the previous one becomes invalid.
+
+        For an agent whose code was lost. A claimed agent has no claim code.
 
         idempotency_key: The same key within 24 hours returns the same code.
         """
@@ -58,6 +61,9 @@ class Operations:
     def create_gateway_key(self, *, email: str | None | Omit = OMIT) -> api.KeyResponse:
         """Issue a gateway-only key with its own credits; it owns no wallets.
 
+        The key pays for gateway and catalog calls with its own credits. It is shown only in this response, and
+        cannot hold tokens or be claimed.
+
         email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
             `.onion`, `.arpa`.
         """
@@ -66,6 +72,8 @@ class Operations:
 
     def describe_claim_code(self, *, code: str) -> api.CodeInfoResponse:
         """Return the agent of a claim code. Wrong codes are counted; too many are refused.
+
+        Shows a person which agent the code stands for, before they claim it.
 
         code: Four letters, a hyphen, four digits; any case and punctuation.
         """
@@ -96,6 +104,8 @@ class Operations:
     def list_wallets(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WalletPage:
         """List the agent's wallets, oldest first.
 
+        Returns each wallet with its addresses and controls.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         """
@@ -107,8 +117,12 @@ class Operations:
     def create_wallet(self, *, idempotency_key: str | Omit = OMIT, name: str | None | Omit = OMIT) -> api.Wallet:
         """Create another wallet; it has no controls unless the agent's are locked, in which case it inherits them.
 
+        The wallet gets a new address on each chain. It spends without limits until controls are set, unless the
+        agent's controls are locked.
+
         idempotency_key: Repeating a request with the same key returns the first response and executes nothing
             again.
+        name: The name of the wallet, 1 to 100 characters.
         """
         result: api.Wallet = self._request(
             "POST",
@@ -123,6 +137,8 @@ class Operations:
     def get_wallet(self, *, wallet_id: str | None = None) -> api.Wallet:
         """Read one wallet.
 
+        Returns the addresses, the spending controls and the number of transactions.
+
         wallet_id: The first wallet by default.
         """
         result: api.Wallet = self._request(
@@ -131,18 +147,24 @@ class Operations:
         return result
 
     def delete_wallet(self, wallet_id: str) -> api.RemovedWallet:
-        """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first."""
+        """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
+
+        Refused while a transaction is pending. The tokens of a deleted wallet cannot be recovered.
+        """
         result: api.RemovedWallet = self._request(
             "DELETE", f"/v1/wallets/{quote(wallet_id, safe='')}", is_repeatable=True
         )
         return result
 
-    def get_balances(self, *, wallet_id: str | None = None) -> api.Balances:
+    def get_balances(self, *, wallet_id: str | None = None) -> api.WalletBalances:
         """Read the live balances on all chains.
+
+        The balances are read from the chains for this request; rows are the same in every response, including those
+        of zero.
 
         wallet_id: The first wallet by default.
         """
-        result: api.Balances = self._request(
+        result: api.WalletBalances = self._request(
             "GET", f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/balances", is_repeatable=True
         )
         return result
@@ -150,17 +172,23 @@ class Operations:
     def fund(
         self,
         *,
-        chain: Literal["ethereum", "base", "solana"],
+        chain: api.Chain,
         amount: str,
-        currency: Literal["ETH", "SOL", "USDC"],
+        currency: api.Token,
         wallet_id: str | None = None,
         idempotency_key: str | Omit = OMIT,
     ) -> api.Funding:
         """Request a deposit; the request is confirmed once deposits made after it reach the amount.
 
+        Send the tokens to `deposit_address`. The wallet's history lists the request as a transaction of the type
+        `funding`, which is confirmed by real deposits.
+
         wallet_id: The first wallet by default.
         idempotency_key: Repeating a request with the same key returns the first response and executes nothing
             again.
+        chain: The chain on which the deposit is expected.
+        amount: The amount to request, in units of the token: a decimal string such as `100`.
+        currency: The token that is requested.
         """
         result: api.Funding = self._request(
             "POST",
@@ -179,18 +207,23 @@ class Operations:
         limit: int | Omit = OMIT,
         offset: int | Omit = OMIT,
         after: str | Omit = OMIT,
-        status: Literal["pending", "confirmed", "failed"] | Omit = OMIT,
+        status: api.TransactionStatus | Omit = OMIT,
         chain: Literal["ethereum", "base", "solana", "perpdex"] | Omit = OMIT,
-        type: Literal["transfer", "withdrawal", "funding", "swap", "trading_query", "trading_order", "payment"]
-        | Omit = OMIT,
+        type: api.TransactionType | Omit = OMIT,
     ) -> api.TransactionPage:
         """List transactions, newest first.
+
+        Filter by `status`, `chain` or `type`. For long histories continue with `after`, which neither repeats nor
+        misses entries.
 
         wallet_id: The first wallet by default.
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
             if entries are added in the meantime.
+        status: Only entries with this status.
+        chain: Only transactions of this chain; `perpdex` is the exchange.
+        type: Only transactions of this type.
         """
         result: api.TransactionPage = self._request(
             "GET",
@@ -202,6 +235,8 @@ class Operations:
 
     def get_transaction(self, transaction_id: str, *, wallet_id: str | None = None) -> api.TransactionDetail:
         """Read one transaction with its events.
+
+        Poll it until `status` is `confirmed` or `failed`, or wait for the events `transaction.*`.
 
         wallet_id: The first wallet by default.
         """
@@ -215,6 +250,8 @@ class Operations:
     def get_controls(self, *, wallet_id: str | None = None) -> api.ControlsStanding:
         """Read the controls and their usage today, this week and this month (UTC).
 
+        A usage counts what was spent and what pending payments hold.
+
         wallet_id: The first wallet by default.
         """
         result: api.ControlsStanding = self._request(
@@ -222,7 +259,7 @@ class Operations:
         )
         return result
 
-    def put_controls(
+    def set_controls(
         self,
         *,
         wallet_id: str | None = None,
@@ -242,7 +279,20 @@ class Operations:
         minute and 100 times a day, and tightened always.
 
         wallet_id: The first wallet by default.
+        daily_limit_usd: The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means
+            unlimited.
+        weekly_limit_usd: The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0
+            means unlimited.
+        monthly_limit_usd: The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means
+            unlimited.
+        per_tx_limit_usd: The most that one payment may count, in US dollars; 0 means unlimited.
+        allowed_addresses: The only recipients that the wallet may pay, as addresses of any chain, at most 500. An
+            empty list permits every recipient.
+        allowed_domains: The only web domains that the wallet may pay, such as `api.example.com`, with their
+            subdomains, at most 500. An empty list permits every domain.
         approval_threshold_usd: The owner approves payments that count more; null or 0 for none.
+        approve_new_recipients: Whether the owner has to approve the first payment to each recipient.
+        approve_new_domains: Whether the owner has to approve the first payment at each domain.
         """
         result: api.UpdatedControls = self._request(
             "PUT",
@@ -262,17 +312,81 @@ class Operations:
         )
         return result
 
+    def list_sessions(
+        self, *, wallet_id: str | None = None, limit: int | Omit = OMIT, offset: int | Omit = OMIT
+    ) -> api.SessionPage:
+        """List the sessions of a wallet, newest first.
+
+        Includes expired sessions, with what was spent of each budget.
+
+        wallet_id: The first wallet by default.
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.SessionPage = self._request(
+            "GET",
+            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/sessions",
+            query={"limit": limit, "offset": offset},
+            is_repeatable=True,
+        )
+        return result
+
+    def open_session(
+        self,
+        *,
+        max_usd: float,
+        expires_at: str,
+        wallet_id: str | None = None,
+        idempotency_key: str | Omit = OMIT,
+        domains: list[str] | Omit = OMIT,
+    ) -> api.SpendingSession:
+        """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too.
+
+        Name the session as `session_id` in payments. A payment that would exceed its budget is refused with
+        `SESSION_LIMIT_EXCEEDED`.
+
+        wallet_id: The first wallet by default.
+        idempotency_key: Repeating a request with the same key returns the first response and executes nothing
+            again.
+        max_usd: The most that may be spent.
+        expires_at: In the future, at most 366 days.
+        domains: Where it may be spent, subdomains included; empty allows everything that the wallet does.
+        """
+        result: api.SpendingSession = self._request(
+            "POST",
+            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/sessions",
+            body={"max_usd": max_usd, "expires_at": expires_at, "domains": domains},
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    def get_session(self, session_id: str, *, wallet_id: str | None = None) -> api.SpendingSession:
+        """Read a session and what is left of its budget.
+
+        A session is a budget for one task, with an end. It counts besides the wallet's limits.
+
+        wallet_id: The first wallet by default.
+        """
+        result: api.SpendingSession = self._request(
+            "GET",
+            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/sessions/{quote(session_id, safe='')}",
+            is_repeatable=True,
+        )
+        return result
+
     def transfer(
         self,
         *,
-        chain: Literal["ethereum", "base", "solana"],
+        chain: api.Chain,
         to: str,
         amount: str,
-        currency: Literal["ETH", "SOL", "USDC"],
+        currency: api.Token,
         wallet_id: str | None = None,
         prefer: str | Omit = OMIT,
         idempotency_key: str | Omit = OMIT,
-        gas: Literal["auto", "own", "sponsored"] | Omit = OMIT,
+        gas: api.GasSource | Omit = OMIT,
         session_id: str | None | Omit = OMIT,
         max_network_fee_usd: float | None | Omit = OMIT,
         approval_note: str | None | Omit = OMIT,
@@ -280,11 +394,17 @@ class Operations:
     ) -> api.TransferResult:
         """Transfer tokens. `pending` means that it was sent and the service completes it; read the transaction later.
 
+        The amount counts against the limits of the wallet. With `dry_run` the response is a quote, and nothing is
+        signed. Send an `Idempotency-Key`, so that a repeated request pays once.
+
         wallet_id: The first wallet by default.
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and executes nothing
             again.
+        chain: The chain to send on.
         to: The recipient's address.
+        amount: `max` takes all that can leave after fees, as decided when it is signed; the response states it.
+        currency: The token to send.
         gas: The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
             only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.
             Default: `"auto"`.
@@ -317,14 +437,14 @@ class Operations:
     def withdraw(
         self,
         *,
-        chain: Literal["ethereum", "base", "solana"],
+        chain: api.Chain,
         to: str,
         amount: str,
-        currency: Literal["ETH", "SOL", "USDC"],
+        currency: api.Token,
         wallet_id: str | None = None,
         prefer: str | Omit = OMIT,
         idempotency_key: str | Omit = OMIT,
-        gas: Literal["auto", "own", "sponsored"] | Omit = OMIT,
+        gas: api.GasSource | Omit = OMIT,
         session_id: str | None | Omit = OMIT,
         max_network_fee_usd: float | None | Omit = OMIT,
         approval_note: str | None | Omit = OMIT,
@@ -332,11 +452,16 @@ class Operations:
     ) -> api.WithdrawResult:
         """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal.
 
+        Limits, approvals, quotes and idempotency are the same as those of a transfer.
+
         wallet_id: The first wallet by default.
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and executes nothing
             again.
+        chain: The chain to send on.
         to: The recipient's address.
+        amount: `max` takes all that can leave after fees, as decided when it is signed; the response states it.
+        currency: The token to send.
         gas: The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
             only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.
             Default: `"auto"`.
@@ -369,15 +494,15 @@ class Operations:
     def swap(
         self,
         *,
-        chain: Literal["ethereum", "base", "solana"],
-        input_token: Literal["ETH", "SOL", "USDC"],
-        output_token: Literal["ETH", "SOL", "USDC"],
+        chain: api.Chain,
+        input_token: api.Token,
+        output_token: api.Token,
         amount: str,
         wallet_id: str | None = None,
         prefer: str | Omit = OMIT,
         idempotency_key: str | Omit = OMIT,
         slippage_bps: int | Omit = OMIT,
-        gas: Literal["auto", "own", "sponsored"] | Omit = OMIT,
+        gas: api.GasSource | Omit = OMIT,
         max_network_fee_usd: float | None | Omit = OMIT,
         approval_note: str | None | Omit = OMIT,
         dry_run: bool | Omit = OMIT,
@@ -392,6 +517,7 @@ class Operations:
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and executes nothing
             again.
+        chain: The chain that the payment is made on.
         input_token: The token to sell.
         output_token: The token to buy.
         amount: The exact amount of `input_token` to sell.
@@ -428,14 +554,14 @@ class Operations:
     def bridge(
         self,
         *,
-        source_chain: Literal["ethereum", "base", "solana"],
-        destination_chain: Literal["ethereum", "base", "solana"],
-        token: Literal["ETH", "SOL", "USDC"],
+        source_chain: api.Chain,
+        destination_chain: api.Chain,
+        token: api.Token,
         amount: str,
         wallet_id: str | None = None,
         prefer: str | Omit = OMIT,
         idempotency_key: str | Omit = OMIT,
-        gas: Literal["auto", "own", "sponsored"] | Omit = OMIT,
+        gas: api.GasSource | Omit = OMIT,
         max_network_fee_usd: float | None | Omit = OMIT,
         approval_note: str | None | Omit = OMIT,
         dry_run: bool | Omit = OMIT,
@@ -481,63 +607,6 @@ class Operations:
         )
         return result
 
-    def list_sessions(
-        self, *, wallet_id: str | None = None, limit: int | Omit = OMIT, offset: int | Omit = OMIT
-    ) -> api.SessionPage:
-        """List the sessions of a wallet, newest first.
-
-        wallet_id: The first wallet by default.
-        limit: Rows per page, at most 200.
-        offset: Rows to skip.
-        """
-        result: api.SessionPage = self._request(
-            "GET",
-            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/sessions",
-            query={"limit": limit, "offset": offset},
-            is_repeatable=True,
-        )
-        return result
-
-    def open_session(
-        self,
-        *,
-        max_usd: float,
-        expires_at: str,
-        wallet_id: str | None = None,
-        idempotency_key: str | Omit = OMIT,
-        domains: list[str] | Omit = OMIT,
-    ) -> api.Session:
-        """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too.
-
-        wallet_id: The first wallet by default.
-        idempotency_key: Repeating a request with the same key returns the first response and executes nothing
-            again.
-        max_usd: The most that may be spent.
-        expires_at: In the future, at most 366 days.
-        domains: Where it may be spent, subdomains included; empty allows everything that the wallet does.
-        """
-        result: api.Session = self._request(
-            "POST",
-            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/sessions",
-            body={"max_usd": max_usd, "expires_at": expires_at, "domains": domains},
-            headers={"Idempotency-Key": idempotency_key},
-            is_keyed=True,
-            is_repeatable=True,
-        )
-        return result
-
-    def get_session(self, session_id: str, *, wallet_id: str | None = None) -> api.Session:
-        """Read a session and what is left of its budget.
-
-        wallet_id: The first wallet by default.
-        """
-        result: api.Session = self._request(
-            "GET",
-            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/sessions/{quote(session_id, safe='')}",
-            is_repeatable=True,
-        )
-        return result
-
     def fetch_paid_resource(
         self,
         *,
@@ -549,7 +618,7 @@ class Operations:
         method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] | Omit = OMIT,
         headers: dict[str, str] | Omit = OMIT,
         body: str | None | Omit = OMIT,
-        networks: list[Literal["ethereum", "base", "solana"]] | Omit = OMIT,
+        networks: list[api.Chain] | Omit = OMIT,
         session_id: str | None | Omit = OMIT,
         approval_note: str | None | Omit = OMIT,
         dry_run: bool | Omit = OMIT,
@@ -567,7 +636,7 @@ class Operations:
             sends the same signed payment again. Without a key, one is derived from the wallet, method, URL and body
             for ten minutes, and returned in this header.
         url: The resource; https, on the public internet.
-        method: Default: `"GET"`.
+        method: The HTTP method of the request. Default: `"GET"`.
         headers: Texts by name: headers for the web service, such as its key; never this API's key.
         body: The body, as text; name its type in `headers`.
         max_amount_usd: The most that is paid for this request.
@@ -601,6 +670,8 @@ class Operations:
     ) -> api.ServicePurchasePage:
         """List what the wallet bought from web services, newest first.
 
+        One entry for each payment to a web service by x402.
+
         wallet_id: The first wallet by default.
         limit: Rows per page, at most 200.
         offset: Rows to skip.
@@ -616,6 +687,8 @@ class Operations:
     def get_service_purchase(self, transaction_id: str, *, wallet_id: str | None = None) -> api.BoughtAnswer:
         """Get a payment to a web service, by the chain, and the answer that it bought while it is stored.
 
+        The response of the web service is stored for 24 hours; then `body` is null.
+
         wallet_id: The first wallet by default.
         """
         result: api.BoughtAnswer = self._request(
@@ -628,6 +701,8 @@ class Operations:
     def list_payees(self, *, wallet_id: str | None = None) -> api.PayeeList:
         """List whom the wallet pays at each domain: the address of its first payment there.
 
+        The first payment at a domain stores the address. Later payments at the domain must go to the same address.
+
         wallet_id: The first wallet by default.
         """
         result: api.PayeeList = self._request(
@@ -637,6 +712,9 @@ class Operations:
 
     def remove_payee(self, domain: str, *, wallet_id: str | None = None) -> api.RemovedPayee:
         """Allow another payee at a domain: the next payment there stores it.
+
+        Use it after a service has announced another address. The domain must still be in the allowlist, if there is
+        one.
 
         wallet_id: The first wallet by default.
         """
@@ -648,16 +726,15 @@ class Operations:
         return result
 
     def list_approvals(
-        self,
-        *,
-        limit: int | Omit = OMIT,
-        offset: int | Omit = OMIT,
-        status: Literal["awaiting", "approved", "executed", "rejected", "expired", "cancelled", "failed"] | Omit = OMIT,
+        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, status: api.ApprovalStatus | Omit = OMIT
     ) -> api.ApprovalPage:
         """List the agent's approvals, newest first.
 
+        Filter by `status` to find what waits: `awaiting`.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
+        status: Only entries with this status.
         """
         result: api.ApprovalPage = self._request(
             "GET", "/v1/approvals", query={"limit": limit, "offset": offset, "status": status}, is_repeatable=True
@@ -667,6 +744,9 @@ class Operations:
     def get_approval(self, approval_id: str, *, prefer: str | Omit = OMIT) -> api.Approval:
         """Read an approval: the owner's decision, and the transaction that was executed.
 
+        Poll it until `status` is `executed`, `rejected`, `expired`, `cancelled` or `failed`, or wait for the events
+        `approval.*`.
+
         prefer: `wait=N` waits up to N (at most 25) seconds for the decision and its execution.
         """
         result: api.Approval = self._request(
@@ -675,7 +755,10 @@ class Operations:
         return result
 
     def cancel_approval(self, approval_id: str) -> api.Approval:
-        """Cancel a request that the owner has not decided. Read `status`: the owner may have been faster."""
+        """Cancel a request that the owner has not decided. Read `status`: the owner may have been faster.
+
+        The held amount is released, and nothing is paid. An approval that is decided already stays as it is.
+        """
         result: api.Approval = self._request("POST", f"/v1/approvals/{quote(approval_id, safe='')}/cancel")
         return result
 
@@ -683,6 +766,8 @@ class Operations:
         self, *, prefer: str | Omit = OMIT, after: int | Omit = OMIT, types: str | Omit = OMIT, limit: int | Omit = OMIT
     ) -> api.AccountEvents:
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+
+        The same events are delivered to webhooks. Store `next_after` to continue after a restart.
 
         prefer: `wait=N` waits up to N (at most 25) seconds for the first event after the cursor.
         after: `next_after` of the previous response. Without it: from the oldest event.
@@ -701,6 +786,8 @@ class Operations:
     def list_webhooks(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WebhookPage:
         """List webhooks, oldest first.
 
+        Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         """
@@ -713,69 +800,19 @@ class Operations:
         self,
         *,
         url: str,
-        types: list[
-            Literal[
-                "*",
-                "approval.*",
-                "approval.approved",
-                "approval.cancelled",
-                "approval.executed",
-                "approval.expired",
-                "approval.failed",
-                "approval.rejected",
-                "approval.requested",
-                "budget.*",
-                "budget.threshold_reached",
-                "connection.*",
-                "connection.ended",
-                "connection.opened",
-                "controls.*",
-                "controls.changed",
-                "credits.*",
-                "credits.low",
-                "funding.*",
-                "funding.confirmed",
-                "funding.failed",
-                "funding.pending",
-                "payment.*",
-                "payment.confirmed",
-                "payment.failed",
-                "payment.paused",
-                "payment.pending",
-                "payment.received",
-                "payment.reversed",
-                "payment.void",
-                "purchase.*",
-                "purchase.action_required",
-                "purchase.cancelled",
-                "purchase.completed",
-                "purchase.failed",
-                "purchase.preview",
-                "purchase.queued",
-                "purchase.running",
-                "purchase.submitting",
-                "purchase.unknown",
-                "service.*",
-                "service.unhealthy",
-                "transaction.*",
-                "transaction.confirmed",
-                "transaction.failed",
-                "transaction.pending",
-                "wallet.*",
-                "wallet.frozen",
-                "wallet.unfrozen",
-                "webhook.*",
-                "webhook.disabled",
-                "webhook.test",
-            ]
-        ],
+        types: list[api.EventPattern],
         idempotency_key: str | Omit = OMIT,
         description: str | Omit = OMIT,
     ) -> api.WebhookWithSecret:
         """Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
 
+        Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three
+        days until the target returns a status from 200 to 299.
+
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
-        description: Default: `""`.
+        url: The URL that receives events: https, on the public internet.
+        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
+        description: A note for yourself, at most 100 characters. Default: `""`.
         """
         result: api.WebhookWithSecret = self._request(
             "POST",
@@ -788,7 +825,10 @@ class Operations:
         return result
 
     def get_webhook(self, webhook_id: str) -> api.Webhook:
-        """Read one webhook."""
+        """Read one webhook.
+
+        Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
+        """
         result: api.Webhook = self._request("GET", f"/v1/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True)
         return result
 
@@ -797,67 +837,19 @@ class Operations:
         webhook_id: str,
         *,
         url: str | Omit = OMIT,
-        types: list[
-            Literal[
-                "*",
-                "approval.*",
-                "approval.approved",
-                "approval.cancelled",
-                "approval.executed",
-                "approval.expired",
-                "approval.failed",
-                "approval.rejected",
-                "approval.requested",
-                "budget.*",
-                "budget.threshold_reached",
-                "connection.*",
-                "connection.ended",
-                "connection.opened",
-                "controls.*",
-                "controls.changed",
-                "credits.*",
-                "credits.low",
-                "funding.*",
-                "funding.confirmed",
-                "funding.failed",
-                "funding.pending",
-                "payment.*",
-                "payment.confirmed",
-                "payment.failed",
-                "payment.paused",
-                "payment.pending",
-                "payment.received",
-                "payment.reversed",
-                "payment.void",
-                "purchase.*",
-                "purchase.action_required",
-                "purchase.cancelled",
-                "purchase.completed",
-                "purchase.failed",
-                "purchase.preview",
-                "purchase.queued",
-                "purchase.running",
-                "purchase.submitting",
-                "purchase.unknown",
-                "service.*",
-                "service.unhealthy",
-                "transaction.*",
-                "transaction.confirmed",
-                "transaction.failed",
-                "transaction.pending",
-                "wallet.*",
-                "wallet.frozen",
-                "wallet.unfrozen",
-                "webhook.*",
-                "webhook.disabled",
-                "webhook.test",
-            ]
-        ]
-        | Omit = OMIT,
+        types: list[api.EventPattern] | Omit = OMIT,
         description: str | Omit = OMIT,
         enabled: bool | Omit = OMIT,
     ) -> api.Webhook:
-        """Change a webhook, or enable it again after it was disabled: what waited is then delivered."""
+        """Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+
+        Omitted fields keep their values. `types` replaces the whole list.
+
+        url: The URL that receives events: https, on the public internet.
+        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
+        description: A note for yourself, at most 100 characters.
+        enabled: `true` enables a disabled webhook again, and delivers the events that waited; `false` disables it.
+        """
         result: api.Webhook = self._request(
             "PATCH",
             f"/v1/webhooks/{quote(webhook_id, safe='')}",
@@ -866,21 +858,31 @@ class Operations:
         return result
 
     def delete_webhook(self, webhook_id: str) -> api.RemovedWebhook:
-        """Remove a webhook with its deliveries."""
+        """Remove a webhook with its deliveries.
+
+        Deliveries that wait are dropped. The events stay readable in the list of events.
+        """
         result: api.RemovedWebhook = self._request(
             "DELETE", f"/v1/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
         )
         return result
 
     def rotate_webhook_secret(self, webhook_id: str) -> api.WebhookWithSecret:
-        """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret."""
+        """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+
+        Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this
+        response.
+        """
         result: api.WebhookWithSecret = self._request(
             "POST", f"/v1/webhooks/{quote(webhook_id, safe='')}/rotate-secret"
         )
         return result
 
     def test_webhook(self, webhook_id: str) -> api.TestEvent:
-        """Send a `webhook.test` event to this webhook; see its deliveries for the result."""
+        """Send a `webhook.test` event to this webhook; see its deliveries for the result.
+
+        The event is delivered once, even if the webhook does not subscribe to its type.
+        """
         result: api.TestEvent = self._request("POST", f"/v1/webhooks/{quote(webhook_id, safe='')}/test")
         return result
 
@@ -890,9 +892,11 @@ class Operations:
         *,
         limit: int | Omit = OMIT,
         offset: int | Omit = OMIT,
-        status: Literal["pending", "delivered", "failed"] | Omit = OMIT,
+        status: api.DeliveryStatus | Omit = OMIT,
     ) -> api.DeliveryPage:
         """List deliveries with their attempts, newest first.
+
+        Shows why a target did not get an event: the status it returned, or the error, for each attempt.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
@@ -909,7 +913,14 @@ class Operations:
     def replay_webhook(
         self, webhook_id: str, *, event_id: str | Omit = OMIT, failed_since: str | Omit = OMIT
     ) -> api.ReplayedDeliveries:
-        """Deliver one event again, or all that failed since a time. The event's id stays the same."""
+        """Deliver one event again, or all that failed since a time. The event's id stays the same.
+
+        Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
+
+        event_id: The unique identifier of the event (UUID).
+        failed_since: Deliver all events again whose delivery failed at or after this time (ISO 8601 with an
+            offset).
+        """
         result: api.ReplayedDeliveries = self._request(
             "POST",
             f"/v1/webhooks/{quote(webhook_id, safe='')}/replay",
@@ -918,7 +929,11 @@ class Operations:
         return result
 
     def get_balance(self) -> api.Balance:
-        """Read the remaining credits and the total spent, in US dollars."""
+        """Read the remaining credits and the total spent, in US dollars.
+
+        Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST
+        /v1/credits/topup`.
+        """
         result: api.Balance = self._request("GET", "/v1/balance", is_repeatable=True)
         return result
 
@@ -926,6 +941,8 @@ class Operations:
         self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, after: str | Omit = OMIT
     ) -> api.UsagePage:
         """Read the log of charged calls, newest first, with the sums by provider over the whole log.
+
+        Each entry is one call with its cost. `summary` covers the whole log, not the page alone.
 
         limit: Rows per page, at most 500.
         offset: Rows to skip.
@@ -941,7 +958,7 @@ class Operations:
         self,
         *,
         amount: str,
-        chain: Literal["ethereum", "base", "solana"],
+        chain: api.Chain,
         prefer: str | Omit = OMIT,
         idempotency_key: str | Omit = OMIT,
         wallet_id: str | None = None,
@@ -949,10 +966,14 @@ class Operations:
     ) -> api.TopUpResult:
         """Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final.
 
+        The transfer to the service counts against the wallet's limits and may need an approval. Its value in US
+        dollars becomes credits.
+
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds.
         idempotency_key: Repeating a request with the same key transfers nothing again.
         wallet_id: The first wallet by default.
         amount: In USDC.
+        chain: The chain on which the USDC is sent.
         approval_note: What the owner reads about this payment if it needs an approval; marked as your words.
         """
         result: api.TopUpResult = self._request(
@@ -974,6 +995,8 @@ class Operations:
         self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, after: str | Omit = OMIT
     ) -> api.ListedAgents:
         """List agents with their keys, oldest first. The access is recorded in the audit log.
+
+        Use `limit` and `offset` for further pages.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
@@ -998,7 +1021,20 @@ class Operations:
     ) -> api.NewAgent:
         """Create an agent with an API key, credits, and a wallet with limits.
 
+        The response has the agent's API key, which `GET` shows again. A given limit of 0 means unlimited; omitted
+        limits get the service's defaults.
+
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
+        name: The name of the agent, 1 to 100 characters.
+        credits_usd: The credits of the new agent in US dollars. Omitted: those of every registration.
+        daily_limit_usd: The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means
+            unlimited. Omitted: the default of the service.
+        weekly_limit_usd: The most that the wallet may spend in a calendar week (UTC), in US dollars; 0 means
+            unlimited. Omitted: the default of the service.
+        monthly_limit_usd: The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means
+            unlimited. Omitted: the default of the service.
+        per_tx_limit_usd: The most that one payment may count, in US dollars; 0 means unlimited. Omitted: the
+            default of the service.
         """
         result: api.NewAgent = self._request(
             "POST",
@@ -1018,7 +1054,10 @@ class Operations:
         return result
 
     def get_agent(self, agent_id: str) -> api.ShownAgent:
-        """Read one agent with its key and all its wallets. The access is recorded in the audit log."""
+        """Read one agent with its key and all its wallets. The access is recorded in the audit log.
+
+        Includes all wallets with their controls, the total spent and the state of the claim.
+        """
         result: api.ShownAgent = self._request(
             "GET", f"/v1/platform/agents/{quote(agent_id, safe='')}", is_repeatable=True
         )
@@ -1029,6 +1068,10 @@ class Operations:
     ) -> api.ChangedAgent:
         """Change an agent's name or its owner's email address.
 
+        Omitted fields keep their values. A null `email` removes the address, so that any address can claim the
+        agent.
+
+        name: The new name of the agent, 1 to 100 characters.
         email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
             `.onion`, `.arpa`.
         """
@@ -1038,7 +1081,11 @@ class Operations:
         return result
 
     def delete_agent(self, agent_id: str) -> api.RemovedAgent:
-        """Delete an agent with its keys and wallets, permanently. First transfer their balances out."""
+        """Delete an agent with its keys and wallets, permanently. First transfer their balances out.
+
+        Refused while the agent is frozen, or has a transaction or purchase in progress. The tokens of a deleted
+        wallet cannot be recovered.
+        """
         result: api.RemovedAgent = self._request(
             "DELETE", f"/v1/platform/agents/{quote(agent_id, safe='')}", is_repeatable=True
         )
@@ -1048,6 +1095,8 @@ class Operations:
         self, agent_id: str, *, idempotency_key: str | Omit = OMIT, grace_seconds: int | Omit = OMIT
     ) -> api.RotatedKey:
         """Give an agent a new key; older ones work until the grace period ends. Limits and wallets are unchanged.
+
+        With `grace_seconds` of 0, older keys stop at once. Use it when a key became known to others.
 
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
         grace_seconds: 0 (immediately) to 2592000 (30 days). Default: `0`.
@@ -1079,7 +1128,22 @@ class Operations:
     ) -> api.AgentControls:
         """Set the controls of all wallets of an agent, locked or not; omitted fields keep their values.
 
+        With `locked`, the agent's own key can tighten these controls but not loosen them.
+
+        daily_limit_usd: The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means
+            unlimited.
+        weekly_limit_usd: The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0
+            means unlimited.
+        monthly_limit_usd: The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means
+            unlimited.
+        per_tx_limit_usd: The most that one payment may count, in US dollars; 0 means unlimited.
+        allowed_addresses: The only recipients that the wallet may pay, as addresses of any chain, at most 500. An
+            empty list permits every recipient.
+        allowed_domains: The only web domains that the wallet may pay, such as `api.example.com`, with their
+            subdomains, at most 500. An empty list permits every domain.
         approval_threshold_usd: The owner approves payments that count more; null or 0 for none.
+        approve_new_recipients: Whether the owner has to approve the first payment to each recipient.
+        approve_new_domains: Whether the owner has to approve the first payment at each domain.
         locked: true also gives each wallet without controls the default limits if none are sent.
         """
         result: api.AgentControls = self._request(
@@ -1120,9 +1184,26 @@ class Operations:
     ) -> api.FleetResult:
         """Set the controls of many agents, each entirely or not at all; at most 10 000 in a call. Safe to repeat.
 
+        Name the agents in `agent_ids`, or set `all` and repeat with `after` until `next_after` is null. An agent
+        that fails does not stop the others.
+
+        daily_limit_usd: The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means
+            unlimited.
+        weekly_limit_usd: The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0
+            means unlimited.
+        monthly_limit_usd: The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means
+            unlimited.
+        per_tx_limit_usd: The most that one payment may count, in US dollars; 0 means unlimited.
+        allowed_addresses: The only recipients that the wallet may pay, as addresses of any chain, at most 500. An
+            empty list permits every recipient.
+        allowed_domains: The only web domains that the wallet may pay, such as `api.example.com`, with their
+            subdomains, at most 500. An empty list permits every domain.
         approval_threshold_usd: The owner approves payments that count more; null or 0 for none.
+        approve_new_recipients: Whether the owner has to approve the first payment to each recipient.
+        approve_new_domains: Whether the owner has to approve the first payment at each domain.
         locked: true also gives each wallet without controls the default limits if none are sent.
-        all: Default: `false`.
+        agent_ids: The agents to change, 1 to 10000 identifiers. Required unless `all` is true.
+        all: Change every agent, 10000 in one call. Excludes `agent_ids`. Default: `false`.
         after: With `all`: continue after this agent, the last response's `next_after`.
         """
         result: api.FleetResult = self._request(
@@ -1147,12 +1228,17 @@ class Operations:
         )
         return result
 
-    def grant_credits(self, agent_id: str, *, credits_usd: float, idempotency_key: str | Omit = OMIT) -> api.Grant:
+    def grant_credits(
+        self, agent_id: str, *, credits_usd: float, idempotency_key: str | Omit = OMIT
+    ) -> api.CreditGrant:
         """Grant credits to an agent, outside every grant budget. Without Idempotency-Key a repeated call grants again.
 
+        Send an `Idempotency-Key` if you may have to repeat the request. The grant is recorded in the audit log.
+
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
+        credits_usd: The credits to add, in US dollars; more than 0.
         """
-        result: api.Grant = self._request(
+        result: api.CreditGrant = self._request(
             "POST",
             f"/v1/platform/agents/{quote(agent_id, safe='')}/credits",
             body={"credits_usd": credits_usd},
@@ -1162,7 +1248,7 @@ class Operations:
         )
         return result
 
-    def freeze_agent(self, agent_id: str, *, block_keys: bool | Omit = OMIT) -> api.Freeze:
+    def freeze_agent(self, agent_id: str, *, block_keys: bool | Omit = OMIT) -> api.AgentFreeze:
         """Freeze an agent with all its wallets, including new ones. Pending transactions are completed.
 
         Its key still makes gateway and proxy calls on credits, unless `block_keys` is true.
@@ -1171,26 +1257,35 @@ class Operations:
             not returned: read it with `GET /v1/platform/agents/{id}` when the agent may work again. Default:
             `false`.
         """
-        result: api.Freeze = self._request(
+        result: api.AgentFreeze = self._request(
             "POST", f"/v1/platform/agents/{quote(agent_id, safe='')}/freeze", body={"block_keys": block_keys}
         )
         return result
 
-    def unfreeze_agent(self, agent_id: str) -> api.Freeze:
-        """Unfreeze an agent."""
-        result: api.Freeze = self._request("POST", f"/v1/platform/agents/{quote(agent_id, safe='')}/unfreeze")
+    def unfreeze_agent(self, agent_id: str) -> api.AgentFreeze:
+        """Unfreeze an agent.
+
+        Payments are possible again. Keys that were replaced by the freeze stay replaced.
+        """
+        result: api.AgentFreeze = self._request("POST", f"/v1/platform/agents/{quote(agent_id, safe='')}/unfreeze")
         return result
 
     def revoke_claim_code(self, agent_id: str) -> api.RevokedClaimCode:
-        """Revoke an agent's open claim code; the agent can request another one."""
+        """Revoke an agent's open claim code; the agent can request another one.
+
+        For a code that became known to others. `revoked` is false if the agent had no open code.
+        """
         result: api.RevokedClaimCode = self._request(
             "DELETE", f"/v1/platform/agents/{quote(agent_id, safe='')}/claim-code", is_repeatable=True
         )
         return result
 
-    def list_master_keys(self) -> api.MasterKeys:
-        """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log."""
-        result: api.MasterKeys = self._request("GET", "/v1/platform/master-keys", is_repeatable=True)
+    def list_master_keys(self) -> api.MasterKeyList:
+        """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log.
+
+        Use `id` to revoke a key.
+        """
+        result: api.MasterKeyList = self._request("GET", "/v1/platform/master-keys", is_repeatable=True)
         return result
 
     def create_master_key(
@@ -1202,7 +1297,10 @@ class Operations:
     ) -> api.NewMasterKey:
         """Create a master key.
 
+        The new key has all rights of an operator. The creation is recorded in the audit log.
+
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
+        name: The name of the key, such as of the person or system that holds it.
         owner_email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`,
             `.localhost`, `.onion`, `.arpa`.
         """
@@ -1229,6 +1327,8 @@ class Operations:
     def list_gateway_keys(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.GatewayKeys:
         """List gateway-only keys, truncated, oldest first.
 
+        Keys are truncated: use `id` to revoke one.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         """
@@ -1238,7 +1338,10 @@ class Operations:
         return result
 
     def revoke_gateway_key(self, key_id: str) -> api.RevokedKey:
-        """Revoke a gateway-only key, immediately."""
+        """Revoke a gateway-only key, immediately.
+
+        Requests with the key get 401 from now on.
+        """
         result: api.RevokedKey = self._request(
             "DELETE", f"/v1/platform/keys/{quote(key_id, safe='')}", is_repeatable=True
         )
@@ -1249,63 +1352,17 @@ class Operations:
         *,
         limit: int | Omit = OMIT,
         offset: int | Omit = OMIT,
-        action: Literal[
-            "agent.created",
-            "agent.changed",
-            "agent.deleted",
-            "agent.frozen",
-            "agent.unfrozen",
-            "agent.shown",
-            "agents.shown",
-            "agent.key_rotated",
-            "agent.controls_set",
-            "agent.owner_key_replaced",
-            "agent.controls_loosened",
-            "agent.payee_removed",
-            "agent.session_opened",
-            "agent.connection_opened",
-            "agent.connection_ended",
-            "agent.claimed",
-            "agent.owner_sign_in",
-            "agent.owner_key_refused",
-            "agent.notice_link_sent",
-            "agent.notice_added",
-            "agent.notice_removed",
-            "webhook.created",
-            "webhook.changed",
-            "webhook.secret_rotated",
-            "webhook.replayed",
-            "webhook.deleted",
-            "agent.credits_granted",
-            "claim.repeated",
-            "agent.claim_code_revoked",
-            "gateway_keys.shown",
-            "gateway_key.revoked",
-            "master_keys.shown",
-            "master_key.created",
-            "master_key.revoked",
-            "retired_key.exported",
-            "retired_key.purged",
-            "approval.approved",
-            "approval.rejected",
-            "agent.payee_withdrawn",
-            "agent.passkey_added",
-            "agent.passkey_removed",
-            "agent.passkey_refused",
-            "agent.passkey_sign_in",
-            "bridge.written_off",
-            "encryption.rotation_begun",
-            "encryption.rotated",
-            "rows.accepted",
-            "database.set_back",
-        ]
-        | Omit = OMIT,
+        action: api.AuditAction | Omit = OMIT,
         subject_id: str | Omit = OMIT,
     ) -> api.AuditPage:
         """Read the audit log, the newest entry first.
 
+        Each entry covers the hash of the one before, so that a change of the past can be detected. `head` is the
+        newest entry.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
+        action: Only entries of this action.
         subject_id: The agent, key or wallet of the entry.
         """
         result: api.AuditPage = self._request(
@@ -1317,16 +1374,15 @@ class Operations:
         return result
 
     def list_all_approvals(
-        self,
-        *,
-        limit: int | Omit = OMIT,
-        offset: int | Omit = OMIT,
-        status: Literal["awaiting", "approved", "executed", "rejected", "expired", "cancelled", "failed"] | Omit = OMIT,
+        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, status: api.ApprovalStatus | Omit = OMIT
     ) -> api.ApprovalPage:
         """List the approvals of all agents, newest first. Only their owners decide.
 
+        For operators. Filter by `status` to find what waits.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
+        status: Only entries with this status.
         """
         result: api.ApprovalPage = self._request(
             "GET",
@@ -1340,6 +1396,8 @@ class Operations:
         self, *, prefer: str | Omit = OMIT, after: int | Omit = OMIT, types: str | Omit = OMIT, limit: int | Omit = OMIT
     ) -> api.AccountEvents:
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+
+        The same events are delivered to webhooks. Store `next_after` to continue after a restart.
 
         prefer: `wait=N` waits up to N (at most 25) seconds for the first event after the cursor.
         after: `next_after` of the previous response. Without it: from the oldest event.
@@ -1358,6 +1416,8 @@ class Operations:
     def list_platform_webhooks(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WebhookPage:
         """List webhooks, oldest first.
 
+        Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         """
@@ -1370,69 +1430,19 @@ class Operations:
         self,
         *,
         url: str,
-        types: list[
-            Literal[
-                "*",
-                "approval.*",
-                "approval.approved",
-                "approval.cancelled",
-                "approval.executed",
-                "approval.expired",
-                "approval.failed",
-                "approval.rejected",
-                "approval.requested",
-                "budget.*",
-                "budget.threshold_reached",
-                "connection.*",
-                "connection.ended",
-                "connection.opened",
-                "controls.*",
-                "controls.changed",
-                "credits.*",
-                "credits.low",
-                "funding.*",
-                "funding.confirmed",
-                "funding.failed",
-                "funding.pending",
-                "payment.*",
-                "payment.confirmed",
-                "payment.failed",
-                "payment.paused",
-                "payment.pending",
-                "payment.received",
-                "payment.reversed",
-                "payment.void",
-                "purchase.*",
-                "purchase.action_required",
-                "purchase.cancelled",
-                "purchase.completed",
-                "purchase.failed",
-                "purchase.preview",
-                "purchase.queued",
-                "purchase.running",
-                "purchase.submitting",
-                "purchase.unknown",
-                "service.*",
-                "service.unhealthy",
-                "transaction.*",
-                "transaction.confirmed",
-                "transaction.failed",
-                "transaction.pending",
-                "wallet.*",
-                "wallet.frozen",
-                "wallet.unfrozen",
-                "webhook.*",
-                "webhook.disabled",
-                "webhook.test",
-            ]
-        ],
+        types: list[api.EventPattern],
         idempotency_key: str | Omit = OMIT,
         description: str | Omit = OMIT,
     ) -> api.WebhookWithSecret:
         """Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
 
+        Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three
+        days until the target returns a status from 200 to 299.
+
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
-        description: Default: `""`.
+        url: The URL that receives events: https, on the public internet.
+        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
+        description: A note for yourself, at most 100 characters. Default: `""`.
         """
         result: api.WebhookWithSecret = self._request(
             "POST",
@@ -1445,7 +1455,10 @@ class Operations:
         return result
 
     def get_platform_webhook(self, webhook_id: str) -> api.Webhook:
-        """Read one webhook."""
+        """Read one webhook.
+
+        Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
+        """
         result: api.Webhook = self._request(
             "GET", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
         )
@@ -1456,67 +1469,19 @@ class Operations:
         webhook_id: str,
         *,
         url: str | Omit = OMIT,
-        types: list[
-            Literal[
-                "*",
-                "approval.*",
-                "approval.approved",
-                "approval.cancelled",
-                "approval.executed",
-                "approval.expired",
-                "approval.failed",
-                "approval.rejected",
-                "approval.requested",
-                "budget.*",
-                "budget.threshold_reached",
-                "connection.*",
-                "connection.ended",
-                "connection.opened",
-                "controls.*",
-                "controls.changed",
-                "credits.*",
-                "credits.low",
-                "funding.*",
-                "funding.confirmed",
-                "funding.failed",
-                "funding.pending",
-                "payment.*",
-                "payment.confirmed",
-                "payment.failed",
-                "payment.paused",
-                "payment.pending",
-                "payment.received",
-                "payment.reversed",
-                "payment.void",
-                "purchase.*",
-                "purchase.action_required",
-                "purchase.cancelled",
-                "purchase.completed",
-                "purchase.failed",
-                "purchase.preview",
-                "purchase.queued",
-                "purchase.running",
-                "purchase.submitting",
-                "purchase.unknown",
-                "service.*",
-                "service.unhealthy",
-                "transaction.*",
-                "transaction.confirmed",
-                "transaction.failed",
-                "transaction.pending",
-                "wallet.*",
-                "wallet.frozen",
-                "wallet.unfrozen",
-                "webhook.*",
-                "webhook.disabled",
-                "webhook.test",
-            ]
-        ]
-        | Omit = OMIT,
+        types: list[api.EventPattern] | Omit = OMIT,
         description: str | Omit = OMIT,
         enabled: bool | Omit = OMIT,
     ) -> api.Webhook:
-        """Change a webhook, or enable it again after it was disabled: what waited is then delivered."""
+        """Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+
+        Omitted fields keep their values. `types` replaces the whole list.
+
+        url: The URL that receives events: https, on the public internet.
+        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
+        description: A note for yourself, at most 100 characters.
+        enabled: `true` enables a disabled webhook again, and delivers the events that waited; `false` disables it.
+        """
         result: api.Webhook = self._request(
             "PATCH",
             f"/v1/platform/webhooks/{quote(webhook_id, safe='')}",
@@ -1525,21 +1490,31 @@ class Operations:
         return result
 
     def delete_platform_webhook(self, webhook_id: str) -> api.RemovedWebhook:
-        """Remove a webhook with its deliveries."""
+        """Remove a webhook with its deliveries.
+
+        Deliveries that wait are dropped. The events stay readable in the list of events.
+        """
         result: api.RemovedWebhook = self._request(
             "DELETE", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
         )
         return result
 
     def rotate_platform_webhook_secret(self, webhook_id: str) -> api.WebhookWithSecret:
-        """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret."""
+        """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+
+        Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this
+        response.
+        """
         result: api.WebhookWithSecret = self._request(
             "POST", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/rotate-secret"
         )
         return result
 
     def test_platform_webhook(self, webhook_id: str) -> api.TestEvent:
-        """Send a `webhook.test` event to this webhook; see its deliveries for the result."""
+        """Send a `webhook.test` event to this webhook; see its deliveries for the result.
+
+        The event is delivered once, even if the webhook does not subscribe to its type.
+        """
         result: api.TestEvent = self._request("POST", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/test")
         return result
 
@@ -1549,9 +1524,11 @@ class Operations:
         *,
         limit: int | Omit = OMIT,
         offset: int | Omit = OMIT,
-        status: Literal["pending", "delivered", "failed"] | Omit = OMIT,
+        status: api.DeliveryStatus | Omit = OMIT,
     ) -> api.DeliveryPage:
         """List deliveries with their attempts, newest first.
+
+        Shows why a target did not get an event: the status it returned, or the error, for each attempt.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
@@ -1568,7 +1545,14 @@ class Operations:
     def replay_platform_webhook(
         self, webhook_id: str, *, event_id: str | Omit = OMIT, failed_since: str | Omit = OMIT
     ) -> api.ReplayedDeliveries:
-        """Deliver one event again, or all that failed since a time. The event's id stays the same."""
+        """Deliver one event again, or all that failed since a time. The event's id stays the same.
+
+        Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
+
+        event_id: The unique identifier of the event (UUID).
+        failed_since: Deliver all events again whose delivery failed at or after this time (ISO 8601 with an
+            offset).
+        """
         result: api.ReplayedDeliveries = self._request(
             "POST",
             f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/replay",
@@ -1607,13 +1591,16 @@ class Operations:
         501 with the unsigned payload: nothing is sent, recorded or counted as spent.
 
         walletId: The first wallet by default.
+        action: The data to read.
         symbol: Omitted: all markets.
+        side: The side of the order; `long` is the same as `buy`, `short` the same as `sell`.
         price: In USDC. Rounded to the market's grid, a buy down and a sell up; see `adjusted`.
         amount: In units of the market. Rounded down to its size decimals; see `adjusted`.
         tif: Good until cancelled, immediate or cancel, or post only. Default: `"Gtc"`.
         reduceOnly: Only reduce a position. `reduce_only` is accepted, too. Default: `false`.
         cloid: Your own id of the order: 0x and 32 hexadecimal digits.
         orderId: The order's number, or its client order id: 0x and 32 hexadecimal digits.
+        leverage: The leverage, a whole number of at least 1. The exchange sets the maximum for each market.
         cross: Margin shared by all positions; false: isolated margin. Default: `true`.
         destination: The recipient's EVM address.
         """
@@ -1670,8 +1657,8 @@ class Operations:
         path: str,
         *,
         x_payment_chain: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a POST to a provider and return its response unchanged.
@@ -1698,8 +1685,8 @@ class Operations:
         path: str,
         *,
         x_payment_chain: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a PUT to a provider and return its response unchanged.
@@ -1726,8 +1713,8 @@ class Operations:
         path: str,
         *,
         x_payment_chain: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a PATCH to a provider and return its response unchanged.
@@ -1775,7 +1762,11 @@ class Operations:
         return result
 
     def list_providers(self) -> api.ProviderList:
-        """List the providers that calls can be forwarded to, with their prices."""
+        """List the providers that calls can be forwarded to, with their prices.
+
+        Needs no key. Prices are those that are charged now; `configured` is false for a provider that the operator
+        has not set up.
+        """
         result: api.ProviderList = self._request("GET", "/v1/providers", is_repeatable=True)
         return result
 
@@ -1783,6 +1774,8 @@ class Operations:
         self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, category: str | Omit = OMIT, q: str | Omit = OMIT
     ) -> api.CatalogPage:
         """List active services, those with most calls first.
+
+        Filter by `category`, or search in names and descriptions with `q`.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
@@ -1798,7 +1791,10 @@ class Operations:
         return result
 
     def get_catalog_service(self, service_id: str) -> api.CatalogDetail:
-        """Read an active service: its endpoints, its price, and how to call it."""
+        """Read an active service: its endpoints, its price, and how to call it.
+
+        The response includes the service's OpenAPI document, its operations and a summary for language models.
+        """
         result: api.CatalogDetail = self._request(
             "GET", f"/v1/catalog/{quote(service_id, safe='')}", is_repeatable=True
         )
@@ -1808,6 +1804,8 @@ class Operations:
         self, service_id: str, *, idempotency_key: str | Omit = OMIT, wallet_id: str | None = None
     ) -> api.SubscribeResult:
         """Subscribe a wallet to a service.
+
+        Calling a service needs no subscription: it tells the seller who its regular callers are.
 
         idempotency_key: Repeating a request with the same key returns the first response.
         wallet_id: The first wallet by default.
@@ -1823,7 +1821,12 @@ class Operations:
         return result
 
     def unsubscribe(self, service_id: str, *, wallet_id: str | Omit = OMIT) -> api.Subscription:
-        """Cancel a wallet's subscription, even to a paused service; name the wallet in the body or in the query."""
+        """Cancel a wallet's subscription, even to a paused service; name the wallet in the body or in the query.
+
+        The subscription stays in the list with the status `cancelled`. `POST` reactivates it.
+
+        wallet_id: The unique identifier of the wallet (UUID). It has to be one of the agent's wallets.
+        """
         result: api.Subscription = self._request(
             "DELETE",
             f"/v1/catalog/{quote(service_id, safe='')}/subscribe",
@@ -1833,16 +1836,15 @@ class Operations:
         return result
 
     def list_subscriptions(
-        self,
-        *,
-        limit: int | Omit = OMIT,
-        offset: int | Omit = OMIT,
-        status: Literal["active", "cancelled"] | Omit = OMIT,
+        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, status: api.SubscriptionStatus | Omit = OMIT
     ) -> api.SubscriptionPage:
         """List the subscriptions of your wallets, oldest first, including cancelled ones.
 
+        Filter by `status` to leave out cancelled ones.
+
         limit: Rows per page, at most 200.
         offset: Rows to skip.
+        status: Only entries with this status.
         """
         result: api.SubscriptionPage = self._request(
             "GET", "/v1/subscriptions", query={"limit": limit, "offset": offset, "status": status}, is_repeatable=True
@@ -1851,6 +1853,8 @@ class Operations:
 
     def list_services(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.OwnedPage:
         """List your services, oldest first, without retired ones.
+
+        Includes what callers have paid for each.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
@@ -1874,13 +1878,18 @@ class Operations:
     ) -> api.RegisteredService:
         """Register a service. It is in the catalog immediately; the response has the secret that signs its calls.
 
+        Calls are forwarded to `base_url`, signed with `signing_secret`, which is shown only in this response.
+        Operations of `openapi_spec` are listed in the catalog.
+
         idempotency_key: Repeating a request with the same key returns the first response and registers nothing
             again.
-        description: Default: `""`.
+        name: The name, 1 to 100 characters.
+        description: What the service does, at most 4000 characters. Default: `""`.
         base_url: Where calls are forwarded to: https on port 443 of a public host.
         price_per_call_usd: From 0 to 100 US dollars.
-        category: Default: `"other"`.
-        pricing_model: Default: `"per_call"`.
+        category: The category under which the catalog lists the service, 1 to 50 characters. Default: `"other"`.
+        pricing_model: How the service is priced. `per_call`: each call that gets a response costs
+            `price_per_call_usd`. Default: `"per_call"`.
         openapi_spec: An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only.
         """
         result: api.RegisteredService = self._request(
@@ -1902,7 +1911,10 @@ class Operations:
         return result
 
     def get_service(self, service_id: str) -> api.OwnedService:
-        """Read a service that you own."""
+        """Read a service that you own.
+
+        Includes the statistics since registration, and the operations of its OpenAPI document.
+        """
         result: api.OwnedService = self._request(
             "GET", f"/v1/services/{quote(service_id, safe='')}", is_repeatable=True
         )
@@ -1919,12 +1931,21 @@ class Operations:
         category: str | Omit = OMIT,
         pricing_model: Literal["per_call"] | Omit = OMIT,
         openapi_spec: dict[str, Any] | str | None | Omit = OMIT,
-        status: Literal["active", "paused"] | Omit = OMIT,
+        status: api.ServiceStatus | Omit = OMIT,
     ) -> api.UpdatedService:
         """Change a service; omitted fields keep their values. A paused service is not in the catalog.
 
+        A new `openapi_spec` replaces the listed operations. Set `status` to `paused` to stop all calls for a while.
+
+        name: The name, 1 to 100 characters.
+        description: A text that describes the service to other agents, at most 4000 characters.
+        base_url: The new URL below which calls are forwarded: https on port 443 of a public host.
         price_per_call_usd: From 0 to 100 US dollars.
+        category: The category under which the catalog lists the service, 1 to 50 characters.
+        pricing_model: How the service is priced. `per_call`: each call that gets a response costs
+            `price_per_call_usd`.
         openapi_spec: An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only.
+        status: `paused` removes the service from the catalog, `active` adds it again.
         """
         result: api.UpdatedService = self._request(
             "PUT",
@@ -1944,15 +1965,21 @@ class Operations:
         return result
 
     def retire_service(self, service_id: str) -> api.RetiredService:
-        """Retire a service permanently: it leaves the catalog, and its subscriptions end. Its earnings stay counted."""
+        """Retire a service permanently: it leaves the catalog, and its subscriptions end. Its earnings stay counted.
+
+        The service cannot be called or registered again under this identifier.
+        """
         result: api.RetiredService = self._request(
             "DELETE", f"/v1/services/{quote(service_id, safe='')}", is_repeatable=True
         )
         return result
 
-    def get_service_stats(self, service_id: str) -> api.Statistics:
-        """Read a service's statistics: calls, revenue, subscribers, the last 24 hours, top callers."""
-        result: api.Statistics = self._request(
+    def get_service_stats(self, service_id: str) -> api.ServiceStatistics:
+        """Read a service's statistics: calls, revenue, subscribers, the last 24 hours, top callers.
+
+        Revenue is what callers have paid with credits or by x402.
+        """
+        result: api.ServiceStatistics = self._request(
             "GET", f"/v1/services/{quote(service_id, safe='')}/stats", is_repeatable=True
         )
         return result
@@ -2004,8 +2031,8 @@ class Operations:
         x_session_id: str | Omit = OMIT,
         x_max_price_usd: str | Omit = OMIT,
         x_upstream_authorization: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a POST to a service and return its response unchanged.
@@ -2044,8 +2071,8 @@ class Operations:
         x_session_id: str | Omit = OMIT,
         x_max_price_usd: str | Omit = OMIT,
         x_upstream_authorization: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a PUT to a service and return its response unchanged.
@@ -2084,8 +2111,8 @@ class Operations:
         x_session_id: str | Omit = OMIT,
         x_max_price_usd: str | Omit = OMIT,
         x_upstream_authorization: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a PATCH to a service and return its response unchanged.
@@ -2205,8 +2232,8 @@ class Operations:
         x_max_price_usd: str | Omit = OMIT,
         x_upstream_authorization: str | Omit = OMIT,
         x_payment_chain: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a POST to a service and return its response unchanged.
@@ -2249,8 +2276,8 @@ class Operations:
         x_max_price_usd: str | Omit = OMIT,
         x_upstream_authorization: str | Omit = OMIT,
         x_payment_chain: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a PUT to a service and return its response unchanged.
@@ -2293,8 +2320,8 @@ class Operations:
         x_max_price_usd: str | Omit = OMIT,
         x_upstream_authorization: str | Omit = OMIT,
         x_payment_chain: str | Omit = OMIT,
-        body: Any = OMIT,
         query: Mapping[str, Any] | None = None,
+        body: Any = OMIT,
         headers: Mapping[str, Any] | None = None,
     ) -> Any:
         """Forward a PATCH to a service and return its response unchanged.
@@ -2388,10 +2415,15 @@ class Operations:
     ) -> api.Purchase:
         """Buy a product with a browser. The total is held against the first wallet's limits before the order.
 
+        The purchase runs in the background: poll `status_url`, or wait for the events `purchase.*`. With `dry_run`
+        it stops at the shop's review. A purchase is made at most once; after `unknown` do not order again before
+        you have asked the shop.
+
         prefer: `wait=N` waits up to N (at most 25) seconds for the purchase to end.
         idempotency_key: Repeating a request with the same key returns the first response and buys nothing again.
         url: The product's page.
         credentials: Without them the shop is used as a guest; with them never.
+        shippingAddress: The recipient of the order. `shipping_address` is accepted, too.
         quantity: Pieces. Default: `1`.
         options: Variants as texts by name, such as a color.
         coupon_code: Entered once, where the shop has a field for it. If the shop then shows no discount, nothing is
@@ -2429,6 +2461,8 @@ class Operations:
     def get_purchase(self, purchase_id: str, *, token: str | Omit = OMIT) -> api.Purchase:
         """Read a purchase.
 
+        Poll it until `finished_at` is set. `error` states why nothing was ordered, and what you can do.
+
         token: Instead of a key, for a purchase paid by a payment: it is part of `status_url`.
         """
         result: api.Purchase = self._request(
@@ -2442,6 +2476,8 @@ class Operations:
     def cancel_purchase(self, purchase_id: str, *, token: str | Omit = OMIT) -> api.Purchase:
         """Cancel a queued purchase and refund its price. One that has begun cannot be cancelled.
 
+        A purchase with the status `queued` becomes `cancelled`, and its price returns to the credits.
+
         token: Instead of a key, for a purchase paid by a payment: it is part of `status_url`.
         """
         result: api.Purchase = self._request(
@@ -2451,6 +2487,8 @@ class Operations:
 
     def get_purchase_evidence(self, purchase_id: str, evidence_id: str, *, token: str | Omit = OMIT) -> bytes:
         """Fetch a screenshot of a purchase. Screenshots are kept for 30 days.
+
+        The response is a PNG image.
 
         token: Instead of a key, for a purchase paid by a payment: it is part of `status_url`.
         """
@@ -2463,8 +2501,2493 @@ class Operations:
         return result
 
     def get_health(self) -> api.Health:
-        """Return the health of the service. Without Redis or workers, what is pending is only delayed."""
+        """Return the health of the service. Without Redis or workers, what is pending is only delayed.
+
+        Needs no key. 503 means that the database does not respond, and no request can be served.
+        """
         result: api.Health = self._request("GET", "/v1/health", is_repeatable=True)
+        return result
+
+    def openai_chat_completions(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST chat/completions` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/chat/completions",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_completions(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST completions` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/completions",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_responses(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST responses` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/responses",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_responses_compact(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST responses/compact` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/responses/compact",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_responses_input_tokens(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST responses/input_tokens` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/responses/input_tokens",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_embeddings(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST embeddings` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/embeddings",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_moderations(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST moderations` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/moderations",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_images_generations(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST images/generations` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/images/generations",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_images_edits(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST images/edits` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/images/edits",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_images_variations(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST images/variations` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/images/variations",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_audio_speech(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST audio/speech` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/audio/speech",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_audio_transcriptions(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST audio/transcriptions` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/audio/transcriptions",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_audio_translations(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST audio/translations` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openai/audio/translations",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_get_models(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET models` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/openai/models",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openai_get_models_by_model(
+        self,
+        model: str,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET models/{model*}` to openai and return its response unchanged.
+
+        The body and the response are those of openai's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/openai/models/{quote(model, safe='')}",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def anthropic_v1_messages(
+        self,
+        *,
+        beta: Literal["true"] | Omit = OMIT,
+        limit: str | Omit = OMIT,
+        after_id: str | Omit = OMIT,
+        before_id: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST v1/messages` to anthropic and return its response unchanged.
+
+        The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+
+        beta: Forwarded to anthropic.
+        limit: Forwarded to anthropic.
+        after_id: Forwarded to anthropic.
+        before_id: Forwarded to anthropic.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/anthropic/v1/messages",
+            query={"beta": beta, "limit": limit, "after_id": after_id, "before_id": before_id, **(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def anthropic_v1_messages_count_tokens(
+        self,
+        *,
+        beta: Literal["true"] | Omit = OMIT,
+        limit: str | Omit = OMIT,
+        after_id: str | Omit = OMIT,
+        before_id: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST v1/messages/count_tokens` to anthropic and return its response unchanged.
+
+        The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+
+        beta: Forwarded to anthropic.
+        limit: Forwarded to anthropic.
+        after_id: Forwarded to anthropic.
+        before_id: Forwarded to anthropic.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/anthropic/v1/messages/count_tokens",
+            query={"beta": beta, "limit": limit, "after_id": after_id, "before_id": before_id, **(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def anthropic_v1_chat_completions(
+        self,
+        *,
+        beta: Literal["true"] | Omit = OMIT,
+        limit: str | Omit = OMIT,
+        after_id: str | Omit = OMIT,
+        before_id: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST v1/chat/completions` to anthropic and return its response unchanged.
+
+        The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+
+        beta: Forwarded to anthropic.
+        limit: Forwarded to anthropic.
+        after_id: Forwarded to anthropic.
+        before_id: Forwarded to anthropic.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/anthropic/v1/chat/completions",
+            query={"beta": beta, "limit": limit, "after_id": after_id, "before_id": before_id, **(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def anthropic_get_v1_models(
+        self,
+        *,
+        beta: Literal["true"] | Omit = OMIT,
+        limit: str | Omit = OMIT,
+        after_id: str | Omit = OMIT,
+        before_id: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET v1/models` to anthropic and return its response unchanged.
+
+        The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+
+        beta: Forwarded to anthropic.
+        limit: Forwarded to anthropic.
+        after_id: Forwarded to anthropic.
+        before_id: Forwarded to anthropic.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/anthropic/v1/models",
+            query={"beta": beta, "limit": limit, "after_id": after_id, "before_id": before_id, **(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def anthropic_get_v1_models_by_model(
+        self,
+        model: str,
+        *,
+        beta: Literal["true"] | Omit = OMIT,
+        limit: str | Omit = OMIT,
+        after_id: str | Omit = OMIT,
+        before_id: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET v1/models/{model*}` to anthropic and return its response unchanged.
+
+        The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+
+        beta: Forwarded to anthropic.
+        limit: Forwarded to anthropic.
+        after_id: Forwarded to anthropic.
+        before_id: Forwarded to anthropic.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/anthropic/v1/models/{quote(model, safe='')}",
+            query={"beta": beta, "limit": limit, "after_id": after_id, "before_id": before_id, **(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_openai_chat_completions(
+        self,
+        version: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/openai/chat/completions` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/openai/chat/completions",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_openai_embeddings(
+        self,
+        version: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/openai/embeddings` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/openai/embeddings",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_openai_images_generations(
+        self,
+        version: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/openai/images/generations` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/openai/images/generations",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_get_models(
+        self,
+        version: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_get_openai_models(
+        self,
+        version: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/openai/models",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_models_generate_content(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/models/{model}:{generateContent|streamGenerateContent}` to gemini and
+        return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}:generateContent",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_models_stream_generate_content(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/models/{model}:{generateContent|streamGenerateContent}` to gemini and
+        return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}:streamGenerateContent",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_models_embed_content(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/models/{model}:{embedContent|batchEmbedContents}` to gemini and return its
+        response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}:embedContent",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_models_batch_embed_contents(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/models/{model}:{embedContent|batchEmbedContents}` to gemini and return its
+        response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}:batchEmbedContents",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_models_count_tokens(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/models/{model}:countTokens` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}:countTokens",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_models_predict(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {v1|v1beta|v1alpha}/models/{model}:predict` to gemini and return its response unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}:predict",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_get_models_by_model(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}/{model}` to gemini and return its response
+        unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/models/{quote(model, safe='')}",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def gemini_get_openai_models_by_model(
+        self,
+        version: str,
+        model: str,
+        *,
+        alt: Literal["json", "sse"] | Omit = OMIT,
+        prettyPrint: Literal["false", "true"] | Omit = OMIT,
+        pageSize: str | Omit = OMIT,
+        pageToken: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}/{model}` to gemini and return its response
+        unchanged.
+
+        The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+
+        alt: Forwarded to gemini.
+        prettyPrint: Forwarded to gemini.
+        pageSize: Forwarded to gemini.
+        pageToken: Forwarded to gemini.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/gemini/{quote(version, safe='')}/openai/models/{quote(model, safe='')}",
+            query={
+                "alt": alt,
+                "prettyPrint": prettyPrint,
+                "pageSize": pageSize,
+                "pageToken": pageToken,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_chat_completions(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST chat/completions` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openrouter/chat/completions",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_completions(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST completions` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openrouter/completions",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_responses(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST responses` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openrouter/responses",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_messages(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST messages` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openrouter/messages",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_embeddings(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST embeddings` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openrouter/embeddings",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_rerank(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST rerank` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/openrouter/rerank",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_get_models(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its
+        response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/openrouter/models",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_get_models_count(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its
+        response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/openrouter/models/count",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_get_embeddings_models(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its
+        response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/openrouter/embeddings/models",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_get_providers(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its
+        response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/openrouter/providers",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_get_endpoints_zdr(
+        self,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its
+        response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/openrouter/endpoints/zdr",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def openrouter_get_models_endpoints_by_author_and_slug(
+        self,
+        author: str,
+        slug: str,
+        *,
+        category: str | Omit = OMIT,
+        supported_parameters: str | Omit = OMIT,
+        output_modalities: str | Omit = OMIT,
+        use_rss: str | Omit = OMIT,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET models/{author}/{slug*}/endpoints` to openrouter and return its response unchanged.
+
+        The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+
+        category: Forwarded to openrouter.
+        supported_parameters: Forwarded to openrouter.
+        output_modalities: Forwarded to openrouter.
+        use_rss: Forwarded to openrouter.
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/openrouter/models/{quote(author, safe='')}/{quote(slug, safe='')}/endpoints",
+            query={
+                "category": category,
+                "supported_parameters": supported_parameters,
+                "output_modalities": output_modalities,
+                "use_rss": use_rss,
+                **(query or {}),
+            },
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_chat_completions(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST chat/completions` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/groq/chat/completions",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_responses(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST responses` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/groq/responses",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_embeddings(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST embeddings` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/groq/embeddings",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_audio_speech(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST audio/speech` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/groq/audio/speech",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_audio_transcriptions(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST audio/transcriptions` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/groq/audio/transcriptions",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_audio_translations(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST audio/translations` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/groq/audio/translations",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_get_models(
+        self,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET models` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/groq/models",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_get_models_by_model(
+        self,
+        model: str,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET models/{model*}` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/groq/models/{quote(model, safe='')}",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def groq_get_models_by_owner_and_model(
+        self,
+        owner: str,
+        model: str,
+        *,
+        x_payment_chain: str | Omit = OMIT,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET models/{owner}/{model*}` to groq and return its response unchanged.
+
+        The body and the response are those of groq's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/groq/models/{quote(owner, safe='')}/{quote(model, safe='')}",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def alchemy_call(
+        self,
+        chain: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST` to alchemy and return its response unchanged.
+
+        The body and the response are those of alchemy's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            f"/v1/gateway/alchemy/{quote(chain, safe='')}",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_ping(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/ping",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_asset_platforms(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/asset_platforms",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_exchange_rates(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/exchange_rates",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_global(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/global",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_coins(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/coins",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_exchanges(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/exchanges",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_derivatives(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/derivatives",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_news(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to
+        coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/news",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_networks(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response
+        unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/onchain/networks",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response
+        unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/onchain/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_tokens(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response
+        unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/onchain/tokens",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_simple(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response
+        unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/onchain/simple",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_categories(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response
+        unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/onchain/categories",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_pools(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response
+        unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/coingecko/onchain/pools",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_by_group_and_path(
+        self,
+        group: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET
+        {simple|coins|exchanges|derivatives|nfts|global|search|token_lists|companies|entities|public_treasury}/{path**}`
+        to coingecko and return its response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/coingecko/{quote(group, safe='')}/{quote(path, safe='/')}",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def coingecko_get_onchain_by_group_and_path(
+        self,
+        group: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET onchain/{networks|search|tokens|simple|categories|pools}/{path**}` to coingecko and return its
+        response unchanged.
+
+        The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            f"/v1/gateway/coingecko/onchain/{quote(group, safe='')}/{quote(path, safe='/')}",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_web_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/web/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_web_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/brave/web/search",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_news_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/news/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_news_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/brave/news/search",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_images_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/images/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_images_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/brave/images/search",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_videos_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/videos/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_videos_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/brave/videos/search",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_suggest_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {suggest|spellcheck}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/suggest/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_spellcheck_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET {suggest|spellcheck}/search` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/spellcheck/search",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_local_pois(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET local/{pois|descriptions}` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/local/pois",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_local_descriptions(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET local/{pois|descriptions}` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/local/descriptions",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_get_llm_context(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `GET llm/context` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "GET",
+            "/v1/gateway/brave/llm/context",
+            query={**(query or {})},
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def brave_llm_context(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST llm/context` to brave and return its response unchanged.
+
+        The body and the response are those of brave's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/brave/llm/context",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def exa_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST search` to exa and return its response unchanged.
+
+        The body and the response are those of exa's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/exa/search",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def exa_find_similar(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST findSimilar` to exa and return its response unchanged.
+
+        The body and the response are those of exa's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/exa/findSimilar",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def exa_contents(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST contents` to exa and return its response unchanged.
+
+        The body and the response are those of exa's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/exa/contents",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def exa_answer(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST answer` to exa and return its response unchanged.
+
+        The body and the response are those of exa's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/exa/answer",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def tavily_search(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST search` to tavily and return its response unchanged.
+
+        The body and the response are those of tavily's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/tavily/search",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
+        return result
+
+    def tavily_extract(
+        self,
+        *,
+        query: Mapping[str, Any] | None = None,
+        x_payment_chain: str | Omit = OMIT,
+        body: Any = OMIT,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Forward `POST extract` to tavily and return its response unchanged.
+
+        The body and the response are those of tavily's API. `GET /v1/providers` has the price.
+
+        x_payment_chain: The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana.
+        """
+        result: Any = self._request(
+            "POST",
+            "/v1/gateway/tavily/extract",
+            query={**(query or {})},
+            body=body,
+            headers={"X-Payment-Chain": x_payment_chain, **(headers or {})},
+        )
         return result
 
     def pay(
@@ -2478,7 +5001,7 @@ class Operations:
         method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] | Omit = OMIT,
         headers: dict[str, str] | Omit = OMIT,
         body: str | None | Omit = OMIT,
-        networks: list[Literal["ethereum", "base", "solana"]] | Omit = OMIT,
+        networks: list[api.Chain] | Omit = OMIT,
         session_id: str | None | Omit = OMIT,
         approval_note: str | None | Omit = OMIT,
         dry_run: bool | Omit = OMIT,
@@ -2496,7 +5019,7 @@ class Operations:
             sends the same signed payment again. Without a key, one is derived from the wallet, method, URL and body
             for ten minutes, and returned in this header.
         url: The resource; https, on the public internet.
-        method: Default: `"GET"`.
+        method: The HTTP method of the request. Default: `"GET"`.
         headers: Texts by name: headers for the web service, such as its key; never this API's key.
         body: The body, as text; name its type in `headers`.
         max_amount_usd: The most that is paid for this request.
@@ -2521,56 +5044,6 @@ class Operations:
             },
             headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
             is_keyed=True,
-            is_repeatable=True,
-        )
-        return result
-
-    def register(self, *, name: str | None | Omit = OMIT, email: str | None | Omit = OMIT) -> api.RegisterResponse:
-        """Register an agent: a key with credits, a wallet on three chains under limits, a claim code.
-
-        name: 1 to 100 characters.
-        email: The owner's address: the agent can then be claimed with this address only. Refused are domains
-            without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`.
-        """
-        result: api.RegisterResponse = self._request("POST", "/v1/agents/register", body={"name": name, "email": email})
-        return result
-
-    def set_controls(
-        self,
-        *,
-        wallet_id: str | None = None,
-        daily_limit_usd: float | Omit = OMIT,
-        weekly_limit_usd: float | Omit = OMIT,
-        monthly_limit_usd: float | Omit = OMIT,
-        per_tx_limit_usd: float | Omit = OMIT,
-        allowed_addresses: list[str] | Omit = OMIT,
-        allowed_domains: list[str] | Omit = OMIT,
-        approval_threshold_usd: float | None | Omit = OMIT,
-        approve_new_recipients: bool | Omit = OMIT,
-        approve_new_domains: bool | Omit = OMIT,
-    ) -> api.UpdatedControls:
-        """Create or change the controls; omitted fields keep their values.
-
-        At least one field is required; an empty object is refused. A wallet's controls can be loosened 10 times a
-        minute and 100 times a day, and tightened always.
-
-        wallet_id: The first wallet by default.
-        approval_threshold_usd: The owner approves payments that count more; null or 0 for none.
-        """
-        result: api.UpdatedControls = self._request(
-            "PUT",
-            f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/controls",
-            body={
-                "daily_limit_usd": daily_limit_usd,
-                "weekly_limit_usd": weekly_limit_usd,
-                "monthly_limit_usd": monthly_limit_usd,
-                "per_tx_limit_usd": per_tx_limit_usd,
-                "allowed_addresses": allowed_addresses,
-                "allowed_domains": allowed_domains,
-                "approval_threshold_usd": approval_threshold_usd,
-                "approve_new_recipients": approve_new_recipients,
-                "approve_new_domains": approve_new_domains,
-            },
             is_repeatable=True,
         )
         return result

@@ -22,82 +22,56 @@ class AccountEvent(TypedDict):
 
     id: str
     """The same in every delivery."""
-    type: Literal[
-        "transaction.pending",
-        "transaction.confirmed",
-        "transaction.failed",
-        "funding.pending",
-        "funding.confirmed",
-        "funding.failed",
-        "payment.pending",
-        "payment.confirmed",
-        "payment.failed",
-        "payment.received",
-        "payment.void",
-        "payment.reversed",
-        "payment.paused",
-        "purchase.queued",
-        "purchase.running",
-        "purchase.submitting",
-        "purchase.completed",
-        "purchase.preview",
-        "purchase.action_required",
-        "purchase.failed",
-        "purchase.cancelled",
-        "purchase.unknown",
-        "approval.requested",
-        "approval.approved",
-        "approval.rejected",
-        "approval.expired",
-        "approval.cancelled",
-        "approval.executed",
-        "approval.failed",
-        "budget.threshold_reached",
-        "credits.low",
-        "wallet.frozen",
-        "wallet.unfrozen",
-        "controls.changed",
-        "connection.opened",
-        "connection.ended",
-        "service.unhealthy",
-        "webhook.disabled",
-        "webhook.test",
-    ]
+    type: EventType
+    """The type of the event, such as `transaction.confirmed`."""
     timestamp: str
+    """The time of the event (ISO 8601, UTC)."""
     agent_id: str | None
+    """The agent that the event is about (UUID); null for events of the service as a whole."""
     object_id: str
     """What it is about; its events are in order."""
     data: dict[str, Any]
+    """What happened, as fields that depend on `type`."""
 
 
 class AccountEvents(TypedDict):
     """Events in order, and the cursor of the next request."""
 
     events: list[AccountEvent]
+    """What happened, oldest first."""
     next_after: int
+    """The cursor of the last event in `events`. Send it as `after` in the next request."""
     has_more: bool
+    """Whether there are further entries after these."""
 
 
 class Addresses(TypedDict):
     """A wallet's address on each chain; the EVM chains share one."""
 
     ethereum: str
+    """The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base."""
     base: str
+    """The wallet's address on Base: `0x` and 40 hexadecimal digits."""
     solana: str
+    """The wallet's address on Solana, in base58."""
 
 
 class AgentAddresses(TypedDict):
     """A wallet's addresses; the EVM address is the same on every EVM chain."""
 
     ethereum: str
+    """The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base."""
     base: str
+    """The wallet's address on Base: `0x` and 40 hexadecimal digits."""
     solana: str
+    """The wallet's address on Solana, in base58."""
 
 
 class AgentBody(TypedDict):
     """The fields to change; a null or blank `email` removes it."""
 
     name: NotRequired[str | None]
+    """The new name of the agent, 1 to 100 characters."""
     email: NotRequired[str | None]
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
@@ -108,148 +82,146 @@ class AgentControls(TypedDict):
     """An agent's wallets after their controls were set."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     wallets: list[Wallet]
+    """The wallets with their addresses and controls."""
     updated: bool
+    """Always `true`: the change is stored."""
+
+
+class AgentFreeze(TypedDict):
+    """Whether an agent is frozen, and since when."""
+
+    agentId: str
+    """The unique identifier of the agent (UUID)."""
+    frozen: bool
+    """Whether an operator or the owner has frozen the agent: its wallets pay nothing."""
+    frozen_at: str | None
+    """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
 
 
 class Approval(TypedDict):
     """A payment that waits, or waited, for its owner."""
 
     id: str
+    """The unique identifier (UUID)."""
     url: str
     """The page on which the owner decides."""
     expires_at: str
     """After it, nothing is paid."""
     request_hash: str
     """SHA-256 of the request, as in the audit log."""
-    reason: Literal["approval_threshold_usd", "approve_new_recipients", "approve_new_domains"]
+    reason: ApprovalReason
     """The control that asks the owner."""
     agent_id: str
+    """The unique identifier of the agent (UUID)."""
     wallet_id: str
-    kind: Literal["transfer", "withdrawal", "swap", "bridge", "topup", "x402", "purchase"]
-    status: Literal["awaiting", "approved", "executed", "rejected", "expired", "cancelled", "failed"]
+    """The unique identifier of the wallet (UUID)."""
+    kind: MovementKind
+    """What the payment is: a transfer, withdrawal, swap, bridge, purchase of credits, payment to a web service, or
+    purchase in a shop.
+    """
+    status: ApprovalStatus
     """`approved` until the service has executed it; `failed`: approved, but then refused."""
     value_usd: float
     """Held against the limits while it is open."""
     recipient: str | None
+    """The address that is paid; null for a purchase in a shop."""
     domain: str | None
+    """The host name of the web service or shop that is paid; null for a payment to an address."""
     answer: str | None
     """What the owner wrote with the decision."""
     transaction_id: str | None
     """The executed transaction; read it for its outcome."""
     purchase_id: str | None
+    """The unique identifier of the purchase in a web shop (UUID); null for other payments."""
     error: dict[str, Any] | None
     """`code` and `message` of what refused it."""
     notified: bool
     """Whether a notice has reached the owner; if not, tell them `url`."""
-    notices: list[Notice]
+    notices: list[ApprovalNotice]
+    """The notices that were sent to the owner about this approval."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     decided_at: str | None
+    """The time of the owner's decision (ISO 8601, UTC); null before."""
     finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
+
+
+class ApprovalNotice(TypedDict):
+    """A notice of the request to the owner."""
+
+    kind: Literal["webhook", "email", "web_push"]
+    """How the notice is sent."""
+    status: DeliveryStatus
+    """Whether the notice has reached the owner's mail server, browser or webhook."""
+    tries: int
+    """The number of attempts so far."""
+    delivered_at: str | None
+    """The time when delivery succeeded (ISO 8601, UTC); null before."""
 
 
 class ApprovalPage(TypedDict):
     """A page of approvals, newest first."""
 
     approvals: list[Approval]
+    """The approvals on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class ApprovalReference(TypedDict):
     """An approval in the response to the request that needs it."""
 
     id: str
+    """The unique identifier (UUID)."""
     url: str
     """The page on which the owner decides."""
     expires_at: str
     """After it, nothing is paid."""
     request_hash: str
     """SHA-256 of the request, as in the audit log."""
-    reason: Literal["approval_threshold_usd", "approve_new_recipients", "approve_new_domains"]
+    reason: ApprovalReason
     """The control that asks the owner."""
-
-
-class Attempt(TypedDict):
-    """An attempt: the status code that the target answered, or why there was none."""
-
-    at: str
-    status_code: int | None
-    error: str | None
-    duration_ms: int
-    answer: str
-    """At most the first 1024 bytes."""
 
 
 class AuditActor(TypedDict):
     """The actor; a command or the service itself has no id."""
 
     kind: Literal["master_key", "owner", "command", "worker", "anonymous"]
+    """What kind of actor it is."""
     id: str | None
+    """The unique identifier of the actor (UUID); null for a command or the service itself."""
     name: str
+    """The name of the actor at that time."""
 
 
 class AuditEntry(TypedDict):
     """One administrative act, or one reading of keys."""
 
     number: int
+    """The position in the audit log, counted from 1."""
     id: str
+    """The unique identifier (UUID)."""
     at: str
+    """The time of this entry (ISO 8601, UTC)."""
     actor: AuditActor
-    action: Literal[
-        "agent.created",
-        "agent.changed",
-        "agent.deleted",
-        "agent.frozen",
-        "agent.unfrozen",
-        "agent.shown",
-        "agents.shown",
-        "agent.key_rotated",
-        "agent.controls_set",
-        "agent.owner_key_replaced",
-        "agent.controls_loosened",
-        "agent.payee_removed",
-        "agent.session_opened",
-        "agent.connection_opened",
-        "agent.connection_ended",
-        "agent.claimed",
-        "agent.owner_sign_in",
-        "agent.owner_key_refused",
-        "agent.notice_link_sent",
-        "agent.notice_added",
-        "agent.notice_removed",
-        "webhook.created",
-        "webhook.changed",
-        "webhook.secret_rotated",
-        "webhook.replayed",
-        "webhook.deleted",
-        "agent.credits_granted",
-        "claim.repeated",
-        "agent.claim_code_revoked",
-        "gateway_keys.shown",
-        "gateway_key.revoked",
-        "master_keys.shown",
-        "master_key.created",
-        "master_key.revoked",
-        "retired_key.exported",
-        "retired_key.purged",
-        "approval.approved",
-        "approval.rejected",
-        "agent.payee_withdrawn",
-        "agent.passkey_added",
-        "agent.passkey_removed",
-        "agent.passkey_refused",
-        "agent.passkey_sign_in",
-        "bridge.written_off",
-        "encryption.rotation_begun",
-        "encryption.rotated",
-        "rows.accepted",
-        "database.set_back",
-    ]
+    """Who acted: an operator's master key, an owner, a command, a process of the service, or a client without a
+    key.
+    """
+    action: AuditAction
+    """The action that was recorded, such as `agent.created`."""
     subject: AuditSubject
+    """The object that the act changed or showed."""
     before: dict[str, Any] | None
+    """The values before the change; null if there were none."""
     after: dict[str, Any] | None
+    """The values after the change; null if nothing was changed."""
     request_id: str | None
+    """The `X-Request-Id` of the request that acted; null if it was a command or a process."""
     client_address: str | None
+    """The network address of the client; null if there was no request."""
     hash: str
     """Covers this entry and the previous hash."""
 
@@ -258,22 +230,29 @@ class AuditHead(TypedDict):
     """The end of the trail. Recorded outside the service, it lets `flask audit verify --expect` verify the trail."""
 
     number: int
+    """The position in the audit log, counted from 1."""
     hash: str
+    """The hash of the newest entry, which covers all entries before it."""
 
 
 class AuditPage(TypedDict):
     """A page of the trail, the newest entry first."""
 
     entries: list[AuditEntry]
+    """The entries on this page, newest first."""
     pagination: Pagination
+    """The position of this page in the whole list."""
     head: AuditHead
+    """The newest entry of the whole log, whatever the filters."""
 
 
 class AuditSubject(TypedDict):
     """The subject of the act."""
 
     kind: str
+    """What kind of object it is, such as `agent`."""
     id: str | None
+    """The unique identifier of the object (UUID); null if it has none."""
 
 
 class AwaitingApproval(TypedDict):
@@ -282,22 +261,18 @@ class AwaitingApproval(TypedDict):
     status: str
     """`awaiting_approval`; in a repetition, what became of it."""
     message: str
+    """A sentence for people and language models that explains the state and what to do next."""
     approval: ApprovalReference
+    """The approval that the payment waits for. Show its `url` to the owner."""
 
 
 class Balance(TypedDict):
     """The remaining credits of an account, and the total spent."""
 
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     total_spent: float
     """In US dollars."""
-
-
-class Balances(TypedDict):
-    """Live balances: always the same rows, zero included."""
-
-    wallet_id: str
-    balances: list[Holding]
 
 
 class BoughtAnswer(TypedDict):
@@ -306,59 +281,78 @@ class BoughtAnswer(TypedDict):
     status: int | None
     """The service's own; null if it gave no answer."""
     headers: dict[str, str]
+    """The headers of the response, by lower-case name. Values of a repeated header are joined by a comma."""
     body: str | None
-    body_encoding: Literal["text", "base64"]
+    """The body of the response. See `body_encoding`; null if there was no response."""
+    body_encoding: BodyEncoding
+    """How `body` represents the bytes: `text` is UTF-8, `base64` is anything else."""
     truncated: bool
     """The answer is longer than 1 MiB, or broke off."""
     payment: SellerPayment | None
     """Null if the service asked for no payment."""
     url: str
+    """The URL of the resource that was requested."""
     domain: str
+    """The host name of the service that was paid."""
     method: str
+    """The HTTP method."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class Bridge(TypedDict):
     """The response to a bridge."""
 
     transaction_id: str
+    """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
     tx_hash: str | None
     """The transaction on the source chain."""
-    status: Literal["pending", "confirmed", "failed"]
+    status: TransactionStatus
     """`pending` until the tokens arrived; once they were sent, `failed` only after a refund (`error` is
     `refunded`) or a write-off by the operator (`written_off`).
     """
     explorer_url: NotRequired[str | None]
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
     error: NotRequired[str | None]
     """What a `pending` bridge waits for, if known."""
     source_chain: str
+    """The chain that the tokens leave."""
     destination_chain: str
+    """The chain on which the tokens are received."""
     token: str
+    """The token that is moved."""
     amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     type: Literal["transfer"]
+    """The type of the transaction."""
     kind: Literal["bridge"]
+    """What the payment is for."""
     route: str
+    """The protocol that carries the tokens between the chains."""
     fee: str
     """The bridge's fee: the maximum at first, then the actual one. Excludes network fees."""
     received_amount: str | None
     """The amount received on the destination chain; null until then."""
     refunded_amount: str | None
     """The amount refunded on the source chain, if it was not delivered."""
-    legs: list[Leg]
+    legs: list[BridgeLeg]
+    """The steps of the bridge in their order."""
 
 
 class BridgeBody(TypedDict):
     """A bridge. Names in camelCase are also accepted: `sourceChain`, `destinationChain`, `dryRun`."""
 
-    source_chain: Literal["ethereum", "base", "solana"]
+    source_chain: Chain
     """The chain to send from."""
-    destination_chain: Literal["ethereum", "base", "solana"]
+    destination_chain: Chain
     """The chain to receive on, in the same wallet."""
-    token: Literal["ETH", "SOL", "USDC"]
+    token: Token
     """USDC between any two chains, ETH between Ethereum and Base."""
     amount: str
     """The amount to send, including the fee."""
-    gas: NotRequired[Literal["auto", "own", "sponsored"]]
+    gas: NotRequired[GasSource]
     """What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it from the
     service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses. A dry run cannot simulate
     before that: then `gas_fee` is set. Default: `"auto"`.
@@ -373,62 +367,109 @@ class BridgeBody(TypedDict):
     """Check the limits, simulate the transactions and return a quote; nothing is signed. Default: `false`."""
 
 
+class BridgeLeg(TypedDict):
+    """One leg of a bridge, usually an on-chain transaction."""
+
+    leg: Literal["approve", "source", "attestation", "account", "destination"]
+    """The step of the bridge: `approve` the spending, send at the `source`, wait for the `attestation`, create the
+    token `account`, receive at the `destination`.
+    """
+    chain: str
+    """The chain on which the step happens."""
+    status: TransactionStatus
+    """`pending`, `confirmed`: the step is done, or `failed`."""
+    tx_hash: str | None
+    """The hash of the step's transaction; null for a step without one, and before it was sent."""
+    explorer_url: str | None
+    """The page of the step's transaction in a public block explorer; null if it has none."""
+    error: str | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
+    confirmed_at: str | None
+    """The time when the confirmation became final (ISO 8601, UTC); null before."""
+
+
 class BridgeQuote(TypedDict):
     """The quote of a dry run of a bridge: limits and simulation passed; costs are maxima."""
 
     dry_run: bool
+    """Always `true`: nothing was signed or sent."""
     network_fee: str
     """The maximum, in the source chain's native token."""
     network_fee_currency: str
+    """The native token in which the network fee is paid: `ETH` or `SOL`."""
     network_fee_usd: float | None
+    """The maximum network fee in US dollars; null if there is no price for the native token now."""
     gas_fee: str | None
     """What the wallet pays the service in USDC for the network: the fee of a transfer that the service submits,
     `0` if it is free, or the price of the native token that it buys; null if it needs neither.
     """
     source_chain: str
+    """The chain that the tokens leave."""
     destination_chain: str
+    """The chain on which the tokens are received."""
     token: str
+    """The token that is moved, `USDC` or `ETH`."""
     amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     route: str
+    """The protocol that carries the tokens between the chains."""
     fee: str
     """The maximum, deducted from the amount."""
     value_usd: float | None
     """What counts against the limits: the fee."""
     estimated_seconds: int
+    """How long the bridge usually takes, in seconds."""
 
 
 class BridgeResult(TypedDict):
     """One of: AwaitingApproval or Bridge or BridgeQuote."""
 
-    status: NotRequired[str | Literal["pending", "confirmed", "failed"]]
+    status: NotRequired[str | TransactionStatus]
     """`awaiting_approval`; in a repetition, what became of it."""
     message: NotRequired[str]
+    """A sentence for people and language models that explains the state and what to do next."""
     approval: NotRequired[ApprovalReference]
+    """The approval that the payment waits for. Show its `url` to the owner."""
     transaction_id: NotRequired[str]
+    """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
     tx_hash: NotRequired[str | None]
     """The transaction on the source chain."""
     explorer_url: NotRequired[str | None]
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
     error: NotRequired[str | None]
     """What a `pending` bridge waits for, if known."""
     source_chain: NotRequired[str]
+    """The chain that the tokens leave."""
     destination_chain: NotRequired[str]
+    """The chain on which the tokens are received."""
     token: NotRequired[str]
+    """The token that is moved."""
     amount: NotRequired[str]
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     type: NotRequired[Literal["transfer"]]
+    """The type of the transaction."""
     kind: NotRequired[Literal["bridge"]]
+    """What the payment is for."""
     route: NotRequired[str]
+    """The protocol that carries the tokens between the chains."""
     fee: NotRequired[str]
     """The bridge's fee: the maximum at first, then the actual one. Excludes network fees."""
     received_amount: NotRequired[str | None]
     """The amount received on the destination chain; null until then."""
     refunded_amount: NotRequired[str | None]
     """The amount refunded on the source chain, if it was not delivered."""
-    legs: NotRequired[list[Leg]]
+    legs: NotRequired[list[BridgeLeg]]
+    """The steps of the bridge in their order."""
     dry_run: NotRequired[bool]
+    """Always `true`: nothing was signed or sent."""
     network_fee: NotRequired[str]
     """The maximum, in the source chain's native token."""
     network_fee_currency: NotRequired[str]
+    """The native token in which the network fee is paid: `ETH` or `SOL`."""
     network_fee_usd: NotRequired[float | None]
+    """The maximum network fee in US dollars; null if there is no price for the native token now."""
     gas_fee: NotRequired[str | None]
     """What the wallet pays the service in USDC for the network: the fee of a transfer that the service submits,
     `0` if it is free, or the price of the native token that it buys; null if it needs neither.
@@ -436,6 +477,7 @@ class BridgeResult(TypedDict):
     value_usd: NotRequired[float | None]
     """What counts against the limits: the fee."""
     estimated_seconds: NotRequired[int]
+    """How long the bridge usually takes, in seconds."""
 
 
 class BuyBody(TypedDict):
@@ -446,6 +488,7 @@ class BuyBody(TypedDict):
     credentials: NotRequired[ShopCredentials | None]
     """Without them the shop is used as a guest; with them never."""
     shippingAddress: ShippingAddressBody
+    """The recipient of the order. `shipping_address` is accepted, too."""
     quantity: NotRequired[int]
     """Pieces. Default: `1`."""
     options: NotRequired[dict[str, str]]
@@ -472,16 +515,22 @@ class CancelAllBody(TypedDict):
     """Cancel all open orders, or those of one market."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["cancel_all"]
+    """`cancel_all` cancels all open orders, or those of `symbol`."""
     symbol: NotRequired[str | None]
+    """The market whose orders are cancelled. Omitted: all markets."""
 
 
 class CancelBody(TypedDict):
     """Cancel one order."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["cancel"]
+    """`cancel` cancels one order."""
     symbol: str
+    """The market as the exchange names it, such as `ETH`."""
     orderId: int | str
     """The order's number, or its client order id: 0x and 32 hexadecimal digits."""
 
@@ -490,76 +539,99 @@ class CatalogDetail(TypedDict):
     """A service of the catalog, with everything needed to call it."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
     base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
     pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
     price_per_call_usd: float
+    """The price of one call, in US dollars."""
     category: str
+    """The category under which the catalog lists the service, 1 to 50 characters."""
     proxy_url: str
     """Others call it below this URL, with an API key."""
     x402_url: str
     """Others call it below this URL without an account, and pay each call (x402)."""
     total_calls: int
+    """The number of calls that were charged since the service was registered."""
     openapi_spec: dict[str, Any]
     """The seller's OpenAPI document; empty if it has not provided one."""
     agent_summary: str
     """Everything an agent needs for a call, in plain text."""
     endpoints: list[EndpointDetail]
-    last_24h: Quality
+    """The operations in the service's OpenAPI document; empty if it has not provided one."""
+    last_24h: ServiceQuality
+    """Figures of the last 24 hours, to the minute."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class CatalogEntry(TypedDict):
     """A service in the catalog."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
     base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
     pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
     price_per_call_usd: float
+    """The price of one call, in US dollars."""
     category: str
+    """The category under which the catalog lists the service, 1 to 50 characters."""
     proxy_url: str
     """Others call it below this URL, with an API key."""
     x402_url: str
     """Others call it below this URL without an account, and pay each call (x402)."""
     total_calls: int
+    """The number of calls that were charged since the service was registered."""
     total_revenue_usd: float
+    """What callers have paid for the service in total, in US dollars."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class CatalogPage(TypedDict):
     """A page of the catalog: most calls first, then by name and id."""
 
     services: list[CatalogEntry]
+    """The services on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class ChangedAgent(TypedDict):
     """An agent after a change."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     email: str | None
+    """The email address that was given at registration; null if there was none."""
     updated: bool
-
-
-class Checks(TypedDict):
-    """The state of each dependency."""
-
-    database: Literal["ok", "unreachable"]
-    redis: Literal["ok", "unreachable"]
-    worker: Literal["ok", "silent"]
+    """Always `true`: the change is stored."""
 
 
 class ClaimCodeResponse(TypedDict):
     """The new claim code."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     claimCode: str
+    """The code with which a person claims the agent: four letters, a hyphen, four digits."""
     verificationUri: str
+    """The page on which a person enters the claim code."""
     expiresIn: int
+    """How long the claim code is valid, in seconds."""
 
 
 class ClaimRequest(TypedDict):
@@ -582,13 +654,19 @@ class ClaimResponse(TypedDict):
     """The agent, with its key and the owner's. A repeated response without the receipt omits two fields."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     email: str | None
+    """The email address that was given at registration; null if there was none."""
     apiKey: str
     """The agent's key, `ak_…`."""
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     claimed_at: str
+    """The time when a person claimed the agent (ISO 8601, UTC); null before."""
     ownerKey: NotRequired[str]
     """`ok_…`: the owner key for signing in. Absent from a repeated response without the receipt."""
     claimReceipt: NotRequired[str]
@@ -596,37 +674,56 @@ class ClaimResponse(TypedDict):
     signs in with the key or changes something. Keep it as secret as the owner key.
     """
     wallet: ClaimedWallet | None
+    """The agent's first wallet; null if it has none."""
 
 
 class ClaimedControls(TypedDict):
     """The wallet's spending controls."""
 
     daily_limit_usd: float
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited."""
     weekly_limit_usd: float
+    """The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0 means unlimited."""
     monthly_limit_usd: float
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: float
+    """The most that one payment may count, in US dollars; 0 means unlimited."""
     allowed_addresses: list[str]
+    """The only recipients that the wallet may pay, as addresses of any chain, at most 500. An empty list permits
+    every recipient.
+    """
     allowed_domains: list[str]
+    """The only web domains that the wallet may pay, such as `api.example.com`, with their subdomains, at most 500.
+    An empty list permits every domain.
+    """
     updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
 
 
 class ClaimedWallet(TypedDict):
     """The agent's first wallet."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     addresses: AgentAddresses
+    """The wallet's deposit address on each chain."""
     spending_controls: ClaimedControls | None
+    """The wallet's limits and allowlists; null if it has none and spends without limits."""
 
 
 class CodeInfoResponse(TypedDict):
     """The agent of a claim code."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     agentName: str
+    """The name of the agent that the code claims."""
     emailRequired: bool
     """The claim must name the email that the agent was registered with."""
     expiresAt: str
+    """The time when the code expires (ISO 8601, UTC)."""
     claimed: bool
     """The code was used."""
 
@@ -635,12 +732,23 @@ class Controls(TypedDict):
     """A wallet's limits; 0 means unlimited, an empty list allows everything."""
 
     daily_limit_usd: float
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited."""
     weekly_limit_usd: float
+    """The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0 means unlimited."""
     monthly_limit_usd: float
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: float
+    """The most that one payment may count, in US dollars; 0 means unlimited."""
     allowed_addresses: list[str]
+    """The only recipients that the wallet may pay, as addresses of any chain, at most 500. An empty list permits
+    every recipient.
+    """
     allowed_domains: list[str]
+    """The only web domains that the wallet may pay, such as `api.example.com`, with their subdomains, at most 500.
+    An empty list permits every domain.
+    """
     updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
     locked: NotRequired[bool]
     """True: the agent's own key may tighten but not loosen."""
     approval_threshold_usd: NotRequired[float | None]
@@ -655,80 +763,128 @@ class ControlsBody(TypedDict):
     """The controls to set; omitted fields keep their values."""
 
     daily_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited."""
     weekly_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0 means unlimited."""
     monthly_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: NotRequired[float]
+    """The most that one payment may count, in US dollars; 0 means unlimited."""
     allowed_addresses: NotRequired[list[str]]
+    """The only recipients that the wallet may pay, as addresses of any chain, at most 500. An empty list permits
+    every recipient.
+    """
     allowed_domains: NotRequired[list[str]]
+    """The only web domains that the wallet may pay, such as `api.example.com`, with their subdomains, at most 500.
+    An empty list permits every domain.
+    """
     approval_threshold_usd: NotRequired[float | None]
     """The owner approves payments that count more; null or 0 for none."""
     approve_new_recipients: NotRequired[bool]
+    """Whether the owner has to approve the first payment to each recipient."""
     approve_new_domains: NotRequired[bool]
+    """Whether the owner has to approve the first payment at each domain."""
 
 
 class ControlsStanding(TypedDict):
     """A wallet's controls and their usage; `controls` is null if none are set."""
 
     wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
     controls: Controls | None
-    usage_today: NotRequired[Window]
-    usage_week: NotRequired[Window]
-    usage_month: NotRequired[Window]
+    """The spending controls of the wallet; null if it has none and spends without limits."""
+    usage_today: NotRequired[SpendingWindow]
+    """What the wallet spent today (UTC)."""
+    usage_week: NotRequired[SpendingWindow]
+    """What the wallet spent in this calendar week, from Monday (UTC)."""
+    usage_month: NotRequired[SpendingWindow]
+    """What the wallet spent in this calendar month (UTC)."""
     message: NotRequired[str]
+    """Says that the wallet spends without limits. Absent if it has controls."""
 
 
-class Day(TypedDict):
-    """The last 24 hours, to the minute."""
+class CreditGrant(TypedDict):
+    """The granted amount, and the current credits."""
 
-    success_rate: float | None
-    """The share of forwarded calls with a response status below 500; null without calls."""
-    median_latency_ms: int | None
-    """Time to the response headers, within 10 %; null without calls."""
-    calls: int
-    """Calls that got a response and were paid for."""
-    revenue_usd: float
+    agentId: str
+    """The unique identifier of the agent (UUID)."""
+    granted_usd: float
+    """The credits that this request added, in US dollars."""
+    credits_usd: float
+    """The credits of the agent after the grant, in US dollars."""
 
 
 class Delivery(TypedDict):
     """An event on its way to a webhook."""
 
     id: str
+    """The unique identifier (UUID)."""
     event_id: str
+    """The unique identifier of the event (UUID)."""
     type: str
+    """The type of the event, such as `transaction.confirmed`."""
     object_id: str
-    status: Literal["pending", "delivered", "failed"]
+    """The unique identifier of the object that the event is about."""
+    status: DeliveryStatus
+    """`pending`: an attempt is due or will be. `delivered`: the target returned a status from 200 to 299.
+    `failed`: there are no more attempts.
+    """
     tries: int
-    attempts: list[Attempt]
+    """The number of attempts so far."""
+    attempts: list[DeliveryAttempt]
+    """The attempts to deliver the event so far, oldest first."""
     next_attempt_at: str | None
+    """The time of the next attempt (ISO 8601, UTC); null if there will be none."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     delivered_at: str | None
+    """The time when delivery succeeded (ISO 8601, UTC); null before."""
+
+
+class DeliveryAttempt(TypedDict):
+    """An attempt: the status code that the target answered, or why there was none."""
+
+    at: str
+    """The time of the attempt (ISO 8601, UTC)."""
+    status_code: int | None
+    """The HTTP status that the target returned; null if it returned none."""
+    error: str | None
+    """Why there was no response, such as a timeout; null if there was one."""
+    duration_ms: int
+    """How long the attempt took, in milliseconds."""
+    answer: str
+    """At most the first 1024 bytes."""
 
 
 class DeliveryPage(TypedDict):
     """A page of deliveries, newest first."""
 
     deliveries: list[Delivery]
+    """The deliveries on this page."""
     pagination: Pagination
-
-
-class Endpoint(TypedDict):
-    """An endpoint of a service."""
-
-    method: str
-    path: str
-    summary: str
+    """The position of this page in the whole list."""
 
 
 class EndpointDetail(TypedDict):
     """An endpoint of a service, with its parameters."""
 
     method: str
+    """The HTTP method."""
     path: str
+    """The path below the base URL, with parameters as `{name}`."""
     summary: str
-    parameters: list[Parameter]
+    """A short text of what the operation does."""
+    parameters: list[EndpointParameter]
+    """The parameters of the operation."""
 
 
-class Error(TypedDict):
+EndpointParameter = TypedDict(
+    "EndpointParameter", {"name": "str", "in": 'Literal["path", "query", "header", "cookie"]', "required": "bool"}
+)
+"""A parameter of an endpoint."""
+
+
+class ErrorBody(TypedDict):
     """The one body of every status ≥ 400."""
 
     error: str
@@ -741,26 +897,19 @@ class Error(TypedDict):
     """Identifies the request in the logs."""
 
 
-class Event(TypedDict):
-    """One status change of a transaction."""
+class ExchangePaymentBody(TypedDict):
+    """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's
+    controls.
+    """
 
-    status: str
-    reason: str | None
-    at: str
-
-
-class Fetch(TypedDict):
-    """The answer of a web service, and what was paid for it. Treat the answer as text of others."""
-
-    status: int | None
-    """The service's own; null if it gave no answer."""
-    headers: dict[str, str]
-    body: str | None
-    body_encoding: Literal["text", "base64"]
-    truncated: bool
-    """The answer is longer than 1 MiB, or broke off."""
-    payment: SellerPayment | None
-    """Null if the service asked for no payment."""
+    walletId: str
+    """The unique identifier of the wallet (UUID)."""
+    action: Literal["withdraw", "transfer"]
+    """`withdraw` moves USDC off the exchange, `transfer` to another account on it."""
+    amount: str
+    """In USDC."""
+    destination: str
+    """The recipient's EVM address."""
 
 
 class FetchBody(TypedDict):
@@ -769,14 +918,14 @@ class FetchBody(TypedDict):
     url: str
     """The resource; https, on the public internet."""
     method: NotRequired[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]]
-    """Default: `"GET"`."""
+    """The HTTP method of the request. Default: `"GET"`."""
     headers: NotRequired[dict[str, str]]
     """Texts by name: headers for the web service, such as its key; never this API's key."""
     body: NotRequired[str | None]
     """The body, as text; name its type in `headers`."""
     max_amount_usd: float
     """The most that is paid for this request."""
-    networks: NotRequired[list[Literal["ethereum", "base", "solana"]]]
+    networks: NotRequired[list[Chain]]
     """The chains to pay on; any that the service and the wallet share by default."""
     session_id: NotRequired[str | None]
     """A session that this counts against, besides the wallet's limits."""
@@ -787,64 +936,117 @@ class FetchBody(TypedDict):
 
 
 class FetchPaidResourceResult(TypedDict):
-    """One of: AwaitingApproval or Fetch or FetchQuote."""
+    """One of: AwaitingApproval or FetchedResource or FetchQuote."""
 
     status: str | int | None
     """`awaiting_approval`; in a repetition, what became of it."""
     message: NotRequired[str]
+    """A sentence for people and language models that explains the state and what to do next."""
     approval: NotRequired[ApprovalReference]
+    """The approval that the payment waits for. Show its `url` to the owner."""
     headers: NotRequired[dict[str, str]]
+    """The headers of the response, by lower-case name. Values of a repeated header are joined by a comma."""
     body: NotRequired[str | None]
-    body_encoding: NotRequired[Literal["text", "base64"]]
+    """The body of the response. See `body_encoding`; null if there was no response."""
+    body_encoding: NotRequired[BodyEncoding]
+    """How `body` represents the bytes: `text` is UTF-8, `base64` is anything else."""
     truncated: NotRequired[bool]
     """The answer is longer than 1 MiB, or broke off."""
     payment: NotRequired[SellerPayment | None]
     """Null if the service asked for no payment."""
     dry_run: NotRequired[bool]
+    """Always `true`: nothing was signed or sent."""
     payment_required: NotRequired[bool]
+    """Whether the service asks for a payment for this request."""
     protocol: NotRequired[str | None]
+    """The version of x402 that the service uses; null if it asks for no payment."""
     network: NotRequired[str | None]
+    """The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment."""
     chain: NotRequired[str | None]
+    """The chain on which the payment would be made; null if the service asks for no payment."""
     amount: NotRequired[str | None]
+    """The amount that would be paid, as a decimal string; null if the service asks for no payment."""
     currency: NotRequired[str | None]
+    """The token that `amount` is denominated in; null if the service asks for no payment."""
     amount_usd: NotRequired[float | None]
+    """The value of the payment in US dollars; null if the service asks for no payment."""
     pay_to: NotRequired[str | None]
+    """The address that would be paid; null if the service asks for no payment."""
 
 
 class FetchQuote(TypedDict):
     """The result of a dry run: the limits and the balance allow this payment, and nothing was signed."""
 
     dry_run: bool
+    """Always `true`: nothing was signed or sent."""
     status: int
     """The service's answer without a payment."""
     payment_required: bool
+    """Whether the service asks for a payment for this request."""
     protocol: str | None
+    """The version of x402 that the service uses; null if it asks for no payment."""
     network: str | None
+    """The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment."""
     chain: str | None
+    """The chain on which the payment would be made; null if the service asks for no payment."""
     amount: str | None
+    """The amount that would be paid, as a decimal string; null if the service asks for no payment."""
     currency: str | None
+    """The token that `amount` is denominated in; null if the service asks for no payment."""
     amount_usd: float | None
+    """The value of the payment in US dollars; null if the service asks for no payment."""
     pay_to: str | None
+    """The address that would be paid; null if the service asks for no payment."""
+
+
+class FetchedResource(TypedDict):
+    """The answer of a web service, and what was paid for it. Treat the answer as text of others."""
+
+    status: int | None
+    """The service's own; null if it gave no answer."""
+    headers: dict[str, str]
+    """The headers of the response, by lower-case name. Values of a repeated header are joined by a comma."""
+    body: str | None
+    """The body of the response. See `body_encoding`; null if there was no response."""
+    body_encoding: BodyEncoding
+    """How `body` represents the bytes: `text` is UTF-8, `base64` is anything else."""
+    truncated: bool
+    """The answer is longer than 1 MiB, or broke off."""
+    payment: SellerPayment | None
+    """Null if the service asked for no payment."""
 
 
 class FleetBody(TypedDict):
     """Controls for the agents in `agent_ids`, or with `all` for every agent."""
 
     daily_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited."""
     weekly_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0 means unlimited."""
     monthly_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: NotRequired[float]
+    """The most that one payment may count, in US dollars; 0 means unlimited."""
     allowed_addresses: NotRequired[list[str]]
+    """The only recipients that the wallet may pay, as addresses of any chain, at most 500. An empty list permits
+    every recipient.
+    """
     allowed_domains: NotRequired[list[str]]
+    """The only web domains that the wallet may pay, such as `api.example.com`, with their subdomains, at most 500.
+    An empty list permits every domain.
+    """
     approval_threshold_usd: NotRequired[float | None]
     """The owner approves payments that count more; null or 0 for none."""
     approve_new_recipients: NotRequired[bool]
+    """Whether the owner has to approve the first payment to each recipient."""
     approve_new_domains: NotRequired[bool]
+    """Whether the owner has to approve the first payment at each domain."""
     locked: NotRequired[bool]
     """true also gives each wallet without controls the default limits if none are sent."""
     agent_ids: NotRequired[list[str] | None]
+    """The agents to change, 1 to 10000 identifiers. Required unless `all` is true."""
     all: NotRequired[bool]
-    """Default: `false`."""
+    """Change every agent, 10000 in one call. Excludes `agent_ids`. Default: `false`."""
     after: NotRequired[str | None]
     """With `all`: continue after this agent, the last response's `next_after`."""
 
@@ -853,8 +1055,11 @@ class FleetFailure(TypedDict):
     """An agent with unchanged controls, and the reason."""
 
     agentId: str
+    """The identifier as it was sent."""
     code: str
+    """The error code, such as `NOT_FOUND`."""
     error: str
+    """What happened, and what to do."""
 
 
 class FleetResult(TypedDict):
@@ -863,19 +1068,13 @@ class FleetResult(TypedDict):
     updated: bool
     """True when none failed."""
     changed: list[str]
+    """The agents whose controls were changed (UUIDs)."""
     unchanged: list[str]
     """Already had these controls."""
     failed: list[FleetFailure]
+    """The agents whose controls were not changed, with the reason for each."""
     next_after: str | None
     """With `all`: send it as `after` for the next batch."""
-
-
-class Freeze(TypedDict):
-    """Whether an agent is frozen, and since when."""
-
-    agentId: str
-    frozen: bool
-    frozen_at: str | None
 
 
 class FreezeBody(TypedDict):
@@ -890,90 +1089,129 @@ class FreezeBody(TypedDict):
 class FundBody(TypedDict):
     """The deposit that is requested."""
 
-    chain: Literal["ethereum", "base", "solana"]
+    chain: Chain
+    """The chain on which the deposit is expected."""
     amount: str
-    currency: Literal["ETH", "SOL", "USDC"]
+    """The amount to request, in units of the token: a decimal string such as `100`."""
+    currency: Token
+    """The token that is requested."""
 
 
 class Funding(TypedDict):
     """A new funding request, always pending."""
 
     funding_request_id: str
+    """The unique identifier of the request (UUID). It is also the `transaction_id` under which the wallet's
+    history lists it.
+    """
     wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
     deposit_address: str
+    """The wallet's address on `chain`, to which the deposit is to be sent."""
     amount: str
+    """The requested amount in units of the token, as a decimal string."""
     currency: str
+    """The token that is requested."""
     chain: str
+    """The chain on which the deposit is expected."""
     status: str
+    """Always `pending`: the request is confirmed once the deposits reach the amount."""
     message: str
+    """A sentence for people and language models that explains the state and what to do next."""
 
 
 class FundingRate(TypedDict):
     """The current funding rate of a market; strings as the exchange returns them."""
 
     symbol: str
+    """The market as the exchange names it, such as `ETH`."""
     funding_rate: Any
+    """The rate of the current funding interval, as a decimal string; 0.0001 is 0.01 %."""
     premium: Any
+    """The premium of the mark price over the oracle price, as a decimal string; null if there is none."""
     mark_price: Any
+    """The mark price in USDC, as a decimal string."""
     oracle_price: Any
+    """The oracle price in USDC, as a decimal string."""
     open_interest: Any
+    """The open interest in units of the market, as a decimal string."""
 
 
 class FundingRates(TypedDict):
     """The funding rates of all markets."""
 
     rates: list[FundingRate]
+    """The funding rate of each market."""
 
 
 class GatewayKey(TypedDict):
     """A gateway-only key; the key itself is truncated."""
 
     id: str
+    """The unique identifier (UUID)."""
     api_key: str
     """`gw_…`, truncated."""
     email: str | None
+    """The email address that was given at registration; null if there was none."""
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     active: bool
+    """`true` until the key is revoked. A revoked key authenticates no request."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     revoked_at: str | None
+    """The time when the key was revoked (ISO 8601, UTC); null if it was not."""
 
 
 class GatewayKeys(TypedDict):
     """A page of gateway-only keys, oldest first."""
 
     keys: list[GatewayKey]
+    """The keys on this page."""
     pagination: Pagination
-
-
-class Grant(TypedDict):
-    """The granted amount, and the current credits."""
-
-    agentId: str
-    granted_usd: float
-    credits_usd: float
+    """The position of this page in the whole list."""
 
 
 class GrantBody(TypedDict):
     """The amount to grant."""
 
     credits_usd: float
+    """The credits to add, in US dollars; more than 0."""
 
 
 class Health(TypedDict):
     """Health of the service; 503 and `degraded` without the database."""
 
     status: Literal["ok", "degraded"]
+    """`ok`, or `degraded` if the database does not respond."""
     version: str
-    checks: Checks
+    """The version of the service, as in its changelog."""
+    checks: HealthChecks
+    """The state of each dependency of the service."""
+
+
+class HealthChecks(TypedDict):
+    """The state of each dependency."""
+
+    database: Literal["ok", "unreachable"]
+    """Whether the database responds."""
+    redis: Literal["ok", "unreachable"]
+    """Whether Redis responds. Without it, background work is delayed."""
+    worker: Literal["ok", "silent"]
+    """Whether a worker has been active recently. While none is, pending work is delayed."""
 
 
 class Holding(TypedDict):
     """The balance of one token on one chain."""
 
     chain: str
+    """The chain on which the balance is held."""
     token: str
+    """The symbol of the token."""
     balance: str
+    """The balance in units of the token, as a decimal string; `0` if there is none."""
     usd_value: NotRequired[str]
+    """The value of the balance in US dollars, as a decimal string. Absent if there is no price."""
 
 
 class KeyRequest(TypedDict):
@@ -989,81 +1227,95 @@ class KeyResponse(TypedDict):
     """A gateway-only key, shown once."""
 
     id: str
+    """The unique identifier (UUID)."""
     api_key: str
     """`gw_…`"""
     email: str | None
+    """The email address that was given at registration; null if there was none."""
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     created_at: str
-
-
-class Leg(TypedDict):
-    """One leg of a bridge, usually an on-chain transaction."""
-
-    leg: Literal["approve", "source", "attestation", "account", "destination"]
-    chain: str
-    status: Literal["pending", "confirmed", "failed"]
-    tx_hash: str | None
-    explorer_url: str | None
-    error: str | None
-    confirmed_at: str | None
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class ListedAgent(TypedDict):
     """A listed agent; `wallet` is its first one."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     apiKey: str | None
+    """The agent's API key (`ak_…`). Treat it as a password."""
     email: str | None
+    """The email address that was given at registration; null if there was none."""
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     wallet: NewAgentWallet | None
+    """The agent's first wallet; null if it has none."""
     frozen: bool
+    """Whether an operator or the owner has frozen the agent: its wallets pay nothing."""
     claimed_at: str | None
+    """The time when a person claimed the agent (ISO 8601, UTC); null before."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class ListedAgents(TypedDict):
     """A page of agents, oldest first."""
 
     agents: list[ListedAgent]
+    """The agents on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class MarketsOrigin(TypedDict):
     """The source of the market numbers in a payload."""
 
     source: Literal["exchange", "stored", "bundled"]
+    """`exchange`: read for this request. `stored`: read earlier. `bundled`: part of this version of the service."""
     as_of: str
+    """The time at which these numbers were read from the exchange (ISO 8601, UTC)."""
 
 
 class MasterKey(TypedDict):
     """A master key; the key of a revoked one is truncated."""
 
     id: str
+    """The unique identifier (UUID)."""
     key: str
     """`mk_…`"""
     name: str
+    """The name, 1 to 100 characters."""
     owner_email: str | None
+    """The email address of the person who holds the key; null if none was given."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     active: bool
+    """`true` until the key is revoked. A revoked key authenticates no request."""
     revoked_at: str | None
+    """The time when the key was revoked (ISO 8601, UTC); null if it was not."""
 
 
 class MasterKeyBody(TypedDict):
     """Name and holder of a new master key."""
 
     name: NotRequired[str | None]
+    """The name of the key, such as of the person or system that holds it."""
     owner_email: NotRequired[str | None]
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
     """
 
 
-class MasterKeys(TypedDict):
+class MasterKeyList(TypedDict):
     """All master keys, oldest first."""
 
     master_keys: list[MasterKey]
+    """All master keys, oldest first."""
     count: int
+    """The number of entries in the list."""
 
 
 Movement = TypedDict(
@@ -1071,7 +1323,7 @@ Movement = TypedDict(
     {
         "transaction_id": "str",
         "tx_hash": "str | None",
-        "status": 'Literal["pending", "confirmed", "failed"]',
+        "status": "TransactionStatus",
         "explorer_url": "NotRequired[str | None]",
         "error": "NotRequired[str | None]",
         "from": "str",
@@ -1090,12 +1342,15 @@ Movement = TypedDict(
 class MovementBody(TypedDict):
     """A transfer or withdrawal."""
 
-    chain: Literal["ethereum", "base", "solana"]
+    chain: Chain
+    """The chain to send on."""
     to: str
     """The recipient's address."""
     amount: str
-    currency: Literal["ETH", "SOL", "USDC"]
-    gas: NotRequired[Literal["auto", "own", "sponsored"]]
+    """`max` takes all that can leave after fees, as decided when it is signed; the response states it."""
+    currency: Token
+    """The token to send."""
+    gas: NotRequired[GasSource]
     """The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
     only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.
     Default: `"auto"`.
@@ -1116,70 +1371,102 @@ class NewAgent(TypedDict):
     """An agent that an operator created."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     apiKey: str
     """`ak_…`"""
     name: str
+    """The name, 1 to 100 characters."""
     email: str | None
     """A placeholder: change it before a claim."""
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     wallet: NewAgentWallet | None
+    """The agent's first wallet; null if it has none."""
     spending_controls: NewAgentControls | None
+    """The wallet's limits and allowlists; null if it has none and spends without limits."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class NewAgentBody(TypedDict):
     """A new agent; every field is optional, and null is the default."""
 
     name: NotRequired[str | None]
+    """The name of the agent, 1 to 100 characters."""
     credits_usd: NotRequired[float | None]
+    """The credits of the new agent in US dollars. Omitted: those of every registration."""
     daily_limit_usd: NotRequired[float | None]
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited. Omitted: the
+    default of the service.
+    """
     weekly_limit_usd: NotRequired[float | None]
+    """The most that the wallet may spend in a calendar week (UTC), in US dollars; 0 means unlimited. Omitted: the
+    default of the service.
+    """
     monthly_limit_usd: NotRequired[float | None]
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited. Omitted: the
+    default of the service.
+    """
     per_tx_limit_usd: NotRequired[float | None]
+    """The most that one payment may count, in US dollars; 0 means unlimited. Omitted: the default of the service."""
 
 
 class NewAgentControls(TypedDict):
     """The limits of a new agent's wallet."""
 
     daily_limit_usd: float
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited."""
     weekly_limit_usd: float
+    """The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0 means unlimited."""
     monthly_limit_usd: float
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: float
+    """The most that one payment may count, in US dollars; 0 means unlimited."""
 
 
 class NewAgentWallet(TypedDict):
     """The wallet of a new agent."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     addresses: Addresses
+    """The wallet's deposit address on each chain."""
 
 
 class NewMasterKey(TypedDict):
     """A new master key."""
 
     id: str
+    """The unique identifier (UUID)."""
     key: str
     """`mk_…`"""
     name: str
+    """The name, 1 to 100 characters."""
     owner_email: str | None
+    """The email address of the person who holds the key; null if none was given."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class NewServiceBody(TypedDict):
     """A service to be registered."""
 
     name: str
+    """The name, 1 to 100 characters."""
     description: NotRequired[str]
-    """Default: `""`."""
+    """What the service does, at most 4000 characters. Default: `""`."""
     base_url: str
     """Where calls are forwarded to: https on port 443 of a public host."""
     price_per_call_usd: float
     """From 0 to 100 US dollars."""
     category: NotRequired[str]
-    """Default: `"other"`."""
+    """The category under which the catalog lists the service, 1 to 50 characters. Default: `"other"`."""
     pricing_model: NotRequired[Literal["per_call"]]
-    """Default: `"per_call"`."""
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`. Default:
+    `"per_call"`.
+    """
     openapi_spec: NotRequired[dict[str, Any] | str | None]
     """An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only."""
 
@@ -1188,88 +1475,31 @@ class NewWalletBody(TypedDict):
     """The name of a new wallet."""
 
     name: NotRequired[str | None]
+    """The name of the wallet, 1 to 100 characters."""
 
 
 class NewWebhookBody(TypedDict):
     """Where to deliver which types."""
 
     url: str
-    types: list[
-        Literal[
-            "*",
-            "approval.*",
-            "approval.approved",
-            "approval.cancelled",
-            "approval.executed",
-            "approval.expired",
-            "approval.failed",
-            "approval.rejected",
-            "approval.requested",
-            "budget.*",
-            "budget.threshold_reached",
-            "connection.*",
-            "connection.ended",
-            "connection.opened",
-            "controls.*",
-            "controls.changed",
-            "credits.*",
-            "credits.low",
-            "funding.*",
-            "funding.confirmed",
-            "funding.failed",
-            "funding.pending",
-            "payment.*",
-            "payment.confirmed",
-            "payment.failed",
-            "payment.paused",
-            "payment.pending",
-            "payment.received",
-            "payment.reversed",
-            "payment.void",
-            "purchase.*",
-            "purchase.action_required",
-            "purchase.cancelled",
-            "purchase.completed",
-            "purchase.failed",
-            "purchase.preview",
-            "purchase.queued",
-            "purchase.running",
-            "purchase.submitting",
-            "purchase.unknown",
-            "service.*",
-            "service.unhealthy",
-            "transaction.*",
-            "transaction.confirmed",
-            "transaction.failed",
-            "transaction.pending",
-            "wallet.*",
-            "wallet.frozen",
-            "wallet.unfrozen",
-            "webhook.*",
-            "webhook.disabled",
-            "webhook.test",
-        ]
-    ]
+    """The URL that receives events: https, on the public internet."""
+    types: list[EventPattern]
+    """The types of events that are delivered, or groups such as `payment.*`; `*` stands for all."""
     description: NotRequired[str]
-    """Default: `""`."""
-
-
-class Notice(TypedDict):
-    """A notice of the request to the owner."""
-
-    kind: Literal["webhook", "email", "web_push"]
-    status: Literal["pending", "delivered", "failed"]
-    tries: int
-    delivered_at: str | None
+    """A note for yourself, at most 100 characters. Default: `""`."""
 
 
 class OrderBody(TypedDict):
     """A limit order. Its price times its amount is checked against the wallet's limits."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["order"]
+    """`order` previews a limit order."""
     symbol: str
+    """The market as the exchange names it, such as `ETH`."""
     side: Literal["buy", "long", "sell", "short"]
+    """The side of the order; `long` is the same as `buy`, `short` the same as `sell`."""
     price: str
     """In USDC. Rounded to the market's grid, a buy down and a sell up; see `adjusted`."""
     amount: str
@@ -1286,7 +1516,9 @@ class OrderBook(TypedDict):
     """An order book, the best levels first."""
 
     bids: list[dict[str, Any]]
+    """The offers to buy, the highest price first, each with price (`px`), size (`sz`) and number of orders (`n`)."""
     asks: list[dict[str, Any]]
+    """The offers to sell, the lowest price first, each with price (`px`), size (`sz`) and number of orders (`n`)."""
     time: NotRequired[Any]
     """The exchange's time in milliseconds."""
 
@@ -1295,113 +1527,138 @@ class OrderbookBody(TypedDict):
     """The order book of a market, twenty levels a side."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["orderbook"]
+    """`orderbook` reads the order book of a market."""
     symbol: NotRequired[str]
-    """Default: `"ETH"`."""
+    """The market as the exchange names it, such as `ETH`. Default: `"ETH"`."""
 
 
 class OwnedEntry(TypedDict):
     """A service that you own."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
     base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
     pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
     price_per_call_usd: float
+    """The price of one call, in US dollars."""
     category: str
+    """The category under which the catalog lists the service, 1 to 50 characters."""
     proxy_url: str
     """Others call it below this URL, with an API key."""
     x402_url: str
     """Others call it below this URL without an account, and pay each call (x402)."""
     total_calls: int
+    """The number of calls that were charged since the service was registered."""
     total_revenue_usd: float
+    """What callers have paid for the service in total, in US dollars."""
     created_at: str
-    status: Literal["active", "paused"]
+    """The time of creation (ISO 8601, UTC)."""
+    status: ServiceStatus
+    """`active`, or `paused`: not in the catalog, and not callable."""
     updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
 
 
 class OwnedPage(TypedDict):
     """A page of your services, oldest first."""
 
     services: list[OwnedEntry]
+    """The services on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class OwnedService(TypedDict):
     """A service as its owner sees it."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
     base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
     pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
     price_per_call_usd: float
+    """The price of one call, in US dollars."""
     category: str
-    status: Literal["active", "paused"]
+    """The category under which the catalog lists the service, 1 to 50 characters."""
+    status: ServiceStatus
+    """`active`, or `paused`: not in the catalog, and not callable."""
     total_calls: int
+    """The number of calls that were charged since the service was registered."""
     total_revenue_usd: float
     """Total earnings. They are not credits, and are not paid out yet."""
     subscribers: int
     """Active subscriptions."""
     endpoints_count: int
-    endpoints: list[Endpoint]
+    """The number of operations in the service's OpenAPI document."""
+    endpoints: list[ServiceEndpoint]
+    """The operations in the service's OpenAPI document; empty if it has not provided one."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
 
 
 class Pagination(TypedDict):
     """The position of a page in its list; made from a `Page`, which is its own pagination."""
 
     total: int
+    """The number of entries in the whole list."""
     limit: int
+    """The number of entries per page that was applied."""
     offset: int
+    """The number of entries that precede this page."""
     has_more: bool
-
-
-Parameter = TypedDict(
-    "Parameter", {"name": "str", "in": 'Literal["path", "query", "header", "cookie"]', "required": "bool"}
-)
-"""A parameter of an endpoint."""
+    """Whether there are further entries after these."""
 
 
 class Payee(TypedDict):
     """Whom a wallet pays at a domain on a chain."""
 
     domain: str
+    """The host name of the service that was paid."""
     chain: str
+    """The chain of the address."""
     address: str
+    """The address that the wallet pays at this domain."""
     created_at: str
+    """The time of the first payment at this domain (ISO 8601, UTC)."""
 
 
 class PayeeList(TypedDict):
     """The payees of a wallet."""
 
     payees: list[Payee]
-
-
-class PaymentBody(TypedDict):
-    """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's
-    controls.
-    """
-
-    walletId: str
-    action: Literal["withdraw", "transfer"]
-    amount: str
-    """In USDC."""
-    destination: str
-    """The recipient's EVM address."""
+    """The payees, one for each domain and chain."""
 
 
 class PlacedOrder(TypedDict):
     """The shop's order; for a dry run and before the order, what its review shows."""
 
     number: str | None
+    """The number that the shop gave the order; null before the order, and if the shop shows none."""
     total: str | None
+    """The total with shipping and taxes in `currency`, as a decimal string; null if it is not known."""
     currency: Literal["USD"]
+    """The currency of `total`."""
     total_usd: str | None
+    """The total in US dollars, as a decimal string; null if it is not known."""
     payment: PurchasePayment
+    """The state of the payment to the shop."""
     shipping_method: str | None
+    """The delivery method as the shop names it; null if the review shows none."""
     price_breakdown: PriceBreakdown | None
     """Null if the review's amounts are not known."""
 
@@ -1410,27 +1667,93 @@ class PlainReadBody(TypedDict):
     """Reads without parameters: the account, its positions, orders and fills; markets and funding rates."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["status", "positions", "orders", "fills", "markets", "funding"]
+    """The data to read."""
 
 
 class PlatformControlsBody(TypedDict):
     """The limits to set; omitted fields keep their values. The agent's key can only tighten locked ones."""
 
     daily_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited."""
     weekly_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar week from Monday (UTC), in US dollars; 0 means unlimited."""
     monthly_limit_usd: NotRequired[float]
+    """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: NotRequired[float]
+    """The most that one payment may count, in US dollars; 0 means unlimited."""
     allowed_addresses: NotRequired[list[str]]
+    """The only recipients that the wallet may pay, as addresses of any chain, at most 500. An empty list permits
+    every recipient.
+    """
     allowed_domains: NotRequired[list[str]]
+    """The only web domains that the wallet may pay, such as `api.example.com`, with their subdomains, at most 500.
+    An empty list permits every domain.
+    """
     approval_threshold_usd: NotRequired[float | None]
     """The owner approves payments that count more; null or 0 for none."""
     approve_new_recipients: NotRequired[bool]
+    """Whether the owner has to approve the first payment to each recipient."""
     approve_new_domains: NotRequired[bool]
+    """Whether the owner has to approve the first payment at each domain."""
     locked: NotRequired[bool]
     """true also gives each wallet without controls the default limits if none are sent."""
 
 
-class Price(TypedDict):
+class PriceBreakdown(TypedDict):
+    """What the total consists of, as the shop's review shows it before the order."""
+
+    amounts: list[PriceBreakdownAmount]
+    """The amounts in the order in which the review shows them."""
+    adds_up: bool
+    """Whether the parts make exactly the total; false if some could not be read."""
+
+
+class PriceBreakdownAmount(TypedDict):
+    """An amount that the shop's review shows."""
+
+    role: Literal["item", "subtotal", "shipping", "tax", "included_tax", "discount", "total", "other"]
+    """What the amount is in the total."""
+    label: str
+    """The shop's text, untrusted."""
+    amount_usd: str
+    """Positive, also for a discount."""
+
+
+class Provider(TypedDict):
+    """An upstream that calls are forwarded to."""
+
+    slug: str
+    """The name of the provider in the path of its calls."""
+    aliases: list[str]
+    """Other names that stand for `slug` in the path."""
+    kind: str
+    """What the provider offers, such as `language-model`, `chain-rpc`, `price-data` or `web-search`."""
+    route: str
+    """The base URL for a client."""
+    configured: bool
+    """Whether the operator has set a credential; calls without it get a 503."""
+    chains: list[str]
+    """The values of `{chain}`; empty for a provider without it."""
+    routes: list[str]
+    """The methods and paths that are forwarded; others get 403 `ROUTE_NOT_ALLOWED`. `{name}` is one segment,
+    `{name**}` several, `{a|b}` one of the listed words.
+    """
+    pricing: ProviderPricing
+    """How calls to the provider are priced."""
+    x402_price_usd: float
+    """The minimum price of a call that is paid for with x402."""
+
+
+class ProviderList(TypedDict):
+    """All providers."""
+
+    providers: list[Provider]
+    """All providers, in a fixed order."""
+
+
+class ProviderPricing(TypedDict):
     """How a provider's calls are priced."""
 
     model: Literal["per_call", "per_path", "per_method", "per_token", "reported"]
@@ -1443,84 +1766,56 @@ class Price(TypedDict):
     """The price table and its version, for tokens."""
 
 
-class PriceBreakdown(TypedDict):
-    """What the total consists of, as the shop's review shows it before the order."""
-
-    amounts: list[PriceBreakdownAmount]
-    adds_up: bool
-    """Whether the parts make exactly the total; false if some could not be read."""
-
-
-class PriceBreakdownAmount(TypedDict):
-    """An amount that the shop's review shows."""
-
-    role: Literal["item", "subtotal", "shipping", "tax", "included_tax", "discount", "total", "other"]
-    label: str
-    """The shop's text, untrusted."""
-    amount_usd: str
-    """Positive, also for a discount."""
-
-
-class Provider(TypedDict):
-    """An upstream that calls are forwarded to."""
-
-    slug: str
-    aliases: list[str]
-    kind: str
-    route: str
-    """The base URL for a client."""
-    configured: bool
-    """Whether the operator has set a credential; calls without it get a 503."""
-    chains: list[str]
-    """The values of `{chain}`; empty for a provider without it."""
-    routes: list[str]
-    """The methods and paths that are forwarded; others get 403 `ROUTE_NOT_ALLOWED`. `{name}` is one segment,
-    `{name**}` several, `{a|b}` one of the listed words.
-    """
-    pricing: Price
-    x402_price_usd: float
-    """The minimum price of a call that is paid for with x402."""
-
-
-class ProviderList(TypedDict):
-    """All providers."""
-
-    providers: list[Provider]
-
-
 class ProviderTotals(TypedDict):
     """The total usage of one provider."""
 
     calls: int
+    """The number of charged calls to the provider."""
     total_cost: float
     """In US dollars."""
     total_tokens_in: int
+    """The number of input tokens of all calls to the provider."""
     total_tokens_out: int
+    """The number of output tokens of all calls to the provider."""
 
 
 class Purchase(TypedDict):
     """A purchase."""
 
     id: str
-    status: Literal[
-        "queued", "running", "submitting", "completed", "preview", "action_required", "failed", "cancelled", "unknown"
-    ]
+    """The unique identifier (UUID)."""
+    status: PurchaseStatus
+    """`queued`, `running` and `submitting` are in progress; `completed`: ordered; `preview`: a dry run reached the
+    review; `action_required`: see `error`; `unknown`: the order may exist, do not repeat it.
+    """
     status_url: str
+    """The URL that returns the current state of the purchase."""
     url: str
+    """The product's page."""
     dry_run: bool
+    """Whether the purchase stops at the shop's review, and orders nothing."""
     quantity: int
+    """The number of pieces."""
     max_total_usd: float | None
+    """The limit for the order's total in US dollars, as requested; null if none was."""
     product: PurchasedProduct | None
+    """The product as its page shows it; null before the page was read."""
     order: PlacedOrder | None
+    """The order as the shop shows it; null before the review."""
     error: PurchaseError | None
+    """Why nothing was ordered, or why the outcome is unknown; null otherwise."""
     steps: int
     """Number of steps."""
     trail: list[PurchaseStep]
+    """The steps of the browser, oldest first."""
     evidence: list[PurchaseEvidence]
+    """Screenshots of the shop's pages. They are kept for 30 days."""
     cost_usd: str
     """Cost of the purchase in credits, with that of calls to a language model."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
 
 
 class PurchaseError(TypedDict):
@@ -1549,20 +1844,8 @@ class PurchaseError(TypedDict):
         "timeout",
         "outcome_unknown",
     ]
-    limit_code: (
-        Literal[
-            "PER_TX_LIMIT_EXCEEDED",
-            "DAILY_LIMIT_EXCEEDED",
-            "WEEKLY_LIMIT_EXCEEDED",
-            "MONTHLY_LIMIT_EXCEEDED",
-            "SESSION_LIMIT_EXCEEDED",
-            "APPROVAL_REQUIRED",
-            "NOT_FOUND",
-            "WALLET_FROZEN",
-            "DOMAIN_NOT_ALLOWED",
-        ]
-        | None
-    )
+    """A stable code of the reason."""
+    limit_code: LimitCode | None
     """For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`."""
     message: str
     """What happened, and what the page of the shop shows: its errors, buttons and empty fields."""
@@ -1580,13 +1863,16 @@ class PurchaseEvidence(TypedDict):
     """A screenshot, kept for 30 days."""
 
     name: str
+    """Which page the screenshot shows."""
     url: str
+    """The URL of the PNG image. Fetch it with the same API key."""
 
 
 class PurchasePayment(TypedDict):
     """The payment to the shop."""
 
     method: str | None
+    """How the shop is paid, as it names it; null if it is not known."""
     status: Literal["pending", "unknown"]
     """`pending`: the shop has not been paid yet."""
 
@@ -1595,75 +1881,70 @@ class PurchaseRow(TypedDict):
     """What a payment bought where."""
 
     transaction_id: str
+    """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
     url: str
+    """The URL of the resource that was requested."""
     domain: str
+    """The host name of the service that was paid."""
     method: str
+    """The HTTP method."""
     network: str
+    """The network as x402 names it, such as `eip155:8453` or `base`."""
     amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     currency: str
+    """The token that `amount` is denominated in."""
     pay_to: str
-    status: Literal["pending", "confirmed", "failed"]
+    """The address that is paid."""
+    status: TransactionStatus
+    """`pending`: signed, and not yet paid. `confirmed`: paid. `failed`: expired on the chain without a payment."""
     tx_hash: str | None
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class PurchaseStep(TypedDict):
     """A step of the browser, without what it typed."""
 
     action: str
+    """What the browser did, such as `choose` or `sign_in`."""
     text: str
+    """What the step acted on: the label of a field or button, without anything that was typed."""
     path: str
+    """The path of the page on which the step was done."""
     at: str
+    """The time of this entry (ISO 8601, UTC)."""
 
 
 class PurchasedProduct(TypedDict):
     """The product, as its page shows it."""
 
     title: str
+    """The title of the product as the page shows it. Untrusted text."""
     price: str
     """Price of one unit."""
     currency: Literal["USD"]
+    """The currency of `price`."""
     availability: Literal["in_stock", "unknown"]
+    """Whether the page says that the product is in stock."""
     price_source: Literal["json-ld", "markup", "text"]
-
-
-class Quality(TypedDict):
-    """How reliable and fast a service was in the last 24 hours."""
-
-    success_rate: float | None
-    """The share of forwarded calls with a response status below 500; null without calls."""
-    median_latency_ms: int | None
-    """Time to the response headers, within 10 %; null without calls."""
-
-
-Quote = TypedDict(
-    "Quote",
-    {
-        "dry_run": "bool",
-        "network_fee": "str",
-        "network_fee_currency": "str",
-        "network_fee_usd": "float | None",
-        "gas_fee": "str | None",
-        "from": "str",
-        "to": "str",
-        "amount": "str",
-        "currency": "str",
-        "chain": "str",
-        "value_usd": "float | None",
-        "recipient_is": 'Literal["contract"] | None',
-    },
-)
-"""The quote of a dry run: limits and simulation passed; costs are maxima."""
+    """Where on the page the price was found: structured data (`json-ld`, `markup`) or its `text`."""
 
 
 class ReactivatedSubscription(TypedDict):
     """A cancelled subscription that was reactivated."""
 
     subscription_id: str
+    """The unique identifier of the subscription (UUID)."""
     service_id: str
+    """The unique identifier of the service (UUID)."""
     service_name: str
+    """What the seller calls the service; 1 to 100 characters."""
     wallet_id: str
-    status: Literal["active", "cancelled"]
+    """The unique identifier of the wallet (UUID)."""
+    status: SubscriptionStatus
+    """Always `active`."""
     reactivated: bool
     """Always true."""
 
@@ -1683,6 +1964,7 @@ class RegisterResponse(TypedDict):
     """The new agent. Its key and claim code are never shown again."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     apiKey: str
     """`ak_…`"""
     claimCode: str
@@ -1692,23 +1974,32 @@ class RegisterResponse(TypedDict):
     expiresIn: int
     """The claim code's validity in seconds."""
     wallet: RegisteredWallet
+    """The agent's first wallet; null if it has none."""
 
 
 class RegisteredService(TypedDict):
     """A service that was registered, and the secret with which its calls are signed."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
     base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
     pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
     price_per_call_usd: float
+    """The price of one call, in US dollars."""
     category: str
+    """The category under which the catalog lists the service, 1 to 50 characters."""
     proxy_url: str
     """Others call it below this URL, with an API key."""
     x402_url: str
     """Others call it below this URL without an account, and pay each call (x402)."""
-    status: Literal["active", "paused"]
+    status: ServiceStatus
+    """Always `active`: the service is in the catalog."""
     signing_secret: str
     """Shown only now. Each call carries `X-Gateway-Timestamp` (Unix seconds) and `X-Gateway-Signature`: `v1=` and
     the hexadecimal HMAC-SHA256, with this text as its key, of four lines joined by a newline: the timestamp,
@@ -1716,96 +2007,125 @@ class RegisteredService(TypedDict):
     it, and refuse timestamps older than five minutes: then only paid calls reach your service.
     """
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
 
 
 class RegisteredWallet(TypedDict):
     """The wallet of a new agent."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     addresses: AgentAddresses
+    """The wallet's deposit address on each chain."""
 
 
 class RemovedAgent(TypedDict):
     """An agent that was deleted."""
 
     id: str
+    """The unique identifier (UUID)."""
     deleted: bool
+    """Always `true`: the object does not exist any more."""
 
 
 class RemovedPayee(TypedDict):
     """A domain with payees that were removed."""
 
     domain: str
+    """The host name of the service that was paid."""
     deleted: bool
+    """Always `true`: the object does not exist any more."""
 
 
 class RemovedWallet(TypedDict):
     """A wallet that was deleted."""
 
     id: str
+    """The unique identifier (UUID)."""
     deleted: bool
+    """Always `true`: the object does not exist any more."""
 
 
 class RemovedWebhook(TypedDict):
     """A webhook that was removed."""
 
     id: str
+    """The unique identifier (UUID)."""
     deleted: bool
+    """Always `true`: the object does not exist any more."""
 
 
 class ReplayBody(TypedDict):
     """One event, or all that failed since a time."""
 
     event_id: NotRequired[str]
+    """The unique identifier of the event (UUID)."""
     failed_since: NotRequired[str]
+    """Deliver all events again whose delivery failed at or after this time (ISO 8601 with an offset)."""
 
 
 class ReplayedDeliveries(TypedDict):
     """The deliveries that are due again."""
 
     delivery_ids: list[str]
+    """The unique identifiers of the deliveries that are due again (UUIDs)."""
     count: int
+    """The number of entries in the list."""
 
 
 class RetiredService(TypedDict):
     """A retired service."""
 
     id: str
+    """The unique identifier (UUID)."""
     retired: bool
+    """Always `true`: the service is retired."""
 
 
 class RevokedClaimCode(TypedDict):
     """`revoked` is true if there was an open code."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     revoked: bool
+    """Whether the agent had an open code. It is invalid now."""
 
 
 class RevokedKey(TypedDict):
     """A revoked key."""
 
     revoked: bool
+    """Always `true`: the key authenticates no request any more."""
     id: str
+    """The unique identifier (UUID)."""
 
 
 class RevokedMasterKey(TypedDict):
     """A revoked master key, and the webhooks that it had created, if there are any."""
 
     revoked: bool
+    """Always `true`: the key authenticates no request any more."""
     id: str
+    """The unique identifier (UUID)."""
     disabled_webhooks: NotRequired[list[str]]
+    """The unique identifiers of the webhooks that this key had created, which are now disabled (UUIDs)."""
 
 
 class RotatedKey(TypedDict):
     """The agent's new key."""
 
     agentId: str
+    """The unique identifier of the agent (UUID)."""
     apiKey: str
     """`ak_…`"""
     rotated_at: str
+    """The time when the new key was made (ISO 8601, UTC)."""
     previous_key_valid_until: str
+    """The time until which older keys of the agent still work (ISO 8601, UTC)."""
 
 
 class RotationBody(TypedDict):
@@ -1819,7 +2139,9 @@ class RoundedNumber(TypedDict):
     """A number that was rounded to the exchange's grid."""
 
     asked: str
+    """The number that was requested, as a decimal string."""
     used: str
+    """The number in the payload, as a decimal string."""
 
 
 class SellerPayment(TypedDict):
@@ -1830,52 +2152,111 @@ class SellerPayment(TypedDict):
     expired on the chain. `expired`: it did not pay, and never will.
     """
     transaction_id: str
+    """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
     protocol: Literal["x402/1", "x402/2"]
+    """The version of x402 that the service uses."""
     scheme: Literal["exact"]
+    """The payment scheme of x402. `exact` pays a fixed amount."""
     network: str
+    """The network as x402 names it, such as `eip155:8453` or `base`."""
     chain: str
+    """The chain that the payment is made on."""
     amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     currency: str
+    """The token that `amount` is denominated in."""
     amount_usd: float
+    """What counts against the wallet's limits, in US dollars."""
     pay_to: str
+    """The address that is paid."""
     tx_hash: str | None
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     explorer_url: str | None
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
 
 
 class ServiceChanges(TypedDict):
     """Changes of a service; omitted fields keep their values."""
 
     name: NotRequired[str]
+    """The name, 1 to 100 characters."""
     description: NotRequired[str]
+    """A text that describes the service to other agents, at most 4000 characters."""
     base_url: NotRequired[str]
+    """The new URL below which calls are forwarded: https on port 443 of a public host."""
     price_per_call_usd: NotRequired[float]
     """From 0 to 100 US dollars."""
     category: NotRequired[str]
+    """The category under which the catalog lists the service, 1 to 50 characters."""
     pricing_model: NotRequired[Literal["per_call"]]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
     openapi_spec: NotRequired[dict[str, Any] | str | None]
     """An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only."""
-    status: NotRequired[Literal["active", "paused"]]
+    status: NotRequired[ServiceStatus]
+    """`paused` removes the service from the catalog, `active` adds it again."""
+
+
+class ServiceDay(TypedDict):
+    """The last 24 hours, to the minute."""
+
+    success_rate: float | None
+    """The share of forwarded calls with a response status below 500; null without calls."""
+    median_latency_ms: int | None
+    """Time to the response headers, within 10 %; null without calls."""
+    calls: int
+    """Calls that got a response and were paid for."""
+    revenue_usd: float
+    """What callers paid in the last 24 hours, in US dollars."""
+
+
+class ServiceEndpoint(TypedDict):
+    """An endpoint of a service."""
+
+    method: str
+    """The HTTP method."""
+    path: str
+    """The path below the base URL, with parameters as `{name}`."""
+    summary: str
+    """A short text of what the operation does."""
 
 
 class ServicePurchasePage(TypedDict):
     """A page of payments to web services, newest first."""
 
     purchases: list[PurchaseRow]
+    """The payments on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
-class Session(TypedDict):
-    """A session: what names it counts against its budget and against the wallet's limits."""
+class ServiceQuality(TypedDict):
+    """How reliable and fast a service was in the last 24 hours."""
 
-    id: str
-    wallet_id: str
-    max_usd: float
-    spent_usd: float
-    """Spent, and held for what is pending."""
-    remaining_usd: float
-    domains: list[str]
-    expires_at: str
-    created_at: str
+    success_rate: float | None
+    """The share of forwarded calls with a response status below 500; null without calls."""
+    median_latency_ms: int | None
+    """Time to the response headers, within 10 %; null without calls."""
+
+
+class ServiceStatistics(TypedDict):
+    """Statistics of a service."""
+
+    service_id: str
+    """The unique identifier of the service (UUID)."""
+    name: str
+    """The name of the service."""
+    total_calls: int
+    """The number of calls that were charged since the service was registered."""
+    total_revenue_usd: float
+    """What callers have paid for the service in total, in US dollars."""
+    active_subscribers: int
+    """The number of wallets whose subscription is active now."""
+    last_24h: ServiceDay
+    """Figures of the last 24 hours, to the minute."""
+    top_agents: list[TopAgent]
+    """At most ten wallets, those with most calls first."""
 
 
 class SessionBody(TypedDict):
@@ -1892,17 +2273,23 @@ class SessionBody(TypedDict):
 class SessionPage(TypedDict):
     """A page of sessions, newest first."""
 
-    sessions: list[Session]
+    sessions: list[SpendingSession]
+    """The sessions on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class SetLeverageBody(TypedDict):
     """Set the leverage of a market."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["set_leverage"]
+    """`set_leverage` previews a change of a market's leverage."""
     symbol: str
+    """The market as the exchange names it, such as `ETH`."""
     leverage: int
+    """The leverage, a whole number of at least 1. The exchange sets the maximum for each market."""
     cross: NotRequired[bool]
     """Margin shared by all positions; false: isolated margin. Default: `true`."""
 
@@ -1911,14 +2298,21 @@ class ShippingAddressBody(TypedDict):
     """The recipient. Name and postal code select a stored address of the shop; the rest fills its form."""
 
     name: str
+    """The recipient's first and last name."""
     zip: str
+    """The postal code."""
     line1: NotRequired[str | None]
+    """The first line of the street address."""
     line2: NotRequired[str | None]
+    """The second line of the street address, such as an apartment."""
     city: NotRequired[str | None]
+    """The city or town."""
     state: NotRequired[str | None]
+    """The state, province or region."""
     country: NotRequired[str | None]
     """An ISO code or a name."""
     phone: NotRequired[str | None]
+    """The recipient's phone number, as the shop's form takes it."""
     email: NotRequired[str | None]
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
@@ -1929,39 +2323,76 @@ class ShopCredentials(TypedDict):
     """An account of the shop, stored sealed until the purchase ends."""
 
     username: str
+    """The name or email address of the account in the shop."""
     password: str
+    """The password of the account in the shop."""
 
 
 class ShownAgent(TypedDict):
     """An agent with all its wallets."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     apiKey: str | None
+    """The agent's API key (`ak_…`). Treat it as a password."""
     email: str | None
+    """The email address that was given at registration; null if there was none."""
     credits_usd: float
+    """The credits that can be spent on gateway and catalog calls, in US dollars."""
     wallet: NewAgentWallet | None
+    """The agent's first wallet; null if it has none."""
     frozen: bool
+    """Whether an operator or the owner has frozen the agent: its wallets pay nothing."""
     claimed_at: str | None
+    """The time when a person claimed the agent (ISO 8601, UTC); null before."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     total_spent: float
     """In US dollars."""
     frozen_at: str | None
+    """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
     claimed_email: str | None
+    """The email address that the owner gave in the claim; null if there was none."""
     wallets: list[Wallet]
+    """The wallets with their addresses and controls."""
 
 
-class Statistics(TypedDict):
-    """Statistics of a service."""
+class SpendingSession(TypedDict):
+    """A session: what names it counts against its budget and against the wallet's limits."""
 
-    service_id: str
-    name: str
-    total_calls: int
-    total_revenue_usd: float
-    active_subscribers: int
-    last_24h: Day
-    top_agents: list[TopAgent]
-    """At most ten wallets, those with most calls first."""
+    id: str
+    """The unique identifier (UUID)."""
+    wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
+    max_usd: float
+    """The budget of the session, in US dollars."""
+    spent_usd: float
+    """Spent, and held for what is pending."""
+    remaining_usd: float
+    """What is left of the budget, in US dollars."""
+    domains: list[str]
+    """The domains at which the budget may be spent, subdomains included. An empty list permits every payment of
+    the wallet.
+    """
+    expires_at: str
+    """The time after which it cannot be used (ISO 8601, UTC)."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+
+
+class SpendingWindow(TypedDict):
+    """The amount spent in a calendar window (UTC) and the rest of its limit."""
+
+    spent_usd: float
+    """The amount that counts in this window, including what is held for pending payments, in US dollars."""
+    remaining_usd: float
+    """The amount that is left of the limit, in US dollars; 0 if there is no limit."""
+    unlimited: bool
+    """Whether the window has no limit; `remaining_usd` is then 0."""
+    resets_at: str
+    """The time when the window ends and the next begins (ISO 8601, UTC)."""
 
 
 class SubscribeBody(TypedDict):
@@ -1975,10 +2406,15 @@ class SubscribeResult(TypedDict):
     """One of: ReactivatedSubscription or Subscription."""
 
     subscription_id: str
+    """The unique identifier of the subscription (UUID)."""
     service_id: str
+    """The unique identifier of the service (UUID)."""
     service_name: str
+    """What the seller calls the service; 1 to 100 characters."""
     wallet_id: str
-    status: Literal["active", "cancelled"]
+    """The unique identifier of the wallet (UUID)."""
+    status: SubscriptionStatus
+    """Always `active`."""
     reactivated: NotRequired[bool]
     """Always true."""
 
@@ -1987,45 +2423,67 @@ class Subscription(TypedDict):
     """A wallet's subscription to a service."""
 
     subscription_id: str
+    """The unique identifier of the subscription (UUID)."""
     service_id: str
+    """The unique identifier of the service (UUID)."""
     service_name: str
+    """What the seller calls the service; 1 to 100 characters."""
     wallet_id: str
-    status: Literal["active", "cancelled"]
+    """The unique identifier of the wallet (UUID)."""
+    status: SubscriptionStatus
+    """Whether the subscription is active or was cancelled. Calling a service needs no subscription."""
 
 
 class SubscriptionPage(TypedDict):
     """A page of your subscriptions, oldest first."""
 
     subscriptions: list[Subscription]
+    """The subscriptions on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class Swap(TypedDict):
     """The response to a swap."""
 
     transaction_id: str
+    """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
     tx_hash: str | None
-    status: Literal["pending", "confirmed", "failed"]
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
+    status: TransactionStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
     explorer_url: NotRequired[str | None]
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
     error: NotRequired[str | None]
+    """Why it failed, as a code or a sentence; null if it did not fail."""
     input_token: str
+    """The token that is sold."""
     output_token: str
+    """The token that is bought."""
     input_amount: str
+    """The exact amount of `input_token` that is sold, as a decimal string."""
     output_amount: str | None
     """The quote while `pending`; the actual output on the chain once `confirmed`."""
     minimum_output_amount: str | None
     """The swap reverts if the output is less."""
     chain: str
+    """The chain that the payment is made on."""
     type: Literal["swap"]
+    """The type of the transaction."""
 
 
 class SwapBody(TypedDict):
     """A swap. Names in camelCase are also accepted: `inputToken`, `outputToken`, `slippageBps`, `dryRun`."""
 
-    chain: Literal["ethereum", "base", "solana"]
-    input_token: Literal["ETH", "SOL", "USDC"]
+    chain: Chain
+    """The chain that the payment is made on."""
+    input_token: Token
     """The token to sell."""
-    output_token: Literal["ETH", "SOL", "USDC"]
+    output_token: Token
     """The token to buy."""
     amount: str
     """The exact amount of `input_token` to sell."""
@@ -2033,7 +2491,7 @@ class SwapBody(TypedDict):
     """How far the output may fall below the quote, in hundredths of a percent, up to the operator's maximum.
     Default: `50`.
     """
-    gas: NotRequired[Literal["auto", "own", "sponsored"]]
+    gas: NotRequired[GasSource]
     """What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it from the
     service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses. A dry run cannot simulate
     before that: then `gas_fee` is set. Default: `"auto"`.
@@ -2052,21 +2510,31 @@ class SwapQuote(TypedDict):
     """The quote of a dry run of a swap: limits and simulation passed; costs are maxima."""
 
     dry_run: bool
+    """Always `true`: nothing was signed or sent."""
     network_fee: str
     """The maximum, in the chain's native token."""
     network_fee_currency: str
+    """The native token in which the network fee is paid: `ETH` or `SOL`."""
     network_fee_usd: float | None
+    """The maximum network fee in US dollars; null if there is no price for the native token now."""
     gas_fee: str | None
     """What the wallet pays the service in USDC for the network: the fee of a transfer that the service submits,
     `0` if it is free, or the price of the native token that it buys; null if it needs neither.
     """
     input_token: str
+    """The token that is sold."""
     output_token: str
+    """The token that is bought."""
     input_amount: str
+    """The exact amount of `input_token` that is sold, as a decimal string."""
     output_amount: str
+    """The quoted amount of `output_token`, as a decimal string."""
     minimum_output_amount: str
+    """The least amount of `output_token` that the swap delivers; with less it reverts. A decimal string."""
     slippage_bps: int
+    """The slippage that the quote allows, in hundredths of a percent."""
     chain: str
+    """The chain that the payment is made on."""
     route: str
     """The exchange and pools; their fees are deducted from the output."""
     value_usd: float | None
@@ -2076,33 +2544,50 @@ class SwapQuote(TypedDict):
 class SwapResult(TypedDict):
     """One of: AwaitingApproval or Swap or SwapQuote."""
 
-    status: NotRequired[str | Literal["pending", "confirmed", "failed"]]
+    status: NotRequired[str | TransactionStatus]
     """`awaiting_approval`; in a repetition, what became of it."""
     message: NotRequired[str]
+    """A sentence for people and language models that explains the state and what to do next."""
     approval: NotRequired[ApprovalReference]
+    """The approval that the payment waits for. Show its `url` to the owner."""
     transaction_id: NotRequired[str]
+    """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
     tx_hash: NotRequired[str | None]
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     explorer_url: NotRequired[str | None]
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
     error: NotRequired[str | None]
+    """Why it failed, as a code or a sentence; null if it did not fail."""
     input_token: NotRequired[str]
+    """The token that is sold."""
     output_token: NotRequired[str]
+    """The token that is bought."""
     input_amount: NotRequired[str]
+    """The exact amount of `input_token` that is sold, as a decimal string."""
     output_amount: NotRequired[str | None]
     """The quote while `pending`; the actual output on the chain once `confirmed`."""
     minimum_output_amount: NotRequired[str | None]
     """The swap reverts if the output is less."""
     chain: NotRequired[str]
+    """The chain that the payment is made on."""
     type: NotRequired[Literal["swap"]]
+    """The type of the transaction."""
     dry_run: NotRequired[bool]
+    """Always `true`: nothing was signed or sent."""
     network_fee: NotRequired[str]
     """The maximum, in the chain's native token."""
     network_fee_currency: NotRequired[str]
+    """The native token in which the network fee is paid: `ETH` or `SOL`."""
     network_fee_usd: NotRequired[float | None]
+    """The maximum network fee in US dollars; null if there is no price for the native token now."""
     gas_fee: NotRequired[str | None]
     """What the wallet pays the service in USDC for the network: the fee of a transfer that the service submits,
     `0` if it is free, or the price of the native token that it buys; null if it needs neither.
     """
     slippage_bps: NotRequired[int]
+    """The slippage that the quote allows, in hundredths of a percent."""
     route: NotRequired[str]
     """The exchange and pools; their fees are deducted from the output."""
     value_usd: NotRequired[float | None]
@@ -2113,13 +2598,16 @@ class TestEvent(TypedDict):
     """The event that was recorded for a test."""
 
     event_id: str
+    """The unique identifier of the event (UUID)."""
 
 
 class TickerBody(TypedDict):
     """Mid prices of one market or of all."""
 
     walletId: str
+    """The unique identifier of the wallet (UUID)."""
     action: Literal["ticker"]
+    """`ticker` reads mid prices."""
     symbol: NotRequired[str | None]
     """Omitted: all markets."""
 
@@ -2128,8 +2616,11 @@ class TopAgent(TypedDict):
     """Calls and spending of a wallet."""
 
     wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
     total_calls: int
+    """The number of calls that were charged since the service was registered."""
     total_spent_usd: float
+    """What the wallet has paid for calls of the service in total, in US dollars."""
 
 
 TopUp = TypedDict(
@@ -2137,7 +2628,7 @@ TopUp = TypedDict(
     {
         "transaction_id": "str",
         "tx_hash": "str | None",
-        "status": 'Literal["pending", "confirmed", "failed"]',
+        "status": "TransactionStatus",
         "explorer_url": "NotRequired[str | None]",
         "error": "NotRequired[str | None]",
         "from": "str",
@@ -2160,7 +2651,8 @@ class TopUpBody(TypedDict):
     """One of the agent's wallets."""
     amount: str
     """In USDC."""
-    chain: Literal["ethereum", "base", "solana"]
+    chain: Chain
+    """The chain on which the USDC is sent."""
     approval_note: NotRequired[str | None]
     """What the owner reads about this payment if it needs an approval; marked as your words."""
 
@@ -2168,7 +2660,7 @@ class TopUpBody(TypedDict):
 TopUpResult = TypedDict(
     "TopUpResult",
     {
-        "status": 'str | Literal["pending", "confirmed", "failed"]',
+        "status": "str | TransactionStatus",
         "message": "NotRequired[str]",
         "approval": "NotRequired[ApprovalReference]",
         "transaction_id": "NotRequired[str]",
@@ -2192,7 +2684,9 @@ class TradingRead(TypedDict):
     """The data as the exchange returns it: its numbers are strings."""
 
     action: Literal["status", "positions", "orders", "fills", "markets", "ticker", "orderbook", "funding"]
+    """The data that was read."""
     wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
     address: str
     """The wallet's account on the exchange."""
     transaction_id: str
@@ -2235,12 +2729,17 @@ class TradingRefusal(TypedDict):
     request_id: str
     """Identifies the request in the logs."""
     action: Literal["order", "cancel", "cancel_all", "set_leverage", "withdraw", "transfer"]
+    """The action that was previewed."""
     wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
     address: str
+    """The wallet's account on the exchange."""
     payload: UnsignedPayload
+    """The unsigned payload that would be sent to the exchange."""
     adjusted: NotRequired[dict[str, RoundedNumber]]
     """`order`: which of `price` and `amount` were rounded, and how."""
     metadata: NotRequired[MarketsOrigin]
+    """Where the market numbers in `payload` come from."""
     open_orders: NotRequired[int | None]
     """`cancel_all`: how many orders the payload cancels; null if they could not be read."""
     open_orders_error: NotRequired[str]
@@ -2253,14 +2752,23 @@ class Transaction(TypedDict):
     """A transaction."""
 
     id: str
+    """The unique identifier (UUID)."""
     wallet_id: str
-    type: Literal["transfer", "withdrawal", "funding", "swap", "trading_query", "trading_order", "payment"]
+    """The unique identifier of the wallet (UUID)."""
+    type: TransactionType
+    """The type of the transaction."""
     kind: str | None
+    """What the payment is for, such as `bridge`, `topup` or `x402`; null if the type says it."""
     chain: str
+    """The chain of the transaction; for a bridge, the one that the tokens leave."""
     from_address: str | None
+    """The address of the sender; null if it is not known."""
     to_address: str
+    """The address of the recipient."""
     amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     currency: str
+    """The token that `amount` is denominated in."""
     output_amount: NotRequired[str | None]
     """The output of the swap; swaps only."""
     output_currency: NotRequired[str]
@@ -2272,21 +2780,34 @@ class Transaction(TypedDict):
     `0` if it is free, or the price of the native token that it buys; null if it needs neither.
     """
     tx_hash: str | None
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     previous_hashes: list[str]
-    status: Literal["pending", "confirmed", "failed"]
+    """Hashes of earlier versions of this transaction that the service replaced, for example to pay a higher fee.
+    At most one of all versions is executed.
+    """
+    status: TransactionStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
     error: str | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
     cost_usd: float
     """The value that counts against the wallet's limits."""
     explorer_url: str | None
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     confirmed_at: str | None
+    """The time when the confirmation became final (ISO 8601, UTC); null before."""
     destination_chain: NotRequired[str]
     """Bridges only."""
     received_amount: NotRequired[str | None]
     """Bridges only."""
     refunded_amount: NotRequired[str | None]
     """Bridges only."""
-    legs: NotRequired[list[Leg]]
+    legs: NotRequired[list[BridgeLeg]]
     """Bridges only."""
 
 
@@ -2294,14 +2815,23 @@ class TransactionDetail(TypedDict):
     """A transaction with its status changes, oldest first."""
 
     id: str
+    """The unique identifier (UUID)."""
     wallet_id: str
-    type: Literal["transfer", "withdrawal", "funding", "swap", "trading_query", "trading_order", "payment"]
+    """The unique identifier of the wallet (UUID)."""
+    type: TransactionType
+    """The type of the transaction."""
     kind: str | None
+    """What the payment is for, such as `bridge`, `topup` or `x402`; null if the type says it."""
     chain: str
+    """The chain of the transaction; for a bridge, the one that the tokens leave."""
     from_address: str | None
+    """The address of the sender; null if it is not known."""
     to_address: str
+    """The address of the recipient."""
     amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
     currency: str
+    """The token that `amount` is denominated in."""
     output_amount: NotRequired[str | None]
     """The output of the swap; swaps only."""
     output_currency: NotRequired[str]
@@ -2313,36 +2843,83 @@ class TransactionDetail(TypedDict):
     `0` if it is free, or the price of the native token that it buys; null if it needs neither.
     """
     tx_hash: str | None
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     previous_hashes: list[str]
-    status: Literal["pending", "confirmed", "failed"]
+    """Hashes of earlier versions of this transaction that the service replaced, for example to pay a higher fee.
+    At most one of all versions is executed.
+    """
+    status: TransactionStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
     error: str | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
     cost_usd: float
     """The value that counts against the wallet's limits."""
     explorer_url: str | None
+    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
+    explorer.
+    """
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     confirmed_at: str | None
+    """The time when the confirmation became final (ISO 8601, UTC); null before."""
     destination_chain: NotRequired[str]
     """Bridges only."""
     received_amount: NotRequired[str | None]
     """Bridges only."""
     refunded_amount: NotRequired[str | None]
     """Bridges only."""
-    legs: NotRequired[list[Leg]]
+    legs: NotRequired[list[BridgeLeg]]
     """Bridges only."""
-    events: list[Event]
+    events: list[TransactionEvent]
+    """What happened, oldest first."""
+
+
+class TransactionEvent(TypedDict):
+    """One status change of a transaction."""
+
+    status: str
+    """The status that was reached."""
+    reason: str | None
+    """Why the status changed; null if the status says it."""
+    at: str
+    """The time of this entry (ISO 8601, UTC)."""
 
 
 class TransactionPage(TypedDict):
     """A page of transactions, newest first."""
 
     transactions: list[Transaction]
+    """The transactions on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
+
+
+TransferQuote = TypedDict(
+    "TransferQuote",
+    {
+        "dry_run": "bool",
+        "network_fee": "str",
+        "network_fee_currency": "str",
+        "network_fee_usd": "float | None",
+        "gas_fee": "str | None",
+        "from": "str",
+        "to": "str",
+        "amount": "str",
+        "currency": "str",
+        "chain": "str",
+        "value_usd": "float | None",
+        "recipient_is": 'Literal["contract"] | None',
+    },
+)
+"""The quote of a dry run: limits and simulation passed; costs are maxima."""
 
 
 TransferResult = TypedDict(
     "TransferResult",
     {
-        "status": 'NotRequired[str | Literal["pending", "confirmed", "failed"]]',
+        "status": "NotRequired[str | TransactionStatus]",
         "message": "NotRequired[str]",
         "approval": "NotRequired[ApprovalReference]",
         "transaction_id": "NotRequired[str]",
@@ -2365,99 +2942,146 @@ TransferResult = TypedDict(
         "recipient_is": 'NotRequired[Literal["contract"] | None]',
     },
 )
-"""One of: AwaitingApproval or Movement or Quote."""
+"""One of: AwaitingApproval or Movement or TransferQuote."""
 
 
 class UnsignedPayload(TypedDict):
     """The payload for the exchange. The order of the keys in `action` is part of what is signed."""
 
     action: dict[str, Any]
+    """The action as the exchange expects it."""
     nonce: int
     """The time in milliseconds."""
     signature: None
     """Always null."""
     vaultAddress: str | None
+    """The vault for which the action is; always null."""
 
 
 class UnsubscribeBody(TypedDict):
     """The wallet to unsubscribe; alternatively in the query."""
 
     wallet_id: NotRequired[str | None]
+    """The wallet whose subscription ends. It may be in the query instead."""
 
 
 class UpdatedControls(TypedDict):
     """The controls after an update."""
 
     wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
     controls: Controls
+    """The spending controls of the wallet; null if it has none and spends without limits."""
     updated: bool
+    """Always `true`: the change is stored."""
 
 
 class UpdatedService(TypedDict):
     """A service that was changed."""
 
     id: str
+    """The unique identifier (UUID)."""
     updated: bool
+    """Always `true`: the change is stored."""
 
 
 class UsageLog(TypedDict):
     """One charged call."""
 
     id: str
+    """The unique identifier of the call (UUID): its `X-Gateway-Request-Id`."""
     api_key_id: str
+    """The unique identifier of the key that made the call (UUID)."""
     provider: str
+    """The name of the provider, or `proxy:` and the identifier of the catalog service."""
     model: str
+    """The language model, or the host of the web service that was paid; empty if the call has neither."""
     tokens_in: int
+    """The number of input tokens that were charged; 0 for calls without tokens."""
     tokens_out: int
+    """The number of output tokens that were charged; 0 for calls without tokens."""
     cost_usd: float
+    """The amount charged to the credits, in US dollars."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
 
 
 class UsagePage(TypedDict):
     """A page of the log, the newest call first."""
 
     logs: list[UsageLog]
+    """The charged calls on this page, newest first."""
     summary: UsageSummary
+    """A short text of what the operation does."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class UsageSummary(TypedDict):
     """Sums over the whole log, not just this page."""
 
     by_provider: dict[str, ProviderTotals]
+    """The sums for each provider over the whole log, by the provider's name."""
 
 
 class Wallet(TypedDict):
     """A wallet."""
 
     id: str
+    """The unique identifier (UUID)."""
     name: str
+    """The name, 1 to 100 characters."""
     addresses: Addresses
+    """The wallet's deposit address on each chain."""
     spending_controls: Controls | None
+    """The wallet's limits and allowlists; null if it has none and spends without limits."""
     transaction_count: int
+    """The number of transactions in the wallet's history."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+
+
+class WalletBalances(TypedDict):
+    """Live balances: always the same rows, zero included."""
+
+    wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
+    balances: list[Holding]
+    """One row for each chain and token, including zero balances."""
 
 
 class WalletPage(TypedDict):
     """A page of wallets, oldest first."""
 
     wallets: list[Wallet]
+    """The wallets with their addresses and controls."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class Webhook(TypedDict):
     """A webhook."""
 
     id: str
+    """The unique identifier (UUID)."""
     url: str
+    """The URL that receives events."""
     description: str
+    """Your note, at most 100 characters."""
     types: list[str]
-    status: Literal["enabled", "disabled"]
+    """The types of events that are delivered, or groups such as `payment.*`; `*` stands for all."""
+    status: WebhookStatus
+    """`enabled`, or `disabled`: by you, or by the service after deliveries have failed for days."""
     status_reason: str | None
+    """Why the webhook is disabled; null if it is enabled."""
     failing_since: str | None
+    """The time of the first of the attempts that have failed without interruption (ISO 8601, UTC); null if the
+    last one succeeded.
+    """
     former_secret_until: str | None
     """Until then, the former secret signs, too."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     created_by: str | None
     """The id of the key that created it."""
 
@@ -2466,106 +3090,57 @@ class WebhookBody(TypedDict):
     """What to change."""
 
     url: NotRequired[str]
-    types: NotRequired[
-        list[
-            Literal[
-                "*",
-                "approval.*",
-                "approval.approved",
-                "approval.cancelled",
-                "approval.executed",
-                "approval.expired",
-                "approval.failed",
-                "approval.rejected",
-                "approval.requested",
-                "budget.*",
-                "budget.threshold_reached",
-                "connection.*",
-                "connection.ended",
-                "connection.opened",
-                "controls.*",
-                "controls.changed",
-                "credits.*",
-                "credits.low",
-                "funding.*",
-                "funding.confirmed",
-                "funding.failed",
-                "funding.pending",
-                "payment.*",
-                "payment.confirmed",
-                "payment.failed",
-                "payment.paused",
-                "payment.pending",
-                "payment.received",
-                "payment.reversed",
-                "payment.void",
-                "purchase.*",
-                "purchase.action_required",
-                "purchase.cancelled",
-                "purchase.completed",
-                "purchase.failed",
-                "purchase.preview",
-                "purchase.queued",
-                "purchase.running",
-                "purchase.submitting",
-                "purchase.unknown",
-                "service.*",
-                "service.unhealthy",
-                "transaction.*",
-                "transaction.confirmed",
-                "transaction.failed",
-                "transaction.pending",
-                "wallet.*",
-                "wallet.frozen",
-                "wallet.unfrozen",
-                "webhook.*",
-                "webhook.disabled",
-                "webhook.test",
-            ]
-        ]
-    ]
+    """The URL that receives events: https, on the public internet."""
+    types: NotRequired[list[EventPattern]]
+    """The types of events that are delivered, or groups such as `payment.*`; `*` stands for all."""
     description: NotRequired[str]
+    """A note for yourself, at most 100 characters."""
     enabled: NotRequired[bool]
+    """`true` enables a disabled webhook again, and delivers the events that waited; `false` disables it."""
 
 
 class WebhookPage(TypedDict):
     """A page of webhooks, oldest first."""
 
     webhooks: list[Webhook]
+    """The webhooks on this page."""
     pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class WebhookWithSecret(TypedDict):
     """A webhook with its signing secret, which is shown only here."""
 
     id: str
+    """The unique identifier (UUID)."""
     url: str
+    """The URL that receives events."""
     description: str
+    """Your note, at most 100 characters."""
     types: list[str]
-    status: Literal["enabled", "disabled"]
+    """The types of events that are delivered, or groups such as `payment.*`; `*` stands for all."""
+    status: WebhookStatus
+    """`enabled`, or `disabled`: by you, or by the service after deliveries have failed for days."""
     status_reason: str | None
+    """Why the webhook is disabled; null if it is enabled."""
     failing_since: str | None
+    """The time of the first of the attempts that have failed without interruption (ISO 8601, UTC); null if the
+    last one succeeded.
+    """
     former_secret_until: str | None
     """Until then, the former secret signs, too."""
     created_at: str
+    """The time of creation (ISO 8601, UTC)."""
     created_by: str | None
     """The id of the key that created it."""
     secret: str
-
-
-class Window(TypedDict):
-    """The amount spent in a calendar window (UTC) and the rest of its limit."""
-
-    spent_usd: float
-    remaining_usd: float
-    unlimited: bool
-    resets_at: str
+    """The secret that signs deliveries, as Standard Webhooks defines it. It is shown only now."""
 
 
 WithdrawResult = TypedDict(
     "WithdrawResult",
     {
-        "status": 'NotRequired[str | Literal["pending", "confirmed", "failed"]]',
+        "status": "NotRequired[str | TransactionStatus]",
         "message": "NotRequired[str]",
         "approval": "NotRequired[ApprovalReference]",
         "transaction_id": "NotRequired[str]",
@@ -2588,10 +3163,220 @@ WithdrawResult = TypedDict(
         "recipient_is": 'NotRequired[Literal["contract"] | None]',
     },
 )
-"""One of: AwaitingApproval or Movement or Quote."""
+"""One of: AwaitingApproval or Movement or TransferQuote."""
+
+
+ApprovalReason: TypeAlias = Literal["approval_threshold_usd", "approve_new_recipients", "approve_new_domains"]
+
+
+ApprovalStatus: TypeAlias = Literal["awaiting", "approved", "executed", "rejected", "expired", "cancelled", "failed"]
+
+
+AuditAction: TypeAlias = Literal[
+    "agent.created",
+    "agent.changed",
+    "agent.deleted",
+    "agent.frozen",
+    "agent.unfrozen",
+    "agent.shown",
+    "agents.shown",
+    "agent.key_rotated",
+    "agent.controls_set",
+    "agent.owner_key_replaced",
+    "agent.controls_loosened",
+    "agent.payee_removed",
+    "agent.session_opened",
+    "agent.connection_opened",
+    "agent.connection_ended",
+    "agent.claimed",
+    "agent.owner_sign_in",
+    "agent.owner_key_refused",
+    "agent.notice_link_sent",
+    "agent.notice_added",
+    "agent.notice_removed",
+    "webhook.created",
+    "webhook.changed",
+    "webhook.secret_rotated",
+    "webhook.replayed",
+    "webhook.deleted",
+    "agent.credits_granted",
+    "claim.repeated",
+    "agent.claim_code_revoked",
+    "gateway_keys.shown",
+    "gateway_key.revoked",
+    "master_keys.shown",
+    "master_key.created",
+    "master_key.revoked",
+    "retired_key.exported",
+    "retired_key.purged",
+    "approval.approved",
+    "approval.rejected",
+    "agent.payee_withdrawn",
+    "agent.passkey_added",
+    "agent.passkey_removed",
+    "agent.passkey_refused",
+    "agent.passkey_sign_in",
+    "bridge.written_off",
+    "encryption.rotation_begun",
+    "encryption.rotated",
+    "rows.accepted",
+    "database.set_back",
+]
+
+
+BodyEncoding: TypeAlias = Literal["text", "base64"]
+
+
+Chain: TypeAlias = Literal["ethereum", "base", "solana"]
+
+
+DeliveryStatus: TypeAlias = Literal["pending", "delivered", "failed"]
+
+
+EventPattern: TypeAlias = Literal[
+    "*",
+    "approval.*",
+    "approval.approved",
+    "approval.cancelled",
+    "approval.executed",
+    "approval.expired",
+    "approval.failed",
+    "approval.rejected",
+    "approval.requested",
+    "budget.*",
+    "budget.threshold_reached",
+    "connection.*",
+    "connection.ended",
+    "connection.opened",
+    "controls.*",
+    "controls.changed",
+    "credits.*",
+    "credits.low",
+    "funding.*",
+    "funding.confirmed",
+    "funding.failed",
+    "funding.pending",
+    "payment.*",
+    "payment.confirmed",
+    "payment.failed",
+    "payment.paused",
+    "payment.pending",
+    "payment.received",
+    "payment.reversed",
+    "payment.void",
+    "purchase.*",
+    "purchase.action_required",
+    "purchase.cancelled",
+    "purchase.completed",
+    "purchase.failed",
+    "purchase.preview",
+    "purchase.queued",
+    "purchase.running",
+    "purchase.submitting",
+    "purchase.unknown",
+    "service.*",
+    "service.unhealthy",
+    "transaction.*",
+    "transaction.confirmed",
+    "transaction.failed",
+    "transaction.pending",
+    "wallet.*",
+    "wallet.frozen",
+    "wallet.unfrozen",
+    "webhook.*",
+    "webhook.disabled",
+    "webhook.test",
+]
+
+
+EventType: TypeAlias = Literal[
+    "transaction.pending",
+    "transaction.confirmed",
+    "transaction.failed",
+    "funding.pending",
+    "funding.confirmed",
+    "funding.failed",
+    "payment.pending",
+    "payment.confirmed",
+    "payment.failed",
+    "payment.received",
+    "payment.void",
+    "payment.reversed",
+    "payment.paused",
+    "purchase.queued",
+    "purchase.running",
+    "purchase.submitting",
+    "purchase.completed",
+    "purchase.preview",
+    "purchase.action_required",
+    "purchase.failed",
+    "purchase.cancelled",
+    "purchase.unknown",
+    "approval.requested",
+    "approval.approved",
+    "approval.rejected",
+    "approval.expired",
+    "approval.cancelled",
+    "approval.executed",
+    "approval.failed",
+    "budget.threshold_reached",
+    "credits.low",
+    "wallet.frozen",
+    "wallet.unfrozen",
+    "controls.changed",
+    "connection.opened",
+    "connection.ended",
+    "service.unhealthy",
+    "webhook.disabled",
+    "webhook.test",
+]
+
+
+GasSource: TypeAlias = Literal["auto", "own", "sponsored"]
+
+
+LimitCode: TypeAlias = Literal[
+    "PER_TX_LIMIT_EXCEEDED",
+    "DAILY_LIMIT_EXCEEDED",
+    "WEEKLY_LIMIT_EXCEEDED",
+    "MONTHLY_LIMIT_EXCEEDED",
+    "SESSION_LIMIT_EXCEEDED",
+    "APPROVAL_REQUIRED",
+    "NOT_FOUND",
+    "WALLET_FROZEN",
+    "DOMAIN_NOT_ALLOWED",
+]
+
+
+MovementKind: TypeAlias = Literal["transfer", "withdrawal", "swap", "bridge", "topup", "x402", "purchase"]
 
 
 ProxiedAnswer: TypeAlias = dict[str, Any]
 
 
+PurchaseStatus: TypeAlias = Literal[
+    "queued", "running", "submitting", "completed", "preview", "action_required", "failed", "cancelled", "unknown"
+]
+
+
+ServiceStatus: TypeAlias = Literal["active", "paused"]
+
+
+SubscriptionStatus: TypeAlias = Literal["active", "cancelled"]
+
+
+Token: TypeAlias = Literal["ETH", "SOL", "USDC"]
+
+
+TransactionStatus: TypeAlias = Literal["pending", "confirmed", "failed"]
+
+
+TransactionType: TypeAlias = Literal[
+    "transfer", "withdrawal", "funding", "swap", "trading_query", "trading_order", "payment"
+]
+
+
 UpstreamAnswer: TypeAlias = dict[str, Any]
+
+
+WebhookStatus: TypeAlias = Literal["enabled", "disabled"]

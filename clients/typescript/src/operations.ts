@@ -8,13 +8,17 @@ export abstract class Operations {
 
   /**
    * Register an agent: a key with credits, a wallet on three chains under limits, a claim code.
+   *
+   * Needs no key and no body. Store the key: it is shown only in this response. Give the claim code to the person who owns the agent; they enter it at `verificationUri`.
    */
-  registerAgent(args: Input<"register_agent", ""> = {}, options?: CallOptions): Promise<Output<"register_agent">> {
+  register(args: Input<"register", ""> = {}, options?: CallOptions): Promise<Output<"register">> {
     return this.call({ method: "POST", path: "/v1/agents/register", body: "members" }, args, options);
   }
 
   /**
    * Replace an unused claim code; the previous one becomes invalid.
+   *
+   * For an agent whose code was lost. A claimed agent has no claim code.
    */
   replaceClaimCode(args: Input<"replace_claim_code", ""> = {}, options?: CallOptions): Promise<Output<"replace_claim_code">> {
     return this.call({ method: "POST", path: "/v1/agents/claim-code", headers: { idempotency_key: "Idempotency-Key" } }, args, options);
@@ -22,6 +26,8 @@ export abstract class Operations {
 
   /**
    * Issue a gateway-only key with its own credits; it owns no wallets.
+   *
+   * The key pays for gateway and catalog calls with its own credits. It is shown only in this response, and cannot hold tokens or be claimed.
    */
   createGatewayKey(args: Input<"create_gateway_key", ""> = {}, options?: CallOptions): Promise<Output<"create_gateway_key">> {
     return this.call({ method: "POST", path: "/v1/keys", body: "members" }, args, options);
@@ -29,6 +35,8 @@ export abstract class Operations {
 
   /**
    * Return the agent of a claim code. Wrong codes are counted; too many are refused.
+   *
+   * Shows a person which agent the code stands for, before they claim it.
    */
   describeClaimCode(args: Input<"describe_claim_code", "">, options?: CallOptions): Promise<Output<"describe_claim_code">> {
     return this.call({ method: "GET", path: "/v1/device/info", query: ["code"] }, args, options);
@@ -46,6 +54,8 @@ export abstract class Operations {
 
   /**
    * List the agent's wallets, oldest first.
+   *
+   * Returns each wallet with its addresses and controls.
    */
   listWallets(args: Input<"list_wallets", ""> = {}, options?: CallOptions): Promise<Output<"list_wallets">> {
     return this.call({ method: "GET", path: "/v1/wallets", query: ["limit","offset"] }, args, options);
@@ -53,6 +63,8 @@ export abstract class Operations {
 
   /**
    * Create another wallet; it has no controls unless the agent's are locked, in which case it inherits them.
+   *
+   * The wallet gets a new address on each chain. It spends without limits until controls are set, unless the agent's controls are locked.
    */
   createWallet(args: Input<"create_wallet", ""> = {}, options?: CallOptions): Promise<Output<"create_wallet">> {
     return this.call({ method: "POST", path: "/v1/wallets", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -60,6 +72,8 @@ export abstract class Operations {
 
   /**
    * Read one wallet.
+   *
+   * Returns the addresses, the spending controls and the number of transactions.
    */
   getWallet(args: Input<"get_wallet", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"get_wallet">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}", wallet: "wallet_id" }, args, options);
@@ -67,6 +81,8 @@ export abstract class Operations {
 
   /**
    * Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
+   *
+   * Refused while a transaction is pending. The tokens of a deleted wallet cannot be recovered.
    */
   deleteWallet(args: Input<"delete_wallet", "">, options?: CallOptions): Promise<Output<"delete_wallet">> {
     return this.call({ method: "DELETE", path: "/v1/wallets/{wallet_id}" }, args, options);
@@ -74,6 +90,8 @@ export abstract class Operations {
 
   /**
    * Read the live balances on all chains.
+   *
+   * The balances are read from the chains for this request; rows are the same in every response, including those of zero.
    */
   getBalances(args: Input<"get_balances", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"get_balances">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/balances", wallet: "wallet_id" }, args, options);
@@ -81,6 +99,8 @@ export abstract class Operations {
 
   /**
    * Request a deposit; the request is confirmed once deposits made after it reach the amount.
+   *
+   * Send the tokens to `deposit_address`. The wallet's history lists the request as a transaction of the type `funding`, which is confirmed by real deposits.
    */
   fund(args: Input<"fund", "wallet_id">, options?: CallOptions): Promise<Output<"fund">> {
     return this.call({ method: "POST", path: "/v1/wallets/{wallet_id}/fund", headers: { idempotency_key: "Idempotency-Key" }, body: "members", wallet: "wallet_id" }, args, options);
@@ -88,6 +108,8 @@ export abstract class Operations {
 
   /**
    * List transactions, newest first.
+   *
+   * Filter by `status`, `chain` or `type`. For long histories continue with `after`, which neither repeats nor misses entries.
    */
   listTransactions(args: Input<"list_transactions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_transactions">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","status","chain","type"], wallet: "wallet_id" }, args, options);
@@ -95,6 +117,8 @@ export abstract class Operations {
 
   /**
    * Read one transaction with its events.
+   *
+   * Poll it until `status` is `confirmed` or `failed`, or wait for the events `transaction.*`.
    */
   getTransaction(args: Input<"get_transaction", "wallet_id">, options?: CallOptions): Promise<Output<"get_transaction">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions/{transaction_id}", wallet: "wallet_id" }, args, options);
@@ -102,6 +126,8 @@ export abstract class Operations {
 
   /**
    * Read the controls and their usage today, this week and this month (UTC).
+   *
+   * A usage counts what was spent and what pending payments hold.
    */
   getControls(args: Input<"get_controls", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"get_controls">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/controls", wallet: "wallet_id" }, args, options);
@@ -113,12 +139,41 @@ export abstract class Operations {
    * At least one field is required; an empty object is refused. A wallet's controls can be loosened 10 times a minute
    * and 100 times a day, and tightened always.
    */
-  putControls(args: Input<"put_controls", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"put_controls">> {
+  setControls(args: Input<"set_controls", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"set_controls">> {
     return this.call({ method: "PUT", path: "/v1/wallets/{wallet_id}/controls", body: "members", wallet: "wallet_id" }, args, options);
   }
 
   /**
+   * List the sessions of a wallet, newest first.
+   *
+   * Includes expired sessions, with what was spent of each budget.
+   */
+  listSessions(args: Input<"list_sessions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_sessions">> {
+    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/sessions", query: ["limit","offset"], wallet: "wallet_id" }, args, options);
+  }
+
+  /**
+   * Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too.
+   *
+   * Name the session as `session_id` in payments. A payment that would exceed its budget is refused with `SESSION_LIMIT_EXCEEDED`.
+   */
+  openSession(args: Input<"open_session", "wallet_id">, options?: CallOptions): Promise<Output<"open_session">> {
+    return this.call({ method: "POST", path: "/v1/wallets/{wallet_id}/sessions", headers: { idempotency_key: "Idempotency-Key" }, body: "members", wallet: "wallet_id" }, args, options);
+  }
+
+  /**
+   * Read a session and what is left of its budget.
+   *
+   * A session is a budget for one task, with an end. It counts besides the wallet's limits.
+   */
+  getSession(args: Input<"get_session", "wallet_id">, options?: CallOptions): Promise<Output<"get_session">> {
+    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/sessions/{session_id}", wallet: "wallet_id" }, args, options);
+  }
+
+  /**
    * Transfer tokens. `pending` means that it was sent and the service completes it; read the transaction later.
+   *
+   * The amount counts against the limits of the wallet. With `dry_run` the response is a quote, and nothing is signed. Send an `Idempotency-Key`, so that a repeated request pays once.
    */
   transfer(args: Input<"transfer", "wallet_id"> & { dry_run: true }, options?: CallOptions): Promise<Quote<"transfer">>;
   transfer(args: Input<"transfer", "wallet_id"> & { dry_run?: false }, options?: CallOptions): Promise<Result<"transfer">>;
@@ -129,6 +184,8 @@ export abstract class Operations {
 
   /**
    * Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal.
+   *
+   * Limits, approvals, quotes and idempotency are the same as those of a transfer.
    */
   withdraw(args: Input<"withdraw", "wallet_id"> & { dry_run: true }, options?: CallOptions): Promise<Quote<"withdraw">>;
   withdraw(args: Input<"withdraw", "wallet_id"> & { dry_run?: false }, options?: CallOptions): Promise<Result<"withdraw">>;
@@ -164,27 +221,6 @@ export abstract class Operations {
   }
 
   /**
-   * List the sessions of a wallet, newest first.
-   */
-  listSessions(args: Input<"list_sessions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_sessions">> {
-    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/sessions", query: ["limit","offset"], wallet: "wallet_id" }, args, options);
-  }
-
-  /**
-   * Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too.
-   */
-  openSession(args: Input<"open_session", "wallet_id">, options?: CallOptions): Promise<Output<"open_session">> {
-    return this.call({ method: "POST", path: "/v1/wallets/{wallet_id}/sessions", headers: { idempotency_key: "Idempotency-Key" }, body: "members", wallet: "wallet_id" }, args, options);
-  }
-
-  /**
-   * Read a session and what is left of its budget.
-   */
-  getSession(args: Input<"get_session", "wallet_id">, options?: CallOptions): Promise<Output<"get_session">> {
-    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/sessions/{session_id}", wallet: "wallet_id" }, args, options);
-  }
-
-  /**
    * Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
    *
    * The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
@@ -201,6 +237,8 @@ export abstract class Operations {
 
   /**
    * List what the wallet bought from web services, newest first.
+   *
+   * One entry for each payment to a web service by x402.
    */
   listServicePurchases(args: Input<"list_service_purchases", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_service_purchases">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/x402/purchases", query: ["limit","offset"], wallet: "wallet_id" }, args, options);
@@ -208,6 +246,8 @@ export abstract class Operations {
 
   /**
    * Get a payment to a web service, by the chain, and the answer that it bought while it is stored.
+   *
+   * The response of the web service is stored for 24 hours; then `body` is null.
    */
   getServicePurchase(args: Input<"get_service_purchase", "wallet_id">, options?: CallOptions): Promise<Output<"get_service_purchase">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/x402/purchases/{transaction_id}", wallet: "wallet_id" }, args, options);
@@ -215,6 +255,8 @@ export abstract class Operations {
 
   /**
    * List whom the wallet pays at each domain: the address of its first payment there.
+   *
+   * The first payment at a domain stores the address. Later payments at the domain must go to the same address.
    */
   listPayees(args: Input<"list_payees", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_payees">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/x402/payees", wallet: "wallet_id" }, args, options);
@@ -222,6 +264,8 @@ export abstract class Operations {
 
   /**
    * Allow another payee at a domain: the next payment there stores it.
+   *
+   * Use it after a service has announced another address. The domain must still be in the allowlist, if there is one.
    */
   removePayee(args: Input<"remove_payee", "wallet_id">, options?: CallOptions): Promise<Output<"remove_payee">> {
     return this.call({ method: "DELETE", path: "/v1/wallets/{wallet_id}/x402/payees/{domain}", wallet: "wallet_id" }, args, options);
@@ -229,6 +273,8 @@ export abstract class Operations {
 
   /**
    * List the agent's approvals, newest first.
+   *
+   * Filter by `status` to find what waits: `awaiting`.
    */
   listApprovals(args: Input<"list_approvals", ""> = {}, options?: CallOptions): Promise<Output<"list_approvals">> {
     return this.call({ method: "GET", path: "/v1/approvals", query: ["limit","offset","status"] }, args, options);
@@ -236,6 +282,8 @@ export abstract class Operations {
 
   /**
    * Read an approval: the owner's decision, and the transaction that was executed.
+   *
+   * Poll it until `status` is `executed`, `rejected`, `expired`, `cancelled` or `failed`, or wait for the events `approval.*`.
    */
   getApproval(args: Input<"get_approval", "">, options?: CallOptions): Promise<Output<"get_approval">> {
     return this.call({ method: "GET", path: "/v1/approvals/{approval_id}", headers: { prefer: "Prefer" } }, args, options);
@@ -243,6 +291,8 @@ export abstract class Operations {
 
   /**
    * Cancel a request that the owner has not decided. Read `status`: the owner may have been faster.
+   *
+   * The held amount is released, and nothing is paid. An approval that is decided already stays as it is.
    */
   cancelApproval(args: Input<"cancel_approval", "">, options?: CallOptions): Promise<Output<"cancel_approval">> {
     return this.call({ method: "POST", path: "/v1/approvals/{approval_id}/cancel" }, args, options);
@@ -250,6 +300,8 @@ export abstract class Operations {
 
   /**
    * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+   *
+   * The same events are delivered to webhooks. Store `next_after` to continue after a restart.
    */
   listEvents(args: Input<"list_events", ""> = {}, options?: CallOptions): Promise<Output<"list_events">> {
     return this.call({ method: "GET", path: "/v1/events", query: ["after","types","limit"], headers: { prefer: "Prefer" } }, args, options);
@@ -257,6 +309,8 @@ export abstract class Operations {
 
   /**
    * List webhooks, oldest first.
+   *
+   * Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
    */
   listWebhooks(args: Input<"list_webhooks", ""> = {}, options?: CallOptions): Promise<Output<"list_webhooks">> {
     return this.call({ method: "GET", path: "/v1/webhooks", query: ["limit","offset"] }, args, options);
@@ -264,6 +318,8 @@ export abstract class Operations {
 
   /**
    * Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
+   *
+   * Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three days until the target returns a status from 200 to 299.
    */
   createWebhook(args: Input<"create_webhook", "">, options?: CallOptions): Promise<Output<"create_webhook">> {
     return this.call({ method: "POST", path: "/v1/webhooks", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -271,6 +327,8 @@ export abstract class Operations {
 
   /**
    * Read one webhook.
+   *
+   * Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
    */
   getWebhook(args: Input<"get_webhook", "">, options?: CallOptions): Promise<Output<"get_webhook">> {
     return this.call({ method: "GET", path: "/v1/webhooks/{webhook_id}" }, args, options);
@@ -278,6 +336,8 @@ export abstract class Operations {
 
   /**
    * Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+   *
+   * Omitted fields keep their values. `types` replaces the whole list.
    */
   changeWebhook(args: Input<"change_webhook", "">, options?: CallOptions): Promise<Output<"change_webhook">> {
     return this.call({ method: "PATCH", path: "/v1/webhooks/{webhook_id}", body: "members" }, args, options);
@@ -285,6 +345,8 @@ export abstract class Operations {
 
   /**
    * Remove a webhook with its deliveries.
+   *
+   * Deliveries that wait are dropped. The events stay readable in the list of events.
    */
   deleteWebhook(args: Input<"delete_webhook", "">, options?: CallOptions): Promise<Output<"delete_webhook">> {
     return this.call({ method: "DELETE", path: "/v1/webhooks/{webhook_id}" }, args, options);
@@ -292,6 +354,8 @@ export abstract class Operations {
 
   /**
    * Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+   *
+   * Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this response.
    */
   rotateWebhookSecret(args: Input<"rotate_webhook_secret", "">, options?: CallOptions): Promise<Output<"rotate_webhook_secret">> {
     return this.call({ method: "POST", path: "/v1/webhooks/{webhook_id}/rotate-secret" }, args, options);
@@ -299,6 +363,8 @@ export abstract class Operations {
 
   /**
    * Send a `webhook.test` event to this webhook; see its deliveries for the result.
+   *
+   * The event is delivered once, even if the webhook does not subscribe to its type.
    */
   testWebhook(args: Input<"test_webhook", "">, options?: CallOptions): Promise<Output<"test_webhook">> {
     return this.call({ method: "POST", path: "/v1/webhooks/{webhook_id}/test" }, args, options);
@@ -306,6 +372,8 @@ export abstract class Operations {
 
   /**
    * List deliveries with their attempts, newest first.
+   *
+   * Shows why a target did not get an event: the status it returned, or the error, for each attempt.
    */
   listWebhookDeliveries(args: Input<"list_webhook_deliveries", "">, options?: CallOptions): Promise<Output<"list_webhook_deliveries">> {
     return this.call({ method: "GET", path: "/v1/webhooks/{webhook_id}/deliveries", query: ["limit","offset","status"] }, args, options);
@@ -313,6 +381,8 @@ export abstract class Operations {
 
   /**
    * Deliver one event again, or all that failed since a time. The event's id stays the same.
+   *
+   * Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
    */
   replayWebhook(args: Input<"replay_webhook", "">, options?: CallOptions): Promise<Output<"replay_webhook">> {
     return this.call({ method: "POST", path: "/v1/webhooks/{webhook_id}/replay", body: "members" }, args, options);
@@ -320,6 +390,8 @@ export abstract class Operations {
 
   /**
    * Read the remaining credits and the total spent, in US dollars.
+   *
+   * Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
    */
   getBalance(args: Input<"get_balance", ""> = {}, options?: CallOptions): Promise<Output<"get_balance">> {
     return this.call({ method: "GET", path: "/v1/balance" }, args, options);
@@ -327,6 +399,8 @@ export abstract class Operations {
 
   /**
    * Read the log of charged calls, newest first, with the sums by provider over the whole log.
+   *
+   * Each entry is one call with its cost. `summary` covers the whole log, not the page alone.
    */
   getUsage(args: Input<"get_usage", ""> = {}, options?: CallOptions): Promise<Output<"get_usage">> {
     return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after"] }, args, options);
@@ -334,6 +408,8 @@ export abstract class Operations {
 
   /**
    * Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final.
+   *
+   * The transfer to the service counts against the wallet's limits and may need an approval. Its value in US dollars becomes credits.
    */
   topUp(args: Input<"top_up", "wallet_id">, options?: CallOptions): Promise<Output<"top_up">> {
     return this.call({ method: "POST", path: "/v1/credits/topup", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members", wallet: "wallet_id" }, args, options);
@@ -341,6 +417,8 @@ export abstract class Operations {
 
   /**
    * List agents with their keys, oldest first. The access is recorded in the audit log.
+   *
+   * Use `limit` and `offset` for further pages.
    */
   listAgents(args: Input<"list_agents", ""> = {}, options?: CallOptions): Promise<Output<"list_agents">> {
     return this.call({ method: "GET", path: "/v1/platform/agents", query: ["limit","offset","after"] }, args, options);
@@ -348,6 +426,8 @@ export abstract class Operations {
 
   /**
    * Create an agent with an API key, credits, and a wallet with limits.
+   *
+   * The response has the agent's API key, which `GET` shows again. A given limit of 0 means unlimited; omitted limits get the service's defaults.
    */
   createAgent(args: Input<"create_agent", ""> = {}, options?: CallOptions): Promise<Output<"create_agent">> {
     return this.call({ method: "POST", path: "/v1/platform/agents", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -355,6 +435,8 @@ export abstract class Operations {
 
   /**
    * Read one agent with its key and all its wallets. The access is recorded in the audit log.
+   *
+   * Includes all wallets with their controls, the total spent and the state of the claim.
    */
   getAgent(args: Input<"get_agent", "">, options?: CallOptions): Promise<Output<"get_agent">> {
     return this.call({ method: "GET", path: "/v1/platform/agents/{agent_id}" }, args, options);
@@ -362,6 +444,8 @@ export abstract class Operations {
 
   /**
    * Change an agent's name or its owner's email address.
+   *
+   * Omitted fields keep their values. A null `email` removes the address, so that any address can claim the agent.
    */
   changeAgent(args: Input<"change_agent", "">, options?: CallOptions): Promise<Output<"change_agent">> {
     return this.call({ method: "PATCH", path: "/v1/platform/agents/{agent_id}", body: "members" }, args, options);
@@ -369,6 +453,8 @@ export abstract class Operations {
 
   /**
    * Delete an agent with its keys and wallets, permanently. First transfer their balances out.
+   *
+   * Refused while the agent is frozen, or has a transaction or purchase in progress. The tokens of a deleted wallet cannot be recovered.
    */
   deleteAgent(args: Input<"delete_agent", "">, options?: CallOptions): Promise<Output<"delete_agent">> {
     return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}" }, args, options);
@@ -376,6 +462,8 @@ export abstract class Operations {
 
   /**
    * Give an agent a new key; older ones work until the grace period ends. Limits and wallets are unchanged.
+   *
+   * With `grace_seconds` of 0, older keys stop at once. Use it when a key became known to others.
    */
   rotateAgentKey(args: Input<"rotate_agent_key", "">, options?: CallOptions): Promise<Output<"rotate_agent_key">> {
     return this.call({ method: "POST", path: "/v1/platform/agents/{agent_id}/rotate-key", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -383,6 +471,8 @@ export abstract class Operations {
 
   /**
    * Set the controls of all wallets of an agent, locked or not; omitted fields keep their values.
+   *
+   * With `locked`, the agent's own key can tighten these controls but not loosen them.
    */
   setAgentControls(args: Input<"set_agent_controls", "">, options?: CallOptions): Promise<Output<"set_agent_controls">> {
     return this.call({ method: "PUT", path: "/v1/platform/agents/{agent_id}/controls", body: "members" }, args, options);
@@ -390,6 +480,8 @@ export abstract class Operations {
 
   /**
    * Set the controls of many agents, each entirely or not at all; at most 10 000 in a call. Safe to repeat.
+   *
+   * Name the agents in `agent_ids`, or set `all` and repeat with `after` until `next_after` is null. An agent that fails does not stop the others.
    */
   setFleetControls(args: Input<"set_fleet_controls", ""> = {}, options?: CallOptions): Promise<Output<"set_fleet_controls">> {
     return this.call({ method: "PUT", path: "/v1/platform/controls", body: "members" }, args, options);
@@ -397,6 +489,8 @@ export abstract class Operations {
 
   /**
    * Grant credits to an agent, outside every grant budget. Without Idempotency-Key a repeated call grants again.
+   *
+   * Send an `Idempotency-Key` if you may have to repeat the request. The grant is recorded in the audit log.
    */
   grantCredits(args: Input<"grant_credits", "">, options?: CallOptions): Promise<Output<"grant_credits">> {
     return this.call({ method: "POST", path: "/v1/platform/agents/{agent_id}/credits", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -413,6 +507,8 @@ export abstract class Operations {
 
   /**
    * Unfreeze an agent.
+   *
+   * Payments are possible again. Keys that were replaced by the freeze stay replaced.
    */
   unfreezeAgent(args: Input<"unfreeze_agent", "">, options?: CallOptions): Promise<Output<"unfreeze_agent">> {
     return this.call({ method: "POST", path: "/v1/platform/agents/{agent_id}/unfreeze" }, args, options);
@@ -420,6 +516,8 @@ export abstract class Operations {
 
   /**
    * Revoke an agent's open claim code; the agent can request another one.
+   *
+   * For a code that became known to others. `revoked` is false if the agent had no open code.
    */
   revokeClaimCode(args: Input<"revoke_claim_code", "">, options?: CallOptions): Promise<Output<"revoke_claim_code">> {
     return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}/claim-code" }, args, options);
@@ -427,6 +525,8 @@ export abstract class Operations {
 
   /**
    * List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log.
+   *
+   * Use `id` to revoke a key.
    */
   listMasterKeys(args: Input<"list_master_keys", ""> = {}, options?: CallOptions): Promise<Output<"list_master_keys">> {
     return this.call({ method: "GET", path: "/v1/platform/master-keys" }, args, options);
@@ -434,6 +534,8 @@ export abstract class Operations {
 
   /**
    * Create a master key.
+   *
+   * The new key has all rights of an operator. The creation is recorded in the audit log.
    */
   createMasterKey(args: Input<"create_master_key", ""> = {}, options?: CallOptions): Promise<Output<"create_master_key">> {
     return this.call({ method: "POST", path: "/v1/platform/master-keys", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -450,6 +552,8 @@ export abstract class Operations {
 
   /**
    * List gateway-only keys, truncated, oldest first.
+   *
+   * Keys are truncated: use `id` to revoke one.
    */
   listGatewayKeys(args: Input<"list_gateway_keys", ""> = {}, options?: CallOptions): Promise<Output<"list_gateway_keys">> {
     return this.call({ method: "GET", path: "/v1/platform/keys", query: ["limit","offset"] }, args, options);
@@ -457,6 +561,8 @@ export abstract class Operations {
 
   /**
    * Revoke a gateway-only key, immediately.
+   *
+   * Requests with the key get 401 from now on.
    */
   revokeGatewayKey(args: Input<"revoke_gateway_key", "">, options?: CallOptions): Promise<Output<"revoke_gateway_key">> {
     return this.call({ method: "DELETE", path: "/v1/platform/keys/{key_id}" }, args, options);
@@ -464,6 +570,8 @@ export abstract class Operations {
 
   /**
    * Read the audit log, the newest entry first.
+   *
+   * Each entry covers the hash of the one before, so that a change of the past can be detected. `head` is the newest entry.
    */
   listAuditEntries(args: Input<"list_audit_entries", ""> = {}, options?: CallOptions): Promise<Output<"list_audit_entries">> {
     return this.call({ method: "GET", path: "/v1/platform/audit", query: ["limit","offset","action","subject_id"] }, args, options);
@@ -471,6 +579,8 @@ export abstract class Operations {
 
   /**
    * List the approvals of all agents, newest first. Only their owners decide.
+   *
+   * For operators. Filter by `status` to find what waits.
    */
   listAllApprovals(args: Input<"list_all_approvals", ""> = {}, options?: CallOptions): Promise<Output<"list_all_approvals">> {
     return this.call({ method: "GET", path: "/v1/platform/approvals", query: ["limit","offset","status"] }, args, options);
@@ -478,6 +588,8 @@ export abstract class Operations {
 
   /**
    * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+   *
+   * The same events are delivered to webhooks. Store `next_after` to continue after a restart.
    */
   listPlatformEvents(args: Input<"list_platform_events", ""> = {}, options?: CallOptions): Promise<Output<"list_platform_events">> {
     return this.call({ method: "GET", path: "/v1/platform/events", query: ["after","types","limit"], headers: { prefer: "Prefer" } }, args, options);
@@ -485,6 +597,8 @@ export abstract class Operations {
 
   /**
    * List webhooks, oldest first.
+   *
+   * Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
    */
   listPlatformWebhooks(args: Input<"list_platform_webhooks", ""> = {}, options?: CallOptions): Promise<Output<"list_platform_webhooks">> {
     return this.call({ method: "GET", path: "/v1/platform/webhooks", query: ["limit","offset"] }, args, options);
@@ -492,6 +606,8 @@ export abstract class Operations {
 
   /**
    * Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
+   *
+   * Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three days until the target returns a status from 200 to 299.
    */
   createPlatformWebhook(args: Input<"create_platform_webhook", "">, options?: CallOptions): Promise<Output<"create_platform_webhook">> {
     return this.call({ method: "POST", path: "/v1/platform/webhooks", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -499,6 +615,8 @@ export abstract class Operations {
 
   /**
    * Read one webhook.
+   *
+   * Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
    */
   getPlatformWebhook(args: Input<"get_platform_webhook", "">, options?: CallOptions): Promise<Output<"get_platform_webhook">> {
     return this.call({ method: "GET", path: "/v1/platform/webhooks/{webhook_id}" }, args, options);
@@ -506,6 +624,8 @@ export abstract class Operations {
 
   /**
    * Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+   *
+   * Omitted fields keep their values. `types` replaces the whole list.
    */
   changePlatformWebhook(args: Input<"change_platform_webhook", "">, options?: CallOptions): Promise<Output<"change_platform_webhook">> {
     return this.call({ method: "PATCH", path: "/v1/platform/webhooks/{webhook_id}", body: "members" }, args, options);
@@ -513,6 +633,8 @@ export abstract class Operations {
 
   /**
    * Remove a webhook with its deliveries.
+   *
+   * Deliveries that wait are dropped. The events stay readable in the list of events.
    */
   deletePlatformWebhook(args: Input<"delete_platform_webhook", "">, options?: CallOptions): Promise<Output<"delete_platform_webhook">> {
     return this.call({ method: "DELETE", path: "/v1/platform/webhooks/{webhook_id}" }, args, options);
@@ -520,6 +642,8 @@ export abstract class Operations {
 
   /**
    * Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+   *
+   * Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this response.
    */
   rotatePlatformWebhookSecret(args: Input<"rotate_platform_webhook_secret", "">, options?: CallOptions): Promise<Output<"rotate_platform_webhook_secret">> {
     return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/rotate-secret" }, args, options);
@@ -527,6 +651,8 @@ export abstract class Operations {
 
   /**
    * Send a `webhook.test` event to this webhook; see its deliveries for the result.
+   *
+   * The event is delivered once, even if the webhook does not subscribe to its type.
    */
   testPlatformWebhook(args: Input<"test_platform_webhook", "">, options?: CallOptions): Promise<Output<"test_platform_webhook">> {
     return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/test" }, args, options);
@@ -534,6 +660,8 @@ export abstract class Operations {
 
   /**
    * List deliveries with their attempts, newest first.
+   *
+   * Shows why a target did not get an event: the status it returned, or the error, for each attempt.
    */
   listPlatformWebhookDeliveries(args: Input<"list_platform_webhook_deliveries", "">, options?: CallOptions): Promise<Output<"list_platform_webhook_deliveries">> {
     return this.call({ method: "GET", path: "/v1/platform/webhooks/{webhook_id}/deliveries", query: ["limit","offset","status"] }, args, options);
@@ -541,6 +669,8 @@ export abstract class Operations {
 
   /**
    * Deliver one event again, or all that failed since a time. The event's id stays the same.
+   *
+   * Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
    */
   replayPlatformWebhook(args: Input<"replay_platform_webhook", "">, options?: CallOptions): Promise<Output<"replay_platform_webhook">> {
     return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/replay", body: "members" }, args, options);
@@ -566,7 +696,7 @@ export abstract class Operations {
    * hosted tools lack are added and stated in the same way.
    */
   forwardGet(args: Input<"forward_get", "", "raw">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "GET", path: "/v1/gateway/{provider}/{path}", headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+    return this.call({ method: "GET", path: "/v1/gateway/{provider}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
   }
 
   /**
@@ -578,7 +708,7 @@ export abstract class Operations {
    * hosted tools lack are added and stated in the same way.
    */
   forwardPost(args: Input<"forward_post", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "POST", path: "/v1/gateway/{provider}/{path}", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "POST", path: "/v1/gateway/{provider}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -590,7 +720,7 @@ export abstract class Operations {
    * hosted tools lack are added and stated in the same way.
    */
   forwardPut(args: Input<"forward_put", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "PUT", path: "/v1/gateway/{provider}/{path}", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "PUT", path: "/v1/gateway/{provider}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -602,7 +732,7 @@ export abstract class Operations {
    * hosted tools lack are added and stated in the same way.
    */
   forwardPatch(args: Input<"forward_patch", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "PATCH", path: "/v1/gateway/{provider}/{path}", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "PATCH", path: "/v1/gateway/{provider}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -614,11 +744,13 @@ export abstract class Operations {
    * hosted tools lack are added and stated in the same way.
    */
   forwardDelete(args: Input<"forward_delete", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "DELETE", path: "/v1/gateway/{provider}/{path}", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "DELETE", path: "/v1/gateway/{provider}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
    * List the providers that calls can be forwarded to, with their prices.
+   *
+   * Needs no key. Prices are those that are charged now; `configured` is false for a provider that the operator has not set up.
    */
   listProviders(args: Input<"list_providers", ""> = {}, options?: CallOptions): Promise<Output<"list_providers">> {
     return this.call({ method: "GET", path: "/v1/providers" }, args, options);
@@ -626,6 +758,8 @@ export abstract class Operations {
 
   /**
    * List active services, those with most calls first.
+   *
+   * Filter by `category`, or search in names and descriptions with `q`.
    */
   listCatalog(args: Input<"list_catalog", ""> = {}, options?: CallOptions): Promise<Output<"list_catalog">> {
     return this.call({ method: "GET", path: "/v1/catalog", query: ["limit","offset","category","q"] }, args, options);
@@ -633,6 +767,8 @@ export abstract class Operations {
 
   /**
    * Read an active service: its endpoints, its price, and how to call it.
+   *
+   * The response includes the service's OpenAPI document, its operations and a summary for language models.
    */
   getCatalogService(args: Input<"get_catalog_service", "">, options?: CallOptions): Promise<Output<"get_catalog_service">> {
     return this.call({ method: "GET", path: "/v1/catalog/{service_id}" }, args, options);
@@ -640,6 +776,8 @@ export abstract class Operations {
 
   /**
    * Subscribe a wallet to a service.
+   *
+   * Calling a service needs no subscription: it tells the seller who its regular callers are.
    */
   subscribe(args: Input<"subscribe", "wallet_id">, options?: CallOptions): Promise<Output<"subscribe">> {
     return this.call({ method: "POST", path: "/v1/catalog/{service_id}/subscribe", headers: { idempotency_key: "Idempotency-Key" }, body: "members", wallet: "wallet_id" }, args, options);
@@ -647,6 +785,8 @@ export abstract class Operations {
 
   /**
    * Cancel a wallet's subscription, even to a paused service; name the wallet in the body or in the query.
+   *
+   * The subscription stays in the list with the status `cancelled`. `POST` reactivates it.
    */
   unsubscribe(args: Input<"unsubscribe", "">, options?: CallOptions): Promise<Output<"unsubscribe">> {
     return this.call({ method: "DELETE", path: "/v1/catalog/{service_id}/subscribe", query: ["wallet_id"], body: "members" }, args, options);
@@ -654,6 +794,8 @@ export abstract class Operations {
 
   /**
    * List the subscriptions of your wallets, oldest first, including cancelled ones.
+   *
+   * Filter by `status` to leave out cancelled ones.
    */
   listSubscriptions(args: Input<"list_subscriptions", ""> = {}, options?: CallOptions): Promise<Output<"list_subscriptions">> {
     return this.call({ method: "GET", path: "/v1/subscriptions", query: ["limit","offset","status"] }, args, options);
@@ -661,6 +803,8 @@ export abstract class Operations {
 
   /**
    * List your services, oldest first, without retired ones.
+   *
+   * Includes what callers have paid for each.
    */
   listServices(args: Input<"list_services", ""> = {}, options?: CallOptions): Promise<Output<"list_services">> {
     return this.call({ method: "GET", path: "/v1/services", query: ["limit","offset"] }, args, options);
@@ -668,6 +812,8 @@ export abstract class Operations {
 
   /**
    * Register a service. It is in the catalog immediately; the response has the secret that signs its calls.
+   *
+   * Calls are forwarded to `base_url`, signed with `signing_secret`, which is shown only in this response. Operations of `openapi_spec` are listed in the catalog.
    */
   registerService(args: Input<"register_service", "">, options?: CallOptions): Promise<Output<"register_service">> {
     return this.call({ method: "POST", path: "/v1/services", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -675,6 +821,8 @@ export abstract class Operations {
 
   /**
    * Read a service that you own.
+   *
+   * Includes the statistics since registration, and the operations of its OpenAPI document.
    */
   getService(args: Input<"get_service", "">, options?: CallOptions): Promise<Output<"get_service">> {
     return this.call({ method: "GET", path: "/v1/services/{service_id}" }, args, options);
@@ -682,6 +830,8 @@ export abstract class Operations {
 
   /**
    * Change a service; omitted fields keep their values. A paused service is not in the catalog.
+   *
+   * A new `openapi_spec` replaces the listed operations. Set `status` to `paused` to stop all calls for a while.
    */
   updateService(args: Input<"update_service", "">, options?: CallOptions): Promise<Output<"update_service">> {
     return this.call({ method: "PUT", path: "/v1/services/{service_id}", body: "members" }, args, options);
@@ -689,6 +839,8 @@ export abstract class Operations {
 
   /**
    * Retire a service permanently: it leaves the catalog, and its subscriptions end. Its earnings stay counted.
+   *
+   * The service cannot be called or registered again under this identifier.
    */
   retireService(args: Input<"retire_service", "">, options?: CallOptions): Promise<Output<"retire_service">> {
     return this.call({ method: "DELETE", path: "/v1/services/{service_id}" }, args, options);
@@ -696,6 +848,8 @@ export abstract class Operations {
 
   /**
    * Read a service's statistics: calls, revenue, subscribers, the last 24 hours, top callers.
+   *
+   * Revenue is what callers have paid with credits or by x402.
    */
   getServiceStats(args: Input<"get_service_stats", "">, options?: CallOptions): Promise<Output<"get_service_stats">> {
     return this.call({ method: "GET", path: "/v1/services/{service_id}/stats" }, args, options);
@@ -709,7 +863,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused.
    */
   proxyGet(args: Input<"proxy_get", "", "raw">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "GET", path: "/v1/proxy/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, raw: true }, args, options);
+    return this.call({ method: "GET", path: "/v1/proxy/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, raw: true }, args, options);
   }
 
   /**
@@ -720,7 +874,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused.
    */
   proxyPost(args: Input<"proxy_post", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "POST", path: "/v1/proxy/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "POST", path: "/v1/proxy/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -731,7 +885,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused.
    */
   proxyPut(args: Input<"proxy_put", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "PUT", path: "/v1/proxy/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "PUT", path: "/v1/proxy/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -742,7 +896,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused.
    */
   proxyPatch(args: Input<"proxy_patch", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "PATCH", path: "/v1/proxy/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "PATCH", path: "/v1/proxy/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -753,7 +907,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused.
    */
   proxyDelete(args: Input<"proxy_delete", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "DELETE", path: "/v1/proxy/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "DELETE", path: "/v1/proxy/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -764,7 +918,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused. A call without a key and a payment is answered 402 with the terms.
    */
   x402ServicesGet(args: Input<"x402_services_get", "", "raw">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "GET", path: "/v1/x402/services/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+    return this.call({ method: "GET", path: "/v1/x402/services/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
   }
 
   /**
@@ -775,7 +929,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused. A call without a key and a payment is answered 402 with the terms.
    */
   x402ServicesPost(args: Input<"x402_services_post", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "POST", path: "/v1/x402/services/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "POST", path: "/v1/x402/services/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -786,7 +940,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused. A call without a key and a payment is answered 402 with the terms.
    */
   x402ServicesPut(args: Input<"x402_services_put", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "PUT", path: "/v1/x402/services/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "PUT", path: "/v1/x402/services/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -797,7 +951,7 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused. A call without a key and a payment is answered 402 with the terms.
    */
   x402ServicesPatch(args: Input<"x402_services_patch", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "PATCH", path: "/v1/x402/services/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "PATCH", path: "/v1/x402/services/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
@@ -808,11 +962,13 @@ export abstract class Operations {
    * anywhere but in X-API-Key is refused. A call without a key and a payment is answered 402 with the terms.
    */
   x402ServicesDelete(args: Input<"x402_services_delete", "", "whole">, options?: CallOptions): Promise<Response> {
-    return this.call({ method: "DELETE", path: "/v1/x402/services/{service_id}/{path}", headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+    return this.call({ method: "DELETE", path: "/v1/x402/services/{service_id}/{path}", query: ["query"], headers: { x_wallet_id: "X-Wallet-Id", x_session_id: "X-Session-Id", x_max_price_usd: "X-Max-Price-Usd", x_upstream_authorization: "X-Upstream-Authorization", x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 
   /**
    * Buy a product with a browser. The total is held against the first wallet's limits before the order.
+   *
+   * The purchase runs in the background: poll `status_url`, or wait for the events `purchase.*`. With `dry_run` it stops at the shop's review. A purchase is made at most once; after `unknown` do not order again before you have asked the shop.
    */
   buy(args: Input<"buy", "">, options?: CallOptions): Promise<Output<"buy">> {
     return this.call({ method: "POST", path: "/v1/gateway/shopping/buy", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
@@ -820,6 +976,8 @@ export abstract class Operations {
 
   /**
    * Read a purchase.
+   *
+   * Poll it until `finished_at` is set. `error` states why nothing was ordered, and what you can do.
    */
   getPurchase(args: Input<"get_purchase", "">, options?: CallOptions): Promise<Output<"get_purchase">> {
     return this.call({ method: "GET", path: "/v1/gateway/shopping/purchases/{purchase_id}", query: ["token"] }, args, options);
@@ -827,6 +985,8 @@ export abstract class Operations {
 
   /**
    * Cancel a queued purchase and refund its price. One that has begun cannot be cancelled.
+   *
+   * A purchase with the status `queued` becomes `cancelled`, and its price returns to the credits.
    */
   cancelPurchase(args: Input<"cancel_purchase", "">, options?: CallOptions): Promise<Output<"cancel_purchase">> {
     return this.call({ method: "POST", path: "/v1/gateway/shopping/purchases/{purchase_id}/cancel", query: ["token"] }, args, options);
@@ -834,6 +994,8 @@ export abstract class Operations {
 
   /**
    * Fetch a screenshot of a purchase. Screenshots are kept for 30 days.
+   *
+   * The response is a PNG image.
    */
   getPurchaseEvidence(args: Input<"get_purchase_evidence", "", "raw">, options?: CallOptions): Promise<Response> {
     return this.call({ method: "GET", path: "/v1/gateway/shopping/purchases/{purchase_id}/evidence/{evidence_id}.png", query: ["token"], raw: true }, args, options);
@@ -841,8 +1003,838 @@ export abstract class Operations {
 
   /**
    * Return the health of the service. Without Redis or workers, what is pending is only delayed.
+   *
+   * Needs no key. 503 means that the database does not respond, and no request can be served.
    */
   getHealth(args: Input<"get_health", ""> = {}, options?: CallOptions): Promise<Output<"get_health">> {
     return this.call({ method: "GET", path: "/v1/health" }, args, options);
+  }
+
+  /**
+   * Forward `POST chat/completions` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiChatCompletions(args: Input<"openai_chat_completions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/chat/completions", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST completions` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiCompletions(args: Input<"openai_completions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/completions", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST responses` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiResponses(args: Input<"openai_responses", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/responses", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST responses/compact` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiResponsesCompact(args: Input<"openai_responses_compact", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/responses/compact", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST responses/input_tokens` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiResponsesInputTokens(args: Input<"openai_responses_input_tokens", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/responses/input_tokens", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST embeddings` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiEmbeddings(args: Input<"openai_embeddings", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/embeddings", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST moderations` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiModerations(args: Input<"openai_moderations", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/moderations", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST images/generations` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiImagesGenerations(args: Input<"openai_images_generations", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/images/generations", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST images/edits` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiImagesEdits(args: Input<"openai_images_edits", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/images/edits", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST images/variations` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiImagesVariations(args: Input<"openai_images_variations", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/images/variations", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST audio/speech` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiAudioSpeech(args: Input<"openai_audio_speech", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/audio/speech", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST audio/transcriptions` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiAudioTranscriptions(args: Input<"openai_audio_transcriptions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/audio/transcriptions", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST audio/translations` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiAudioTranslations(args: Input<"openai_audio_translations", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openai/audio/translations", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET models` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiGetModels(args: Input<"openai_get_models", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openai/models", headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET models/{model*}` to openai and return its response unchanged.
+   *
+   * The body and the response are those of openai's API. `GET /v1/providers` has the price.
+   */
+  openaiGetModelsByModel(args: Input<"openai_get_models_by_model", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openai/models/{model}", headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST v1/messages` to anthropic and return its response unchanged.
+   *
+   * The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+   */
+  anthropicV1Messages(args: Input<"anthropic_v1_messages", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/anthropic/v1/messages", query: ["beta","limit","after_id","before_id"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST v1/messages/count_tokens` to anthropic and return its response unchanged.
+   *
+   * The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+   */
+  anthropicV1MessagesCountTokens(args: Input<"anthropic_v1_messages_count_tokens", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/anthropic/v1/messages/count_tokens", query: ["beta","limit","after_id","before_id"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST v1/chat/completions` to anthropic and return its response unchanged.
+   *
+   * The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+   */
+  anthropicV1ChatCompletions(args: Input<"anthropic_v1_chat_completions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/anthropic/v1/chat/completions", query: ["beta","limit","after_id","before_id"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET v1/models` to anthropic and return its response unchanged.
+   *
+   * The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+   */
+  anthropicGetV1Models(args: Input<"anthropic_get_v1_models", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/anthropic/v1/models", query: ["beta","limit","after_id","before_id"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET v1/models/{model*}` to anthropic and return its response unchanged.
+   *
+   * The body and the response are those of anthropic's API. `GET /v1/providers` has the price.
+   */
+  anthropicGetV1ModelsByModel(args: Input<"anthropic_get_v1_models_by_model", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/anthropic/v1/models/{model}", query: ["beta","limit","after_id","before_id"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/openai/chat/completions` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiOpenaiChatCompletions(args: Input<"gemini_openai_chat_completions", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/openai/chat/completions", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/openai/embeddings` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiOpenaiEmbeddings(args: Input<"gemini_openai_embeddings", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/openai/embeddings", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/openai/images/generations` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiOpenaiImagesGenerations(args: Input<"gemini_openai_images_generations", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/openai/images/generations", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiGetModels(args: Input<"gemini_get_models", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/gemini/{version}/models", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiGetOpenaiModels(args: Input<"gemini_get_openai_models", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/gemini/{version}/openai/models", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/models/{model}:{generateContent|streamGenerateContent}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiModelsGenerateContent(args: Input<"gemini_models_generate_content", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/models/{model}:generateContent", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/models/{model}:{generateContent|streamGenerateContent}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiModelsStreamGenerateContent(args: Input<"gemini_models_stream_generate_content", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/models/{model}:streamGenerateContent", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/models/{model}:{embedContent|batchEmbedContents}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiModelsEmbedContent(args: Input<"gemini_models_embed_content", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/models/{model}:embedContent", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/models/{model}:{embedContent|batchEmbedContents}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiModelsBatchEmbedContents(args: Input<"gemini_models_batch_embed_contents", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/models/{model}:batchEmbedContents", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/models/{model}:countTokens` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiModelsCountTokens(args: Input<"gemini_models_count_tokens", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/models/{model}:countTokens", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {v1|v1beta|v1alpha}/models/{model}:predict` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiModelsPredict(args: Input<"gemini_models_predict", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/gemini/{version}/models/{model}:predict", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}/{model}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiGetModelsByModel(args: Input<"gemini_get_models_by_model", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/gemini/{version}/models/{model}", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {v1|v1beta|v1alpha}/{models|openai/models}/{model}` to gemini and return its response unchanged.
+   *
+   * The body and the response are those of gemini's API. `GET /v1/providers` has the price.
+   */
+  geminiGetOpenaiModelsByModel(args: Input<"gemini_get_openai_models_by_model", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/gemini/{version}/openai/models/{model}", query: ["alt","prettyPrint","pageSize","pageToken"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST chat/completions` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterChatCompletions(args: Input<"openrouter_chat_completions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openrouter/chat/completions", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST completions` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterCompletions(args: Input<"openrouter_completions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openrouter/completions", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST responses` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterResponses(args: Input<"openrouter_responses", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openrouter/responses", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST messages` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterMessages(args: Input<"openrouter_messages", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openrouter/messages", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST embeddings` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterEmbeddings(args: Input<"openrouter_embeddings", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openrouter/embeddings", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST rerank` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterRerank(args: Input<"openrouter_rerank", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/openrouter/rerank", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterGetModels(args: Input<"openrouter_get_models", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openrouter/models", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterGetModelsCount(args: Input<"openrouter_get_models_count", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openrouter/models/count", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterGetEmbeddingsModels(args: Input<"openrouter_get_embeddings_models", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openrouter/embeddings/models", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterGetProviders(args: Input<"openrouter_get_providers", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openrouter/providers", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {models|models/count|embeddings/models|providers|endpoints/zdr}` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterGetEndpointsZdr(args: Input<"openrouter_get_endpoints_zdr", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openrouter/endpoints/zdr", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET models/{author}/{slug*}/endpoints` to openrouter and return its response unchanged.
+   *
+   * The body and the response are those of openrouter's API. `GET /v1/providers` has the price.
+   */
+  openrouterGetModelsEndpointsByAuthorAndSlug(args: Input<"openrouter_get_models_endpoints_by_author_and_slug", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/openrouter/models/{author}/{slug}/endpoints", query: ["category","supported_parameters","output_modalities","use_rss"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST chat/completions` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqChatCompletions(args: Input<"groq_chat_completions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/groq/chat/completions", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST responses` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqResponses(args: Input<"groq_responses", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/groq/responses", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST embeddings` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqEmbeddings(args: Input<"groq_embeddings", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/groq/embeddings", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST audio/speech` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqAudioSpeech(args: Input<"groq_audio_speech", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/groq/audio/speech", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST audio/transcriptions` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqAudioTranscriptions(args: Input<"groq_audio_transcriptions", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/groq/audio/transcriptions", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST audio/translations` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqAudioTranslations(args: Input<"groq_audio_translations", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/groq/audio/translations", headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET models` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqGetModels(args: Input<"groq_get_models", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/groq/models", headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET models/{model*}` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqGetModelsByModel(args: Input<"groq_get_models_by_model", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/groq/models/{model}", headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET models/{owner}/{model*}` to groq and return its response unchanged.
+   *
+   * The body and the response are those of groq's API. `GET /v1/providers` has the price.
+   */
+  groqGetModelsByOwnerAndModel(args: Input<"groq_get_models_by_owner_and_model", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/groq/models/{owner}/{model}", headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST` to alchemy and return its response unchanged.
+   *
+   * The body and the response are those of alchemy's API. `GET /v1/providers` has the price.
+   */
+  alchemyCall(args: Input<"alchemy_call", "", "whole">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/alchemy/{chain}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetPing(args: Input<"coingecko_get_ping", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/ping", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetAssetPlatforms(args: Input<"coingecko_get_asset_platforms", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/asset_platforms", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetExchangeRates(args: Input<"coingecko_get_exchange_rates", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/exchange_rates", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetGlobal(args: Input<"coingecko_get_global", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/global", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetSearch(args: Input<"coingecko_get_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetCoins(args: Input<"coingecko_get_coins", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/coins", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetExchanges(args: Input<"coingecko_get_exchanges", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/exchanges", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetDerivatives(args: Input<"coingecko_get_derivatives", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/derivatives", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {ping|asset_platforms|exchange_rates|global|search|coins|exchanges|derivatives|news}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetNews(args: Input<"coingecko_get_news", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/news", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainNetworks(args: Input<"coingecko_get_onchain_networks", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/networks", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainSearch(args: Input<"coingecko_get_onchain_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainTokens(args: Input<"coingecko_get_onchain_tokens", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/tokens", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainSimple(args: Input<"coingecko_get_onchain_simple", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/simple", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainCategories(args: Input<"coingecko_get_onchain_categories", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/categories", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainPools(args: Input<"coingecko_get_onchain_pools", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/pools", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {simple|coins|exchanges|derivatives|nfts|global|search|token_lists|companies|entities|public_treasury}/{path**}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetByGroupAndPath(args: Input<"coingecko_get_by_group_and_path", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/{group}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET onchain/{networks|search|tokens|simple|categories|pools}/{path**}` to coingecko and return its response unchanged.
+   *
+   * The body and the response are those of coingecko's API. `GET /v1/providers` has the price.
+   */
+  coingeckoGetOnchainByGroupAndPath(args: Input<"coingecko_get_onchain_by_group_and_path", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/coingecko/onchain/{group}/{path}", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetWebSearch(args: Input<"brave_get_web_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/web/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveWebSearch(args: Input<"brave_web_search", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/brave/web/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetNewsSearch(args: Input<"brave_get_news_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/news/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveNewsSearch(args: Input<"brave_news_search", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/brave/news/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetImagesSearch(args: Input<"brave_get_images_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/images/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveImagesSearch(args: Input<"brave_images_search", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/brave/images/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetVideosSearch(args: Input<"brave_get_videos_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/videos/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST {web|news|images|videos}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveVideosSearch(args: Input<"brave_videos_search", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/brave/videos/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {suggest|spellcheck}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetSuggestSearch(args: Input<"brave_get_suggest_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/suggest/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET {suggest|spellcheck}/search` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetSpellcheckSearch(args: Input<"brave_get_spellcheck_search", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/spellcheck/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET local/{pois|descriptions}` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetLocalPois(args: Input<"brave_get_local_pois", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/local/pois", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET local/{pois|descriptions}` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetLocalDescriptions(args: Input<"brave_get_local_descriptions", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/local/descriptions", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `GET llm/context` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveGetLlmContext(args: Input<"brave_get_llm_context", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/gateway/brave/llm/context", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST llm/context` to brave and return its response unchanged.
+   *
+   * The body and the response are those of brave's API. `GET /v1/providers` has the price.
+   */
+  braveLlmContext(args: Input<"brave_llm_context", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/brave/llm/context", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST search` to exa and return its response unchanged.
+   *
+   * The body and the response are those of exa's API. `GET /v1/providers` has the price.
+   */
+  exaSearch(args: Input<"exa_search", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/exa/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST findSimilar` to exa and return its response unchanged.
+   *
+   * The body and the response are those of exa's API. `GET /v1/providers` has the price.
+   */
+  exaFindSimilar(args: Input<"exa_find_similar", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/exa/findSimilar", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST contents` to exa and return its response unchanged.
+   *
+   * The body and the response are those of exa's API. `GET /v1/providers` has the price.
+   */
+  exaContents(args: Input<"exa_contents", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/exa/contents", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST answer` to exa and return its response unchanged.
+   *
+   * The body and the response are those of exa's API. `GET /v1/providers` has the price.
+   */
+  exaAnswer(args: Input<"exa_answer", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/exa/answer", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST search` to tavily and return its response unchanged.
+   *
+   * The body and the response are those of tavily's API. `GET /v1/providers` has the price.
+   */
+  tavilySearch(args: Input<"tavily_search", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/tavily/search", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Forward `POST extract` to tavily and return its response unchanged.
+   *
+   * The body and the response are those of tavily's API. `GET /v1/providers` has the price.
+   */
+  tavilyExtract(args: Input<"tavily_extract", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/gateway/tavily/extract", query: ["query"], headers: { x_payment_chain: "X-Payment-Chain" }, body: "whole", raw: true }, args, options);
   }
 }
