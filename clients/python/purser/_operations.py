@@ -403,7 +403,8 @@ class Operations:
             again.
         chain: The chain to send on.
         to: The recipient's address.
-        amount: `max` takes all that can leave after fees, as decided when it is signed; the response states it.
+        amount: In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can leave
+            after fees, as decided when it is signed; the response states the amount.
         currency: The token to send.
         gas: The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
             only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.
@@ -460,7 +461,8 @@ class Operations:
             again.
         chain: The chain to send on.
         to: The recipient's address.
-        amount: `max` takes all that can leave after fees, as decided when it is signed; the response states it.
+        amount: In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can leave
+            after fees, as decided when it is signed; the response states the amount.
         currency: The token to send.
         gas: The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
             only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.

@@ -1347,7 +1347,9 @@ class MovementBody(TypedDict):
     to: str
     """The recipient's address."""
     amount: str
-    """`max` takes all that can leave after fees, as decided when it is signed; the response states it."""
+    """In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can leave after
+    fees, as decided when it is signed; the response states the amount.
+    """
     currency: Token
     """The token to send."""
     gas: NotRequired[GasSource]

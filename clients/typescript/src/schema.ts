@@ -4228,7 +4228,7 @@ export interface components {
             /** @description The recipient's address. */
             to: string;
             /**
-             * @description `max` takes all that can leave after fees, as decided when it is signed; the response states it.
+             * @description In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can leave after fees, as decided when it is signed; the response states the amount.
              * @example 12.5
              */
             amount: string;
