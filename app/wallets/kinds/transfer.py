@@ -40,8 +40,8 @@ class MovementBody(AcceptsCamelCase):
     chain = Symbol(required=True, metadata=CHAIN)
     to = Recipient(required=True, metadata={"description": "The recipient's address."})
     amount = definition.amount_field(
-        description="In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can leave "
-        "after fees, as decided when it is signed; the response states the amount."
+        description="In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can "
+        "leave after fees, as decided when it is signed; the response states the amount."
     )
     currency = Symbol(required=True, metadata=CURRENCY)
     gas = GAS
