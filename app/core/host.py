@@ -1,4 +1,4 @@
-"""What depends on the host: sizes by its memory, and protection against other processes of the same user.
+"""Sizes by the memory of the host, and protection of a process against others of the same user.
 
 Each row of sizes was measured: docs/performance.md, "Small hosts". Read by gunicorn's settings, too, so it imports
 nothing.

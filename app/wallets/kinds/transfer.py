@@ -130,7 +130,7 @@ def withdraw(body: dict[str, Any]) -> TransferOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Transfer(WalletMovement[TransferOrder]):
+class _TransferKind(WalletMovement[TransferOrder]):
     def request(self, wallet: WalletView, order: TransferOrder, *, body: Mapping[str, Any], claim: Claim) -> Any:
         if not order.takes_all:
             return super().request(wallet, order, body=body, claim=claim)
@@ -145,7 +145,7 @@ class _Transfer(WalletMovement[TransferOrder]):
         raise AssertionError("the last try is recorded")
 
 
-TRANSFER = _Transfer(
+TRANSFER = _TransferKind(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
     body=MovementBody(), result=MovementShape, quote_result=TransferQuoteShape,
     parse=transfer, quote=transfers.quote, send=transfers.send,
