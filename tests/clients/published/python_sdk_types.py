@@ -15,7 +15,7 @@ def pay(client: Purser, to: str) -> str:
     return sent["status"]
 
 
-async def pay_later(client: AsyncPurser) -> types.Balances:
+async def pay_later(client: AsyncPurser) -> types.WalletBalances:
     return await client.get_balances()
 
 
