@@ -134,7 +134,7 @@ def _is_swap_call(deployment: EvmDeployment, step: bytes, swap: UniswapSwap, *, 
 
 
 def _pair(deployment: EvmDeployment, request: SwapRequest) -> tuple[str, str]:
-    """Return the contracts of the input token and the output token, one of which is USDC."""
+    """Return the contracts of the input and the output token; either is USDC."""
     usdc, weth = deployment.usdc, deployment.weth
     return (usdc, weth) if request.input_amount.token == USDC else (weth, usdc)
 
