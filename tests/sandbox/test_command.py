@@ -32,7 +32,7 @@ def free_ports() -> list[str]:
     """Choose ports for all; Solana's WebSocket uses the port after its HTTP port."""
     ports = filter(is_free, _PORTS)
     options: list[str] = []
-    for name in ("ethereum", "base", "faucet", "perpdex", "jupiter", "cctp"):
+    for name in ("ethereum", "base", "faucet", "perpdex", "jupiter", "cctp", "openai"):
         options += [f"--{name}-port", str(next(ports))]
     pairs = (port for port in ports if is_free(port + 1))
     return [*options, "--solana-port", str(next(pairs))]
