@@ -233,6 +233,10 @@ class TransactionInProgress(ServiceError, code="TRANSACTION_IN_PROGRESS", status
     """A transaction of the wallet is still pending."""
 
 
+class WalletNotEmpty(ServiceError, code="WALLET_NOT_EMPTY", status=409):
+    """The wallet holds tokens; `details.balances` lists them. Transfer them out, or delete it with `force`."""
+
+
 class GasPending(ServiceError, code="GAS_PENDING", status=503):
     """The wallet has paid for its network fee in USDC, and the native token has not arrived; states when to retry."""
 

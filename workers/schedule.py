@@ -30,7 +30,8 @@ from app.payments import jobs as payments
 from app.ports.errors import Rejected, Unreachable
 from app.state import app_state
 from app.wallets.core import custody
-from app.wallets.deposits import scanner
+from app.wallets.deposits import scan_states, scanner
+from app.wallets.deposits.scan_states import Tier
 from app.wallets.transactions import open_transactions
 from workers import approvals, confirmations, deposits, events, movements, sweeps
 from workers.context import application
@@ -82,8 +83,8 @@ def _due_jobs(last_scans: dict[ChainName, datetime]) -> list[_Job]:
     return jobs
 
 
-def _scan_job(chain: ChainName) -> _Job:
-    return JobName.FIND_DEPOSITS, (chain.value,)
+def _scan_job(chain: ChainName, tier: Tier = Tier.OPEN) -> _Job:
+    return JobName.FIND_DEPOSITS, (chain.value, tier.value)
 
 
 def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
@@ -92,6 +93,8 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
         conditions[JobName.CONFIRM, (chain.value,)] = or_(
             open_transactions.has_due(chain, now), payments.has_open(chain)
         )
+        for tier in (Tier.ACTIVE, Tier.ALL):
+            conditions[_scan_job(chain, tier)] = leases.is_free(scan_states.lease_name(chain, tier), now)
     conditions[JobName.ADVANCE_MOVEMENTS, ()] = or_(*(kind.steps.has_due(now) for kind in KINDS.values() if kind.steps))
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
     conditions[JobName.DELIVER, ()] = or_(fan_out.has_new(), deliveries.has_due(now))
@@ -128,7 +131,7 @@ def main() -> None:
         if "--once" in sys.argv[1:]:
             for chain in app_state().ports.chains:
                 _run_inline(JobName.CONFIRM, (chain.value,))
-                _run_inline(JobName.FIND_DEPOSITS, (chain.value,))
+                _run_inline(*_scan_job(chain, Tier.ALL))
             _run_inline(JobName.ADVANCE_MOVEMENTS, ())
             _run_inline(JobName.EXECUTE_APPROVALS, ())
             _run_inline(JobName.SWEEP, ())

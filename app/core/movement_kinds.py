@@ -22,6 +22,8 @@ class MovementKind(StrEnum):
     """What a wallet pays the service in USDC for the network."""
     GAS_SALE = "gas_sale"
     """The native token that the service sends for such a payment."""
+    DEPOSIT = "deposit"
+    """What arrived without a funding request."""
     SETTLEMENT = "settlement"
     """The submission of a payment to the service, by its own key."""
 

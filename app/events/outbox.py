@@ -29,6 +29,7 @@ class EventType(StrEnum):
     FUNDING_PENDING = "funding.pending"
     FUNDING_CONFIRMED = "funding.confirmed"
     FUNDING_FAILED = "funding.failed"
+    FUNDING_RECEIVED = "funding.received"
     PAYMENT_PENDING = "payment.pending"
     PAYMENT_CONFIRMED = "payment.confirmed"
     PAYMENT_FAILED = "payment.failed"

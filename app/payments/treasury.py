@@ -87,7 +87,7 @@ def _create_wallet(role: WalletRole, family: Family) -> WalletView:
     key = operator_key or custody.new_key()
     try:
         with unit_of_work() as session:
-            created = wallets.create(session, OWNER_AGENT_ID, key, name=role.value)
+            created = wallets.create(session, OWNER_AGENT_ID, key, name=role.value, scanned=False)
             if operator_key is None:
                 session.add(ServiceWallet(role=role.value, wallet_id=created.id))
                 session.flush()

@@ -207,6 +207,8 @@ class Deposit:
     position: str
     block: BlockRef
     scan_state_before: Terms | None = None
+    # The block after which it arrived, if it may have arrived in an earlier block than `block`.
+    arrived_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +332,14 @@ class Chain(Protocol):
     def head(self) -> BlockRef:
         """Return the newest block."""
 
-    def scan_state(self, address: str) -> Terms:
-        """Return the current state of an address, so that only later deposits count."""
+    def scan_state(self, address: str, *, before: Terms | None = None) -> Terms:
+        """Return the current state of an address, so that only later deposits count.
+
+        With `before`, an earlier state, return that state, from which what arrived up to now can be told from the rest.
+        """
+
+    def unused_scan_state(self, since: int) -> Terms:
+        """Return the state of an address that was not used up to a block. No network."""
 
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
         """Find deposits since the cursor and scan states, at the depth that deposits require."""

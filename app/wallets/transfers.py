@@ -23,6 +23,7 @@ from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
+from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets import gas
@@ -183,7 +184,29 @@ class TransferOrder:
 
 def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
-    return _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
+    found = _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
+    return replace(found, similar_recipients=_similar_recipients(found.movement))
+
+
+def _similar_recipients(movement: Movement) -> tuple[str, ...]:
+    """Return known recipients of the wallet that a person could take this one for.
+
+    Attackers make addresses with the first and last characters of a known one and send dust from them, hoping that
+    they are copied from the history.
+    """
+    allowed = spending_controls.controls_view(movement.wallet.spending_status)
+    with read_only_unit() as session:
+        paid = history.recipients_of(session, movement.wallet.id, movement.chain)
+    known = {*paid, *(() if allowed is None else allowed.allowed_addresses)}
+    if movement.recipient in known:
+        return ()
+    return tuple(sorted(each for each in known if _visible_part(each) == _visible_part(movement.recipient)))
+
+
+def _visible_part(address: str) -> tuple[str, str]:
+    """Return the characters of an address that abbreviations show."""
+    digits = address.removeprefix("0x").lower()
+    return digits[:4], digits[-4:]
 
 
 def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:

@@ -524,3 +524,31 @@ def test_funds_of_pending_movements_are_not_spent_twice(
         own_base_node.set_automine(True)
         own_base_node.mine(1)
         assert agent.move("10", "USDC").get_json()["status"] == "confirmed"
+
+
+def test_a_dry_run_names_known_recipients_that_look_like_this_one(agent: Agent) -> None:
+    known = "0x51a5AaaA11112222333344445555666677775d9f"
+    twin = "0x51a5bBbb99998888777766665555444433335d9f"
+
+    def similar(to: str) -> list[str]:
+        answer = agent.move("1", "USDC", to=to, options={"dry_run": True})
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        named: list[str] = answer.get_json()["similar_recipients"]
+        return named
+
+    assert similar(twin.lower()) == []
+    assert agent.move("1", "USDC", to=known.lower()).get_json()["status"] == "confirmed"
+    assert [each.lower() for each in similar(twin.lower())] == [known.lower()]
+    assert similar(known.lower()) == []
+    assert similar("0x51a5bBbb999988887777666655554444333305d9".lower()) == []
+
+
+def test_a_dry_run_compares_with_the_allowlist_too(agent: Agent) -> None:
+    known = "0x51a5aaaa11112222333344445555666677775d9f"
+    twin = "0x51a5bbbb99998888777766665555444433335d9f"
+    agent.controls(allowed_addresses=[known])
+    answer = agent.move("1", "USDC", to=twin, options={"dry_run": True})
+    assert answer.get_json()["code"] == "ADDRESS_NOT_ALLOWED"
+    agent.controls(allowed_addresses=[known, twin])
+    answer = agent.move("1", "USDC", to=twin, options={"dry_run": True})
+    assert answer.get_json()["similar_recipients"] == []

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit
 from app.ports.chain import BlockRef, DepositScan, WatchedAddress
-from app.wallets.core.models import FundingAllocation, FundingDeposit
+from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction
 from app.wallets.deposits import scanner as deposits
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
@@ -69,7 +69,10 @@ class Stage:
     def credited(self) -> int:
         """Return how many base units were credited to funding requests."""
         with read_only_unit() as session:
-            return sum(session.scalars(select(FundingAllocation.units)))
+            requested = select(Transaction.id).where(Transaction.kind.is_(None))
+            return sum(
+                session.scalars(select(FundingAllocation.units).where(FundingAllocation.transaction_id.in_(requested)))
+            )
 
     def reorganise(self, depth: int, *again: str) -> None:
         """Replace the newest blocks by empty ones, and send these transactions again."""

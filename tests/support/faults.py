@@ -174,9 +174,12 @@ class FaultyChain(_Faulty):
         answer: BlockRef = self._through("head", self.real.head)
         return answer
 
-    def scan_state(self, address: str) -> Terms:
-        answer: Terms = self._through("scan_state", lambda: self.real.scan_state(address))
+    def scan_state(self, address: str, *, before: Terms | None = None) -> Terms:
+        answer: Terms = self._through("scan_state", lambda: self.real.scan_state(address, before=before))
         return answer
+
+    def unused_scan_state(self, since: int) -> Terms:
+        return self.real.unused_scan_state(since)
 
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
         answer: DepositScan = self._through("deposits", lambda: self.real.deposits(watched, cursor=cursor))

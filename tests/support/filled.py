@@ -53,6 +53,7 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("transactions", "quarantined_at"): lambda _: None,
     ("approvals", "status"): lambda n: ("awaiting", "executed", "rejected")[n],
     ("purchases", "status"): lambda n: ("queued", "completed", "unknown")[n],
+    ("deposit_cursors", "tier"): lambda _: "open",
     ("audit_heads", "name"): lambda n: f"head {n}",
 }
 

@@ -391,8 +391,11 @@ class SimulatedChain:
         self._ask()
         return self.blocks[-1].ref
 
-    def scan_state(self, _address: str) -> Terms:
+    def scan_state(self, _address: str, *, before: Terms | None = None) -> Terms:
         self._ask()
+        return before or {}
+
+    def unused_scan_state(self, _since: int) -> Terms:
         return {}
 
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:

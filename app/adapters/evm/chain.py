@@ -77,7 +77,8 @@ class EvmChain:
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
         self.transaction_counts = history.transaction_counts
         self.transaction_at_nonce = history.transaction_at_nonce
-        self.scan_state, self.deposits = scanner.scan_state, scanner.scan
+        self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
+        self.deposits = scanner.scan
 
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:

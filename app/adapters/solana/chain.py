@@ -77,7 +77,8 @@ class SolanaChain:
         self.draft = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level).draft
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
-        self.scan_state, self.deposits = scanner.scan_state, scanner.scan
+        self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
+        self.deposits = scanner.scan
 
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:

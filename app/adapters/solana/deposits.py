@@ -131,8 +131,16 @@ class SolanaDepositScanner:
         self._mint = mint
         self._read_limits = read_limits
 
-    def scan_state(self, address: str) -> Terms:
-        """Return the state of an address at the newest confirmed slot. Raises: Unreachable."""
+    def unused_scan_state(self, since: int) -> Terms:
+        return SolanaScanState(since, lamports=0, usdc_units=0).as_terms()
+
+    def scan_state(self, address: str, *, before: Terms | None = None) -> Terms:
+        """Return the state of an address at the newest confirmed slot. Raises: Unreachable.
+
+        An earlier state is returned as it is: each deposit has the slot of its transaction.
+        """
+        if before is not None:
+            return before
         holder = self._holder(address)
         units_held = self._holdings([holder], CommitmentLevel.Confirmed, at_least=None)
         wallet, token_account = (

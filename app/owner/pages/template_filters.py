@@ -29,6 +29,7 @@ _REASONS = {
     "chain_unreachable": "The chain could not be reached. Nothing was sent.",
     "network_fee_too_high": "The network fee exceeded the operator's maximum.",
     "expired": "It was not paid in time.",
+    "reorganised": "The chain removed the block that it was in.",
     "price_moved": "The price moved too far.",
     "price_deviation": "The offered price was too far from the market price.",
 }

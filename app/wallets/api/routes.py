@@ -30,6 +30,7 @@ from app.errors import (
     SessionLimitExceeded,
     TransactionInProgress,
     WalletFrozen,
+    WalletNotEmpty,
     WeeklyLimitExceeded,
 )
 from app.idempotency.decorator import idempotent
@@ -101,11 +102,14 @@ def get_wallet(wallet: WalletView) -> WalletView:
 
 
 @blp.delete("/<string:wallet_id>")
+@blp.arguments(schemas.DeletionQuery, location="query")
+@blp.arguments(schemas.DeletionBody, required=False)
 @blp.response(200, schemas.RemovedWallet)
-@blp.raises(TransactionInProgress, ControlsLocked, WalletFrozen)
-def delete_wallet(wallet: WalletView) -> dict[str, Any]:
+@blp.raises(TransactionInProgress, ControlsLocked, WalletFrozen, WalletNotEmpty, BalanceFetchError)
+def delete_wallet(query: dict[str, Any], body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first."""
-    wallets.delete_wallet(wallet.id, agent_id=wallet.agent_id)
+    refusal = None if query["force"] or body["force"] else balances.find_deletion_refusal(wallet)
+    wallets.delete_wallet(wallet.id, agent_id=wallet.agent_id, refusal=refusal)
     return {"id": wallet.id, "deleted": True}
 
 

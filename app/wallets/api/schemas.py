@@ -10,6 +10,7 @@ from marshmallow import fields
 
 from app.core import identifiers
 from app.core.chains import ChainName
+from app.core.movement_kinds import MovementKind
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.web.fields import (
@@ -271,12 +272,25 @@ def _one_of(values: Iterable[str]) -> ma.validate.OneOf:
     return ma.validate.OneOf([str(value) for value in values], error="must be one of {choices}")
 
 
+class DeletionBody(Schema):
+    """Whether a wallet is deleted although it holds tokens."""
+
+    force = StrictBoolean(load_default=False)
+
+
+class DeletionQuery(Schema):
+    """The same in the query."""
+
+    force = fields.Boolean(load_default=False)
+
+
 class HistoryQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     """Filters and pagination of a history."""
 
     status = Text(load_default=None, validate=_one_of(MovementStatus))
     chain = Text(load_default=None, validate=_one_of([*ChainName, PERPDEX_CHAIN]))
     type = Text(load_default=None, validate=_one_of(TransactionType))
+    kind = Text(load_default=None, validate=_one_of(MovementKind))
 
 
 class SpendingWindowShape(Schema):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
+from app.db.statements import in_list
 from app.db.unit_of_work import read_only_unit
 from app.ports.chain import OwnTransaction
 from app.wallets.bridges.state import BridgeStage
-from app.wallets.core.models import Bridge, Transaction
+from app.wallets.core.models import Bridge, DepositScanState, Transaction
 
 
 def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozenset[Token]]:
@@ -29,7 +30,7 @@ def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str
                 and_(Transaction.chain == chain.value, Bridge.may_return.is_(True)),
             ),
             Bridge.stage.in_([BridgeStage.SOURCE.value, BridgeStage.CROSSING.value]),
-            Bridge.wallet_id.in_(wallet_ids),
+            in_list(session, Bridge.wallet_id, wallet_ids),
         )
     )
     for wallet_id, currency in rows:
@@ -38,8 +39,9 @@ def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str
 
 
 def recorded_arrivals(
-    session: Session, chain: ChainName, wallet_ids: Sequence[str]
+    session: Session, chain: ChainName, wallet_ids: Sequence[str], *, is_recent: Callable[..., ColumnElement[bool]]
 ) -> Mapping[str, list[OwnTransaction]]:
+    """Return the recent arrivals and refunds; `is_recent` compares a block with the wallet's scan state."""
     arrivals: dict[str, list[OwnTransaction]] = defaultdict(list)
     if not wallet_ids:
         return arrivals
@@ -52,7 +54,9 @@ def recorded_arrivals(
     rows = session.execute(
         select(Bridge.wallet_id, tx_hash, block, units, Bridge.arrival_takes_slot, Transaction.currency)
         .join(Transaction, Transaction.id == Bridge.id)
-        .where(Bridge.wallet_id.in_(wallet_ids), tx_hash.is_not(None), has_arrived | is_refunded)
+        .join(DepositScanState, DepositScanState.wallet_id == Bridge.wallet_id)
+        .where(in_list(session, Bridge.wallet_id, wallet_ids), tx_hash.is_not(None), has_arrived | is_refunded)
+        .where(DepositScanState.chain == chain.value, is_recent(block))
     )
     for wallet_id, found_hash, number, received, uses_nonce, currency in rows:
         out = -(received or 0) if TOKENS_BY_SYMBOL[currency] == native(chain) else 0

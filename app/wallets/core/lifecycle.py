@@ -143,12 +143,13 @@ def announce(session: Session, row: Any, status: str, reason: str | None) -> Non
     """Record the event of a status, unless none is meant for agents."""
     if row.type in _UNANNOUNCED_TYPES or row.kind in _UNANNOUNCED_KINDS:
         return
+    event_type = EventType(f"{_GROUPS.get(row.type, 'transaction')}.{status}")
+    if row.kind == MovementKind.DEPOSIT:
+        if status == MovementStatus.PENDING:
+            return  # a reorganisation removed it, and the next status says so
+        event_type = EventType.FUNDING_RECEIVED if status == MovementStatus.CONFIRMED else event_type
     _OUTBOX.record(
-        session,
-        EventType(f"{_GROUPS.get(row.type, 'transaction')}.{status}"),
-        object_id=row.id,
-        data=_data(row, status, reason),
-        parameters={"of_wallet": row.wallet_id},
+        session, event_type, object_id=row.id, data=_data(row, status, reason), parameters={"of_wallet": row.wallet_id}
     )
 
 

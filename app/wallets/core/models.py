@@ -28,8 +28,11 @@ class Wallet(Authenticated, Model):
     """A wallet: one key, one address per chain family."""
 
     __tablename__ = "wallets"
-    not_authenticated = frozenset({"name", "transaction_count", "created_at"})
-    __table_args__ = (Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),)
+    not_authenticated = frozenset({"name", "transaction_count", "created_at", "active_at", "new_to_scans"})
+    __table_args__ = (
+        Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),
+        Index("ix_wallets_active_at", "active_at"),
+    )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     agent_id: Mapped[str] = mapped_column(ID)
@@ -38,6 +41,10 @@ class Wallet(Authenticated, Model):
     solana_address: Mapped[str] = mapped_column(String(44), unique=True)
     transaction_count: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # When it was last used, to the day; NULL for wallets of the service, which are not scanned for deposits.
+    active_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # Whether the first scan for deposits may assume that it was never used before.
+    new_to_scans: Mapped[bool] = mapped_column(default=True)
 
 
 class WalletKey(Model):
@@ -294,11 +301,12 @@ class FundingAllocation(Model):
 
 
 class DepositCursor(Model):
-    """The block up to which a chain was scanned for deposits, and the lock of scans."""
+    """The block up to which the wallets of a tier were scanned for deposits on a chain, and the lock of such scans."""
 
     __tablename__ = "deposit_cursors"
 
     chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    tier: Mapped[str] = mapped_column(String(10), primary_key=True)
     block_number: Mapped[int | None] = mapped_column(BigInteger)
     block_hash: Mapped[str | None] = mapped_column(String(100))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Row, Select, bindparam, delete, func, or_, select
+from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.approvals.kinds import ApprovedRequest
@@ -18,7 +18,7 @@ from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import LimitReached, NotFound, TransactionInProgress
+from app.errors import LimitReached, NotFound, ServiceError, TransactionInProgress
 from app.events import outbox
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
@@ -46,6 +46,7 @@ from app.wallets.core.models import (
 
 MAX_WALLETS_PER_AGENT = 100
 MAX_DELETED_PER_DAY = 200
+_ACTIVITY_PRECISION = timedelta(days=1)
 _TABLE, _SEAL = table_of(Wallet), seal_of(Wallet)
 _INSERT, _INSERT_KEY = PreparedInsert(Wallet), PreparedInsert(WalletKey)
 _IS_OWNED = (_TABLE.c.id == bindparam("wallet_id")) & (_TABLE.c.agent_id == bindparam("owner_id"))
@@ -84,13 +85,15 @@ def create(
     name: str | None,
     controls: Literal["default", "specified", "none"] = "none",
     frozen: bool = False,
+    scanned: bool = True,
 ) -> WalletView:
-    """Store a wallet with a generated key; the wallet of a `frozen` agent is frozen.
+    """Store a wallet; the wallet of a `frozen` agent is frozen. Deposits are looked for if it is `scanned`.
 
     The caller sets `specified` controls in the same unit (`spending.controls.set_default`).
     Another wallet of an agent with locked controls inherits those of the oldest wallet that has them.
     """
     sibling_names = {} if controls != "none" else _names_by_id(session, agent_id)
+    now = clock.now()
     row = {
         "id": key.wallet_id,
         "agent_id": agent_id,
@@ -98,7 +101,9 @@ def create(
         "evm_address": key.evm_address,
         "solana_address": key.solana_address,
         "transaction_count": 0,
-        "created_at": clock.now(),
+        "created_at": now,
+        "active_at": now if scanned else None,
+        "new_to_scans": scanned,
     }
     row = Wallet.stamp(row)
     _INSERT.execute(session, row)
@@ -142,7 +147,12 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
         with read_only_unit() as session:
             row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
             if row is not None:
-                return replace(_view(session, row, {}), spending_status=row)
+                view = replace(_view(session, row, {}), spending_status=row)
+        if row is not None:
+            if row.active_at is not None and row.active_at < clock.now() - _ACTIVITY_PRECISION:
+                with unit_of_work() as session:
+                    session.execute(update(_TABLE).where(_TABLE.c.id == canonical).values(active_at=clock.now()))
+            return view
     raise NotFound("This key has no such wallet.")
 
 
@@ -241,16 +251,19 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
     return before
 
 
-def delete_wallet(wallet_id: str, *, agent_id: str) -> None:
+def delete_wallet(wallet_id: str, *, agent_id: str, refusal: ServiceError | None = None) -> None:
     """Delete a wallet with its transactions and controls; the sealed key is retired.
 
-    Raises: NotFound, TransactionInProgress, ControlsLocked, WalletFrozen.
+    Raises: NotFound, TransactionInProgress, ControlsLocked, WalletFrozen; else the `refusal`, if there is one.
     """
     with unit_of_work() as session:
         spending_controls.assert_deletable(session, wallet_id)
         wallet = session.get(Wallet, wallet_id)
         if wallet is None or wallet.agent_id != agent_id:
             raise NotFound("This key has no such wallet.")
+        _assert_nothing_pending(session, wallet)
+        if refusal is not None:
+            raise refusal
         _delete_wallet_rows(session, wallet)
 
 
@@ -264,12 +277,13 @@ def delete_all(session: Session, agent_id: str) -> list[str]:
         spending_controls.assert_deletable(session, wallet_id, by_agent=False)
     wallets = session.scalars(select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.id)).all()
     for wallet in wallets:
+        _assert_nothing_pending(session, wallet)
         _delete_wallet_rows(session, wallet)
     return [wallet.id for wallet in wallets]
 
 
-def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
-    """Delete a wallet after its account was locked. Raises: TransactionInProgress."""
+def _assert_nothing_pending(session: Session, wallet: Wallet) -> None:
+    """Refuse the deletion of a wallet that is in use. Raises: TransactionInProgress, or what a guard returns."""
     in_flight = session.scalar(
         select(Transaction.id)
         .where(
@@ -286,11 +300,14 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
             "A transaction of this wallet is still pending; delete the wallet once it has ended.",
             details={"transaction_id": in_flight},
         )
-    state = app_state()
-    for guard in state.wallet_deletion_guards:
+    for guard in app_state().wallet_deletion_guards:
         refusal = guard(session, wallet.id)
         if refusal is not None:
             raise refusal
+
+
+def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
+    """Delete a wallet after its account was locked."""
     custody.retire(session, wallet)
     transaction_ids = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
     for table in (TransactionEvent, SignedAttempt, FundingAllocation):
@@ -299,7 +316,7 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
         session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))
     spending_controls.close_account(session, wallet.id)
     session.execute(delete(Wallet).where(Wallet.id == wallet.id))
-    for listener in state.wallet_deletion_listeners:
+    for listener in app_state().wallet_deletion_listeners:
         listener(session, wallet.id)
 
 

@@ -1,7 +1,7 @@
 """Funding requests and the deposits that fulfil them (decision 0009).
 
-Deposits are detected for wallets with open requests. A deposit is allocated to the oldest open request and its
-remainder to the next; a request is confirmed once its amount is reached. What arrived before a request does not count.
+A deposit is allocated to the oldest open request and its remainder to the next; a request is confirmed once its amount
+is reached. What arrived before a request, or is left, is recorded as a deposit without a request.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 import structlog
-from sqlalchemy import and_, select, update
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
-from app.db.statements import count, insert_into
+from app.db.statements import count
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import BalanceFetchError, InvalidInput, LimitReached, NotFound
 from app.idempotency.service import Claim
 from app.jobs import JobName
 from app.observability import logs
-from app.ports.chain import BlockRef
+from app.ports.chain import Terms
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.services import Faucet
 from app.spending import accounts as spending_accounts
 from app.state import app_state
 from app.wallets.core import lifecycle, parsing
 from app.wallets.core.lifecycle import MovementStatus, StatusReason, TransactionType
-from app.wallets.core.models import DepositCursor, DepositScanState, Transaction
+from app.wallets.core.models import DepositScanState, Transaction, Wallet
 from app.wallets.core.wallets import WalletView
+from app.wallets.deposits import scan_states
 
 _log = structlog.get_logger(__name__)
 MAX_OPEN_PER_WALLET = 20
@@ -64,10 +65,18 @@ def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str
     address = wallet.address_on(name)
     state = app_state()
     adapter = state.ports.chains[name]
+    with read_only_unit() as session:
+        stored = session.get(DepositScanState, (wallet.id, name.value))
+        new_to_scans = session.scalar(select(Wallet.new_to_scans).where(Wallet.id == wallet.id))
     try:
-        # The scan state first: a deposit mined between the two calls then precedes the request and does not count.
-        scan_state = adapter.scan_state(address)
         head = adapter.head()
+        known: Terms | None = None if stored is None else stored.mark
+        at = head.number
+        if stored is None and new_to_scans:
+            at = scan_states.start_block(name, head)
+            known = adapter.unused_scan_state(at)
+        # Read after the head: what arrives after this state has arrived after the request.
+        scan_state = adapter.scan_state(address, before=known)
         refusal = adapter.receiving_refusal(address, expected.token)
     except PortError:
         raise BalanceFetchError(
@@ -85,7 +94,9 @@ def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str
             raise LimitReached(
                 f"This wallet has {MAX_OPEN_PER_WALLET} open funding requests; wait until one is confirmed or expires."
             )
-        _start_scanning(session, wallet.id, name, head=head, scan_state=dict(scan_state))
+        if stored is None or scan_state != known:
+            revision = None if stored is None else stored.revision
+            scan_states.store(session, name, wallet.id, revision, scan_state, at=at)
         transaction = Transaction(
             id=request_id, wallet_id=wallet.id, type=TransactionType.FUNDING.value, chain=name.value,
             to_address=address, amount_units=expected.units, currency=expected.token.symbol, cost_nanos=0,
@@ -197,34 +208,3 @@ def _request_faucet_payment(faucet: Faucet, request: FundingRequest) -> bool:
     else:
         _log.info("faucet_payment_requested", transaction_id=request.id)
     return True
-
-
-def _start_scanning(
-    session: Session, wallet_id: str, chain: ChainName, *, head: BlockRef, scan_state: dict[str, object]
-) -> None:
-    """Set the cursor and the scan state to now, unless other open requests depend on them.
-
-    The row of the cursor is the lock: of two concurrent first requests, the second sees the first.
-    """
-    session.execute(
-        insert_into(session, DepositCursor)
-        .values(chain=chain.value)
-        .on_conflict_do_update(index_elements=[DepositCursor.chain], set_={"chain": chain.value})
-    )
-    pending_wallets = select(Transaction.wallet_id).where(Transaction.chain == chain.value, _IS_OPEN).distinct()
-    if session.scalar(pending_wallets.limit(1)) is None:
-        session.execute(
-            update(DepositCursor)
-            .where(DepositCursor.chain == chain.value)
-            .values(block_number=head.number, block_hash=head.hash)
-        )
-    if session.scalar(pending_wallets.where(Transaction.wallet_id == wallet_id).limit(1)) is None:
-        scan_values: dict[str, object] = {"mark": scan_state, "block_number": head.number}
-        session.execute(
-            insert_into(session, DepositScanState)
-            .values(wallet_id=wallet_id, chain=chain.value, revision=0, **scan_values)
-            .on_conflict_do_update(
-                index_elements=[DepositScanState.wallet_id, DepositScanState.chain],
-                set_={**scan_values, "revision": DepositScanState.revision + 1},
-            )
-        )

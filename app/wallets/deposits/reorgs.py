@@ -15,13 +15,14 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import BlockRef, Chain
 from app.spending import accounts as spending_accounts
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, StatusReason
-from app.wallets.core.models import DepositCursor, DepositScanState, FundingAllocation, FundingDeposit
+from app.wallets.core.models import DepositCursor, DepositScanState, FundingAllocation, FundingDeposit, Transaction
 
 _log = structlog.get_logger(__name__)
 _CHECKED_PER_PASS = 1000
@@ -70,7 +71,9 @@ def _reverse_deposits(
     session: Session, name: ChainName, deposit_ids: Sequence[str], orphaned: Collection[BlockRef]
 ) -> None:
     """Reverse those deposits that still are in an orphaned block; their wallets are locked."""
-    cursor = session.scalar(select(DepositCursor).where(DepositCursor.chain == name.value).with_for_update())
+    cursors = session.scalars(
+        select(DepositCursor).where(DepositCursor.chain == name.value).order_by(DepositCursor.tier).with_for_update()
+    ).all()
     deposits = session.scalars(
         select(FundingDeposit).where(FundingDeposit.id.in_(deposit_ids)).order_by(FundingDeposit.wallet_id)
     ).all()
@@ -78,13 +81,12 @@ def _reverse_deposits(
     reorged = [entry for entry in deposits if BlockRef(entry.block_number, entry.block_hash) in orphaned]
     if not reorged:
         return
-    if cursor is not None and cursor.block_number is not None:
-        # Scanning may have restarted after the reorg. An orphaned cursor makes the chain's adapter scan again from
-        # as far back as it expects reorgs to reach.
-        lowest = min(reorged, key=lambda entry: entry.block_number)
-        cursor.block_number = min(cursor.block_number, lowest.block_number)
-        cursor.block_hash = lowest.block_hash
-        session.flush()
+    # An orphaned cursor makes the chain's adapter scan again from as far back as it expects reorgs to reach.
+    lowest = min(reorged, key=lambda entry: entry.block_number)
+    for cursor in cursors:
+        if cursor.block_number is not None and cursor.block_number >= lowest.block_number:
+            cursor.block_number, cursor.block_hash = lowest.block_number, lowest.block_hash
+    session.flush()
     for wallet_id, of_wallet in groupby(reorged, key=lambda entry: entry.wallet_id):
         _reverse_wallet_deposits(session, wallet_id, name, list(of_wallet))
 
@@ -125,7 +127,7 @@ def _reverse_wallet_deposits(
 
 
 def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
-    """Delete deposits, and reopen the requests that they fulfilled."""
+    """Delete deposits, reopen the requests that they fulfilled, and fail those that were recorded without a request."""
     of_these = FundingAllocation.deposit_id.in_(deposit_ids)
     request_ids = set(session.scalars(select(FundingAllocation.transaction_id).where(of_these)))
     session.execute(delete(FundingAllocation).where(of_these))
@@ -135,3 +137,7 @@ def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
             session, request_id, MovementStatus.CONFIRMED, MovementStatus.PENDING,
             reason=StatusReason.REORGANISED, tx_hash=None, from_address=None, confirmed_at=None,
         )  # fmt: skip
+    unrequested = Transaction.id.in_(request_ids) & (Transaction.kind == MovementKind.DEPOSIT.value)
+    lifecycle.TRANSACTIONS.move(
+        session, unrequested, MovementStatus.PENDING, MovementStatus.FAILED, reason=StatusReason.REORGANISED
+    )

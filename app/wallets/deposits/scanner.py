@@ -7,18 +7,21 @@ a pass that lost a race rolls back as a whole. Locks are acquired in the order g
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, ScalarSelect, and_, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Row, ScalarSelect, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
+from app.core.movement_kinds import MovementKind
+from app.db.statements import in_list, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
 from app.ports.errors import PortError
@@ -35,7 +38,8 @@ from app.wallets.core.models import (
     Transaction,
     Wallet,
 )
-from app.wallets.deposits import reorgs
+from app.wallets.deposits import reorgs, scan_states
+from app.wallets.deposits.scan_states import Tier
 
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +62,7 @@ class _ScanInput:
 
 def newest_open(name: ChainName) -> ScalarSelect[datetime | None]:
     """Return when the newest expected deposit was requested, or the newest that is not final was found; else None."""
-    requested = select(Transaction.created_at.label("at")).where(_is_open_request(name))
+    requested = select(Transaction.created_at.label("at")).where(scan_states.is_open_request(name))
     found = select(FundingDeposit.found_at).where(FundingDeposit.chain == name.value, FundingDeposit.final.is_(False))
     opened = requested.union_all(found).subquery()
     return select(func.max(opened.c.at)).scalar_subquery()
@@ -72,15 +76,17 @@ def is_due(name: ChainName, newest: datetime | None, *, last_scan: datetime | No
     return last_scan is None or now - last_scan >= lifecycle.scan_pause(name, now - newest)
 
 
-def scan(name: ChainName) -> int:
-    """Scan a chain for deposits once and confirm the requests that they fulfil; return the number of new deposits.
+def scan(name: ChainName, tier: Tier = Tier.ALL) -> int:
+    """Scan a chain once for deposits to the wallets of a tier; return the number of new ones.
 
     Never raises for an unreachable chain: cursor and scan states stay, and the next pass finds the same.
     """
     chain = app_state().ports.chains[name]
     try:
         reorgs.recheck_blocks(chain)
-        scan_input = _load_scan_input(name)
+        if tier is not Tier.OPEN:
+            scan_states.begin(chain)
+        scan_input = _load_scan_input(name, tier)
         if not scan_input.addresses:
             return 0
         result = chain.deposits(scan_input.addresses, cursor=scan_input.cursor)
@@ -89,14 +95,14 @@ def scan(name: ChainName) -> int:
         return 0
     try:
         with unit_of_work() as session:
-            return _store_scan(session, name, scan_input, result)
+            return _store_scan(session, name, tier, scan_input, result)
     except _ConcurrentScanError:
         return 0
 
 
-def _load_scan_input(name: ChainName) -> _ScanInput:
+def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
     with read_only_unit() as session:
-        cursor = session.get(DepositCursor, name.value)
+        cursor = session.get(DepositCursor, (name.value, tier.value))
         wallets = session.execute(
             select(
                 Wallet.id,
@@ -107,16 +113,16 @@ def _load_scan_input(name: ChainName) -> _ScanInput:
                 DepositScanState.revision,
             )
             .join(DepositScanState, (DepositScanState.wallet_id == Wallet.id) & (DepositScanState.chain == name.value))
-            .where(Wallet.id.in_(select(Transaction.wallet_id).where(_is_open_request(name))))
+            .where(scan_states.are_in(tier, name))
         ).all()
         cursor_block = None
         if cursor is not None and cursor.block_number is not None:
             cursor_block = BlockRef(cursor.block_number, cursor.block_hash or "")
-        since = [row.block_number for row in wallets] + ([] if cursor_block is None else [cursor_block.number])
         wallet_ids = [row.id for row in wallets]
-        own = _own_transactions(session, name, wallet_ids, since=min(since, default=0))
+        is_recent = partial(_is_recent, cursor=cursor_block)
+        own = _own_transactions(session, name, wallet_ids, is_recent=is_recent)
         expected_arrivals = arrivals.expected_tokens(session, name, wallet_ids)
-        for wallet_id, arrived in arrivals.recorded_arrivals(session, name, wallet_ids).items():
+        for wallet_id, arrived in arrivals.recorded_arrivals(session, name, wallet_ids, is_recent=is_recent).items():
             own[wallet_id] += arrived
         addresses, wallets_by_address = [], {}
         for row in wallets:
@@ -127,19 +133,16 @@ def _load_scan_input(name: ChainName) -> _ScanInput:
         return _ScanInput(cursor_block, wallets_by_address, tuple(addresses))
 
 
-def _is_open_request(name: ChainName) -> ColumnElement[bool]:
-    # Part of the statement's text, so that any plan of it uses the partial index of open requests.
-    return and_(
-        Transaction.chain == name.value,
-        Transaction.type == literal(TransactionType.FUNDING.value, literal_execute=True),
-        Transaction.status == literal(MovementStatus.PENDING.value, literal_execute=True),
-    )
+def _is_recent(block: ColumnElement[Any], *, cursor: BlockRef | None) -> ColumnElement[bool]:
+    """Return the condition that a wallet's balance or logs may be unread at a block."""
+    is_after_state = block > DepositScanState.block_number - _REORG_MARGIN_BLOCKS
+    return is_after_state if cursor is None else is_after_state | (block > cursor.number - _REORG_MARGIN_BLOCKS)
 
 
 def _own_transactions(
-    session: Session, name: ChainName, wallet_ids: Sequence[str], *, since: int
+    session: Session, name: ChainName, wallet_ids: Sequence[str], *, is_recent: Callable[..., ColumnElement[bool]]
 ) -> dict[str, list[OwnTransaction]]:
-    """Return all hashes signed for these wallets that may have landed since a block."""
+    """Return all hashes signed for these wallets that may have landed in a recent block."""
     own: dict[str, list[OwnTransaction]] = defaultdict(list)
     if not wallet_ids:
         return own
@@ -149,14 +152,16 @@ def _own_transactions(
             Transaction.status, Transaction.native_out_units,
         )
         .join(SignedAttempt, SignedAttempt.transaction_id == Transaction.id)
+        .join(DepositScanState, DepositScanState.wallet_id == Transaction.wallet_id)
         .where(
             Transaction.chain == name.value,
-            Transaction.wallet_id.in_(wallet_ids),
+            DepositScanState.chain == name.value,
+            in_list(session, Transaction.wallet_id, wallet_ids),
             # Another party's transaction takes none of the native balance, and no nonce.
             SignedAttempt.purpose != AttemptPurpose.AUTHORIZATION.value,
             or_(
                 Transaction.status == MovementStatus.PENDING.value,
-                Transaction.block_number > since - _REORG_MARGIN_BLOCKS,
+                is_recent(Transaction.block_number),
                 # A nonce that another transaction used: our own is in no block.
                 Transaction.nonce.is_not(None) & Transaction.block_number.is_(None),
             ),
@@ -170,19 +175,19 @@ def _own_transactions(
     return own
 
 
-def _store_scan(session: Session, name: ChainName, scan_input: _ScanInput, result: DepositScan) -> int:
+def _store_scan(session: Session, name: ChainName, tier: Tier, scan_input: _ScanInput, result: DepositScan) -> int:
     """Store a scan. Raises: _ConcurrentScanError."""
     credited_addresses = {deposit.address for deposit in result.deposits}
     reorgs.lock_wallets(session, (scan_input.wallets_by_address[address].id for address in credited_addresses))
-    _advance_cursor(session, name, scan_input.cursor, result.cursor)
+    _advance_cursor(session, name, tier, scan_input.cursor, result.cursor)
     at = result.cursor or scan_input.cursor
     changed = {
         address
         for address, scan_state in result.scan_states.items()
         if scan_state != scan_input.wallets_by_address[address].mark
     }
-    # Wallets that were deleted, or restarted scanning, since the scan keep their state.
-    unchanged = {
+    # What arrives at wallets that were deleted since the scan is left alone.
+    remaining = {
         address
         for address in sorted(credited_addresses | changed, key=lambda entry: scan_input.wallets_by_address[entry].id)
         if _update_scan_state(
@@ -192,20 +197,27 @@ def _store_scan(session: Session, name: ChainName, scan_input: _ScanInput, resul
     return sum(
         _record_deposit(session, name, scan_input.wallets_by_address[deposit.address], deposit)
         for deposit in result.deposits
-        if deposit.address in unchanged
+        if deposit.address in remaining
     )
 
 
-def _advance_cursor(session: Session, name: ChainName, before: BlockRef | None, after: BlockRef | None) -> None:
+def _advance_cursor(
+    session: Session, name: ChainName, tier: Tier, before: BlockRef | None, after: BlockRef | None
+) -> None:
     """Lock the cursor and set it if it is unchanged. Raises: _ConcurrentScanError."""
     number, block_hash = (None, None) if before is None else (before.number, before.hash)
     to = after or before
     if to is None:
         return
+    if before is None:
+        session.execute(
+            insert_into(session, DepositCursor).values(chain=name.value, tier=tier.value).on_conflict_do_nothing()
+        )
     updated = session.execute(
         update(DepositCursor)
         .where(
             DepositCursor.chain == name.value,
+            DepositCursor.tier == tier.value,
             DepositCursor.block_number.is_not_distinct_from(number),
             DepositCursor.block_hash.is_not_distinct_from(block_hash),
         )
@@ -218,22 +230,16 @@ def _advance_cursor(session: Session, name: ChainName, before: BlockRef | None, 
 def _update_scan_state(
     session: Session, name: ChainName, wallet: _ScannedWallet, scan_state: Terms | None, *, at: BlockRef | None
 ) -> bool:
-    """Lock a scan state and update it; return whether it was unchanged since the scan read it."""
-    changes: dict[str, Any] = {"revision": wallet.revision}
+    """Lock a scan state and update it; return whether the wallet still exists. Raises: _ConcurrentScanError."""
+    of_wallet = (DepositScanState.wallet_id == wallet.id) & (DepositScanState.chain == name.value)
+    revision = session.scalar(select(DepositScanState.revision).where(of_wallet).with_for_update())
+    if revision is None:
+        return False
+    if revision != wallet.revision:
+        raise _ConcurrentScanError
     if scan_state is not None and scan_state != wallet.mark:
-        changes = {
-            "revision": wallet.revision + 1, "mark": dict(scan_state), "block_number": 0 if at is None else at.number,
-        }  # fmt: skip
-    updated = session.execute(
-        update(DepositScanState)
-        .where(
-            DepositScanState.wallet_id == wallet.id,
-            DepositScanState.chain == name.value,
-            DepositScanState.revision == wallet.revision,
-        )
-        .values(**changes)
-    )
-    return bool(updated.rowcount == 1)  # type: ignore[attr-defined]
+        scan_states.store(session, name, wallet.id, revision, scan_state, at=0 if at is None else at.number)
+    return True
 
 
 def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, deposit: Deposit) -> bool:
@@ -268,14 +274,17 @@ def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, d
     )  # fmt: skip
     session.add(row)
     session.flush()
-    _allocate(session, row)
+    remaining_units = _allocate(session, row, after=deposit.arrived_after)
+    if remaining_units:
+        _record_unrequested(session, row, deposit.address, remaining_units)
     _log.info("deposit_found", chain=name, wallet_id=row.wallet_id, currency=row.currency, tx_hash=row.tx_hash)
     return True
 
 
-def _allocate(session: Session, deposit: FundingDeposit) -> None:
-    """Allocate a deposit to the oldest open requests that were made before it."""
+def _allocate(session: Session, deposit: FundingDeposit, *, after: int | None) -> int:
+    """Allocate a deposit to the oldest open requests that were made before it; return what is left."""
     remaining_units = deposit.units
+    earliest = deposit.block_number if after is None else after + 1
     requests = session.scalars(
         select(Transaction)
         .where(
@@ -284,13 +293,13 @@ def _allocate(session: Session, deposit: FundingDeposit) -> None:
             Transaction.currency == deposit.currency,
             Transaction.type == TransactionType.FUNDING.value,
             Transaction.status == MovementStatus.PENDING.value,
-            Transaction.opened_block < deposit.block_number,
+            Transaction.opened_block < earliest,
         )
         .order_by(Transaction.created_at, Transaction.id)
     ).all()
     for request in requests:
         if remaining_units == 0:
-            return
+            break
         # Summed here: SQLite stores units as text, which its SUM would convert to a float.
         allocated_units = sum(
             session.scalars(select(FundingAllocation.units).where(FundingAllocation.transaction_id == request.id))
@@ -304,3 +313,18 @@ def _allocate(session: Session, deposit: FundingDeposit) -> None:
                 session, request.id, MovementStatus.PENDING, MovementStatus.CONFIRMED,
                 tx_hash=deposit.tx_hash, from_address=deposit.payer, confirmed_at=clock.now(),
             )  # fmt: skip
+    return remaining_units
+
+
+def _record_unrequested(session: Session, deposit: FundingDeposit, address: str, units: int) -> None:
+    """Record what no request expected as a confirmed transaction."""
+    now = clock.now()
+    transaction = Transaction(
+        id=new_id(), wallet_id=deposit.wallet_id, type=TransactionType.FUNDING.value, kind=MovementKind.DEPOSIT.value,
+        chain=deposit.chain, from_address=deposit.payer, to_address=address, amount_units=units,
+        currency=deposit.currency, tx_hash=deposit.tx_hash, cost_nanos=0, created_at=now, confirmed_at=now, checks=0,
+    )  # fmt: skip
+    lifecycle.record(session, transaction, status=MovementStatus.CONFIRMED)
+    session.flush()
+    session.add(FundingAllocation(deposit_id=deposit.id, transaction_id=transaction.id, units=units))
+    session.flush()

@@ -85,6 +85,14 @@ class TransferQuoteShape(MovementQuoteShape):
             "the payment. Null for an ordinary account.",
         },
     )
+    similar_recipients = fields.List(
+        fields.String(),
+        required=True,
+        metadata={
+            "description": "Addresses that this wallet has paid or allows, and that have the same first and last four "
+            "characters as this other recipient. If there is one, check every character of `to`."
+        },
+    )
 
 
 def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferOrder:

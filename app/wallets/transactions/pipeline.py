@@ -117,6 +117,7 @@ class MovementQuote:
     fee_units: int
     dry_run: bool = True
     recipient_is: str | None = None
+    similar_recipients: tuple[str, ...] = ()
 
     @property
     def gas_fee(self) -> TokenAmount | None:

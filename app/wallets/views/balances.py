@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.money import TokenAmount, value_nanos
-from app.errors import BalanceFetchError
+from app.errors import BalanceFetchError, ServiceError, WalletNotEmpty
 from app.ports.chain import Balances
 from app.ports.errors import PortError
 from app.state import app_state
@@ -47,6 +47,19 @@ def read_all(wallet: WalletView) -> Sequence[Holding]:
             f"The balances on {', '.join(names)} cannot be read at the moment.", details={"chains": names}
         )
     return holdings
+
+
+def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
+    """Return why a wallet is to be deleted with `force` only: what it holds, or that this cannot be read."""
+    try:
+        held = [holding for holding in read_all(wallet) if holding.amount.units]
+    except BalanceFetchError as error:
+        return error
+    listed = [
+        {"chain": each.chain.value, "token": each.amount.token.symbol, "balance": str(each.amount)} for each in held
+    ]
+    message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
+    return WalletNotEmpty(message, details={"balances": listed}) if listed else None
 
 
 def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[ChainName]]:

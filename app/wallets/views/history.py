@@ -19,7 +19,7 @@ from app.db.statements import in_list, rows_after, table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state
-from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementStatus
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 
 _TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
@@ -174,6 +174,17 @@ def _details(session: Session, rows: Sequence[Any]) -> Mapping[str, Any]:
         of_kind = [row for row in rows if row.kind == kind]
         found |= read(session, of_kind) if of_kind else {}
     return found
+
+
+def recipients_of(session: Session, wallet_id: str, chain: ChainName) -> Sequence[str]:
+    """Return the addresses that a wallet has paid on a chain, each once."""
+    paid = select(Transaction.to_address).where(
+        Transaction.wallet_id == wallet_id,
+        Transaction.chain == chain.value,
+        Transaction.type.in_([TransactionType.TRANSFER.value, TransactionType.WITHDRAWAL.value]),
+        Transaction.status == MovementStatus.CONFIRMED.value,
+    )
+    return session.scalars(paid.distinct()).all()
 
 
 def explorer_url(chain: str, tx_hash: str | None) -> str | None:

@@ -146,13 +146,16 @@ class Operations:
         )
         return result
 
-    def delete_wallet(self, wallet_id: str) -> api.RemovedWallet:
+    def delete_wallet(self, wallet_id: str, *, force: bool | Omit = OMIT) -> api.RemovedWallet:
         """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
 
-        Refused while a transaction is pending. The tokens of a deleted wallet cannot be recovered.
+        Refused while a transaction is pending. A wallet that holds tokens, or whose balances cannot be read, is
+        deleted only with `force`: nobody can pay with it afterwards.
+
+        force: Whether the wallet is deleted although it holds tokens, or its balances cannot be read.
         """
         result: api.RemovedWallet = self._request(
-            "DELETE", f"/v1/wallets/{quote(wallet_id, safe='')}", is_repeatable=True
+            "DELETE", f"/v1/wallets/{quote(wallet_id, safe='')}", query={"force": force}, is_repeatable=True
         )
         return result
 
@@ -210,6 +213,21 @@ class Operations:
         status: api.TransactionStatus | Omit = OMIT,
         chain: Literal["ethereum", "base", "solana", "perpdex"] | Omit = OMIT,
         type: api.TransactionType | Omit = OMIT,
+        kind: Literal[
+            "transfer",
+            "withdrawal",
+            "swap",
+            "bridge",
+            "topup",
+            "x402",
+            "purchase",
+            "bridge_leg",
+            "gas",
+            "gas_sale",
+            "deposit",
+            "settlement",
+        ]
+        | Omit = OMIT,
     ) -> api.TransactionPage:
         """List transactions, newest first.
 
@@ -224,11 +242,20 @@ class Operations:
         status: Only entries with this status.
         chain: Only transactions of this chain; `perpdex` is the exchange.
         type: Only transactions of this type.
+        kind: Only transactions of this kind.
         """
         result: api.TransactionPage = self._request(
             "GET",
             f"/v1/wallets/{quote(wallet_id or self.default_wallet(), safe='')}/transactions",
-            query={"limit": limit, "offset": offset, "after": after, "status": status, "chain": chain, "type": type},
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "status": status,
+                "chain": chain,
+                "type": type,
+                "kind": kind,
+            },
             is_repeatable=True,
         )
         return result

@@ -814,6 +814,15 @@ class CreditGrant(TypedDict):
     """The credits of the agent after the grant, in US dollars."""
 
 
+class DeletionBody(TypedDict):
+    """Whether a wallet is deleted although it holds tokens."""
+
+    force: NotRequired[bool]
+    """Whether the wallet is deleted although it holds tokens, or its balances cannot be read. It may be in the
+    query instead. Default: `false`.
+    """
+
+
 class Delivery(TypedDict):
     """An event on its way to a webhook."""
 
@@ -2760,7 +2769,9 @@ class Transaction(TypedDict):
     type: TransactionType
     """The type of the transaction."""
     kind: str | None
-    """What the payment is for, such as `bridge`, `topup` or `x402`; null if the type says it."""
+    """What the payment is for, such as `bridge`, `topup` or `x402`; `deposit` for what arrived without a funding
+    request; null if the type says it.
+    """
     chain: str
     """The chain of the transaction; for a bridge, the one that the tokens leave."""
     from_address: str | None
@@ -2823,7 +2834,9 @@ class TransactionDetail(TypedDict):
     type: TransactionType
     """The type of the transaction."""
     kind: str | None
-    """What the payment is for, such as `bridge`, `topup` or `x402`; null if the type says it."""
+    """What the payment is for, such as `bridge`, `topup` or `x402`; `deposit` for what arrived without a funding
+    request; null if the type says it.
+    """
     chain: str
     """The chain of the transaction; for a bridge, the one that the tokens leave."""
     from_address: str | None
@@ -2913,6 +2926,7 @@ TransferQuote = TypedDict(
         "chain": "str",
         "value_usd": "float | None",
         "recipient_is": 'Literal["contract"] | None',
+        "similar_recipients": "list[str]",
     },
 )
 """The quote of a dry run: limits and simulation passed; costs are maxima."""
@@ -2942,6 +2956,7 @@ TransferResult = TypedDict(
         "network_fee_usd": "NotRequired[float | None]",
         "value_usd": "NotRequired[float | None]",
         "recipient_is": 'NotRequired[Literal["contract"] | None]',
+        "similar_recipients": "NotRequired[list[str]]",
     },
 )
 """One of: AwaitingApproval or Movement or TransferQuote."""
@@ -3163,6 +3178,7 @@ WithdrawResult = TypedDict(
         "network_fee_usd": "NotRequired[float | None]",
         "value_usd": "NotRequired[float | None]",
         "recipient_is": 'NotRequired[Literal["contract"] | None]',
+        "similar_recipients": "NotRequired[list[str]]",
     },
 )
 """One of: AwaitingApproval or Movement or TransferQuote."""
@@ -3258,6 +3274,7 @@ EventPattern: TypeAlias = Literal[
     "funding.confirmed",
     "funding.failed",
     "funding.pending",
+    "funding.received",
     "payment.*",
     "payment.confirmed",
     "payment.failed",
@@ -3298,6 +3315,7 @@ EventType: TypeAlias = Literal[
     "funding.pending",
     "funding.confirmed",
     "funding.failed",
+    "funding.received",
     "payment.pending",
     "payment.confirmed",
     "payment.failed",

@@ -49,6 +49,7 @@ export type ErrorCode =
   | "UPSTREAM_ERROR"
   | "UPSTREAM_TIMEOUT"
   | "WALLET_FROZEN"
+  | "WALLET_NOT_EMPTY"
   | "WEEKLY_LIMIT_EXCEEDED"
   | "WITHDRAWAL_FAILED";
 
@@ -86,7 +87,7 @@ export class LimitExceeded extends PermissionDenied {
 /** It does not exist, or belongs to another account. `NOT_FOUND`. */
 export class NotFound extends PurserError {}
 
-/** Another request or state is in the way. `ALREADY_CLAIMED`, `ALREADY_SUBSCRIBED`, `IDEMPOTENCY_CONFLICT`, `LIMIT_REACHED`, `PURCHASE_IN_PROGRESS`, `TRANSACTION_IN_PROGRESS`. */
+/** Another request or state is in the way. `ALREADY_CLAIMED`, `ALREADY_SUBSCRIBED`, `IDEMPOTENCY_CONFLICT`, `LIMIT_REACHED`, `PURCHASE_IN_PROGRESS`, `TRANSACTION_IN_PROGRESS`, `WALLET_NOT_EMPTY`. */
 export class Conflict extends PurserError {}
 
 /** Too many requests: repeat it after `retryAfter` seconds. `RATE_LIMITED`. */

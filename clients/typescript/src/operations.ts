@@ -82,10 +82,10 @@ export abstract class Operations {
   /**
    * Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
    *
-   * Refused while a transaction is pending. The tokens of a deleted wallet cannot be recovered.
+   * Refused while a transaction is pending. A wallet that holds tokens, or whose balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
    */
   deleteWallet(args: Input<"delete_wallet", "">, options?: CallOptions): Promise<Output<"delete_wallet">> {
-    return this.call({ method: "DELETE", path: "/v1/wallets/{wallet_id}" }, args, options);
+    return this.call({ method: "DELETE", path: "/v1/wallets/{wallet_id}", query: ["force"], body: "members" }, args, options);
   }
 
   /**
@@ -112,7 +112,7 @@ export abstract class Operations {
    * Filter by `status`, `chain` or `type`. For long histories continue with `after`, which neither repeats nor misses entries.
    */
   listTransactions(args: Input<"list_transactions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_transactions">> {
-    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","status","chain","type"], wallet: "wallet_id" }, args, options);
+    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","status","chain","type","kind"], wallet: "wallet_id" }, args, options);
   }
 
   /**

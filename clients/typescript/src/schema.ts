@@ -145,7 +145,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
-         * @description Refused while a transaction is pending. The tokens of a deleted wallet cannot be recovered.
+         * @description Refused while a transaction is pending. A wallet that holds tokens, or whose balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
          */
         delete: operations["delete_wallet"];
         options?: never;
@@ -3852,6 +3852,11 @@ export interface components {
              */
             name?: string | null;
         };
+        /** @description Whether a wallet is deleted although it holds tokens. */
+        DeletionBody: {
+            /** @description Whether the wallet is deleted although it holds tokens, or its balances cannot be read. It may be in the query instead. Default: `false`. */
+            force?: boolean;
+        };
         /** @description A wallet that was deleted. */
         RemovedWallet: {
             /**
@@ -3963,7 +3968,7 @@ export interface components {
             wallet_id: string;
             /** @description The type of the transaction. */
             type: components["schemas"]["TransactionType"];
-            /** @description What the payment is for, such as `bridge`, `topup` or `x402`; null if the type says it. */
+            /** @description What the payment is for, such as `bridge`, `topup` or `x402`; `deposit` for what arrived without a funding request; null if the type says it. */
             kind: string | null;
             /** @description The chain of the transaction; for a bridge, the one that the tokens leave. */
             chain: string;
@@ -4047,7 +4052,7 @@ export interface components {
             wallet_id: string;
             /** @description The type of the transaction. */
             type: components["schemas"]["TransactionType"];
-            /** @description What the payment is for, such as `bridge`, `topup` or `x402`; null if the type says it. */
+            /** @description What the payment is for, such as `bridge`, `topup` or `x402`; `deposit` for what arrived without a funding request; null if the type says it. */
             kind: string | null;
             /** @description The chain of the transaction; for a bridge, the one that the tokens leave. */
             chain: string;
@@ -4349,6 +4354,8 @@ export interface components {
              * @enum {string|null}
              */
             recipient_is: "contract" | null;
+            /** @description Addresses that this wallet has paid or allows, and that have the same first and last four characters as this other recipient. If there is one, check every character of `to`. */
+            similar_recipients: string[];
         };
         /** @description A swap. Names in camelCase are also accepted: `inputToken`, `outputToken`, `slippageBps`, `dryRun`. */
         SwapBody: {
@@ -6946,12 +6953,12 @@ export interface components {
          * @description A type of events, or a group of types.
          * @enum {string}
          */
-        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
+        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
         /**
          * @description A type of events.
          * @enum {string}
          */
-        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "connection.opened" | "connection.ended" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
+        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "connection.opened" | "connection.ended" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
         /**
          * @description The payer of the network fee.
          * @enum {string}
@@ -7357,7 +7364,10 @@ export interface operations {
     };
     delete_wallet: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether the wallet is deleted although it holds tokens, or its balances cannot be read. */
+                force?: boolean;
+            };
             header?: never;
             path: {
                 /** @description The unique identifier of the wallet (UUID). It has to be one of the agent's wallets. */
@@ -7365,7 +7375,11 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DeletionBody"];
+            };
+        };
         responses: {
             /** @description OK */
             200: {
@@ -7483,6 +7497,8 @@ export interface operations {
                 chain?: "ethereum" | "base" | "solana" | "perpdex";
                 /** @description Only transactions of this type. */
                 type?: components["schemas"]["TransactionType"];
+                /** @description Only transactions of this kind. */
+                kind?: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase" | "bridge_leg" | "gas" | "gas_sale" | "deposit" | "settlement";
             };
             header?: never;
             path: {

@@ -29,6 +29,7 @@ class EvmScanState:
     """Native balance and nonce at block `number`; nothing up to block `since` ever counts as a deposit.
 
     `is_unscanned` until the first scan: the common cursor may be beyond `since` before the state was stored.
+    `readings` are later blocks with balance and nonce, of which it matters what arrived before them and what after.
     """
 
     since: int
@@ -36,13 +37,16 @@ class EvmScanState:
     native_units: int
     sequence: int
     is_unscanned: bool
+    readings: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
     def from_terms(cls, terms: Terms) -> EvmScanState:
         since, number, native, sequence, fresh = (
             int(terms[name] or 0) for name in ("since", "number", "native", "sequence", "fresh")
         )
-        return cls(since, number, native, sequence, is_unscanned=bool(fresh))
+        parts = [[int(part) for part in reading.split(":")] for reading in str(terms.get("readings") or "").split()]
+        readings = tuple((number, native, sequence) for number, native, sequence in parts)
+        return cls(since, number, native, sequence, bool(fresh), readings)
 
     def as_terms(self) -> Terms:
         """Return JSON values; wei would not fit the integers of every JSON reader."""
@@ -52,27 +56,43 @@ class EvmScanState:
             "native": str(self.native_units),
             "sequence": self.sequence,
             "fresh": int(self.is_unscanned),
+            "readings": " ".join(":".join(map(str, reading)) for reading in self.readings),
         }
 
     def at_block(self, number: int, native_units: int, sequence: int) -> EvmScanState:
-        return replace(self, number=number, native_units=native_units, sequence=sequence)
+        later = tuple(reading for reading in self.readings if reading[0] > number)
+        return replace(self, number=number, native_units=native_units, sequence=sequence, readings=later)
+
+    def noting(self, number: int, native_units: int, sequence: int) -> EvmScanState:
+        """Return the state with a reading of the newest block."""
+        *_, newest = (self.number, self.native_units, self.sequence), *self.readings
+        if number <= newest[0] or len(self.readings) >= _MAX_READINGS:
+            return self
+        if not self.readings and newest[1:] == (native_units, sequence):
+            return self.at_block(number, native_units, sequence)
+        return replace(self, readings=(*self.readings, (number, native_units, sequence)))
 
 
+_MAX_READINGS = 20
 _ADDRESSES_PER_CALL = 500
 _BLOCKS_PER_REQUEST = 8  # whole blocks are large
 _MAX_SEARCH_BLOCKS = 256
 _RENEW_AFTER_BLOCKS = 32
-"""An unchanged scan state is refreshed at this interval: each refresh is a database write."""
+"""An unchanged scan state of a used address is renewed at this interval: each renewal is a database write."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _BalanceIncrease:
+    """What arrived after the block of a scan state, up to block `until`."""
+
     address: str
     scan_state: EvmScanState
     units: int
     own_hashes: frozenset[str]
+    unchanged_at: int
+    until: int
 
 
 class _IncomingTransfer(NamedTuple):
@@ -87,10 +107,12 @@ def find_deposits(
     *,
     native_token: Token,
     block: BlockRef,
+    compared_at: int,
 ) -> tuple[Mapping[str, EvmScanState], tuple[Deposit, ...]]:
     """Return the new scan states and the deposits up to a block. Raises: EndpointError.
 
-    An address keeps its scan state while one of its own transactions is pending: the difference is undetermined.
+    An address keeps its scan state while one of its own transactions is pending: the difference is undetermined. The
+    state of an unused address is not renewed; its balance was compared at block `compared_at`.
     """
     outdated = [entry for entry in watched if EvmScanState.from_terms(entry.scan_state).number < block.number]
     balances = _balances(endpoint, deployment.multicall3, [entry.address for entry in outdated], block)
@@ -103,28 +125,52 @@ def find_deposits(
         )
         if balances[entry.address] != state.native_units or may_have_changed:
             moved.append(entry)
-        elif block.number - state.number >= _RENEW_AFTER_BLOCKS:
+        elif entry.own_transactions and block.number - state.number >= _RENEW_AFTER_BLOCKS:
             scan_states[entry.address] = state.at_block(block.number, state.native_units, state.sequence)
     counts = _counts(endpoint, [entry.address for entry in moved], block)
     increases: list[_BalanceIncrease] = []
     for entry in moved:
         state = EvmScanState.from_terms(entry.scan_state)
-        explained = _own_outflow(entry, state, until=counts[entry.address], at=block.number)
-        if explained is None:
-            continue
-        units = balances[entry.address] - state.native_units + explained
-        scan_states[entry.address] = state.at_block(block.number, balances[entry.address], counts[entry.address])
-        if units > 0:
-            own = frozenset(ours.tx_hash for ours in entry.own_transactions)
-            increases.append(_BalanceIncrease(entry.address, state, units, own))
-        elif units < 0:
-            _log.warning("unexplained_outflow", address=entry.address, units=str(-units), block=block.number)
+        after, found = _increases(entry, state, at=(block.number, balances[entry.address], counts[entry.address]))
+        if after != state:
+            scan_states[entry.address] = after
+        # Of an unused address, the balance was the same at the last comparison.
+        is_used = entry.own_transactions or state.readings or state.is_unscanned
+        increases += [
+            replace(gain, unchanged_at=gain.scan_state.number if is_used else max(gain.scan_state.number, compared_at))
+            for gain in found
+        ]
     arrivals = _incoming_transfers(endpoint, increases, until=block.number)
     return scan_states, tuple(
         deposit
         for gain in increases
         for deposit in _deposits(gain, arrivals.get(gain.address, ()), native_token, at=block)
     )
+
+
+def _increases(
+    entry: WatchedAddress, state: EvmScanState, *, at: tuple[int, int, int]
+) -> tuple[EvmScanState, list[_BalanceIncrease]]:
+    """Return the scan state at a block, and what arrived between the readings up to there.
+
+    A reading whose block was removed by a reorg does not agree with the next one; then all of it arrived in one step.
+    """
+    own = frozenset(ours.tx_hash for ours in entry.own_transactions)
+    readings = (*(reading for reading in state.readings if reading[0] < at[0]), at)
+    for steps in (readings, (at,)):
+        reached, found = state, []
+        for number, native_units, sequence in steps:
+            explained = _own_outflow(entry, reached, until=sequence, at=number)
+            if explained is None:
+                return state, []
+            units = native_units - reached.native_units + explained
+            if units:
+                found.append(_BalanceIncrease(entry.address, reached, units, own, reached.number, number))
+            reached = reached.at_block(number, native_units, sequence)
+        if all(gain.units > 0 for gain in found):
+            return reached, found
+    _log.warning("unexplained_outflow", address=entry.address, units=str(-found[0].units), block=at[0])
+    return reached, []
 
 
 def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int, at: int) -> int | None:
@@ -154,19 +200,24 @@ def _deposits(
     increase: _BalanceIncrease, transfers: Sequence[_IncomingTransfer], native_token: Token, *, at: BlockRef
 ) -> Iterable[Deposit]:
     """Yield the transactions that paid the address, and the rest as one deposit without a hash."""
-    parts: list[tuple[int, str | None, str | None, BlockRef]] = [
-        (paid.value_units, paid.tx_hash, paid.sender, block) for paid, block in transfers
+    parts: list[tuple[int, str | None, str | None, BlockRef, int | None]] = [
+        (paid.value_units, paid.tx_hash, paid.sender, block, None)
+        for paid, block in transfers
+        if increase.unchanged_at < block.number <= increase.until
     ]
     rest = increase.units - sum(units for units, *_ in parts)
-    for units, tx_hash, payer, block in [*parts, *([(rest, None, None, at)] if rest > 0 else [])]:
+    if rest > 0:
+        parts.append((rest, None, None, at, increase.scan_state.number))
+    for units, tx_hash, payer, block, arrived_after in parts:
         yield Deposit(
             address=increase.address,
             amount=TokenAmount(units, native_token),
             tx_hash=tx_hash,
             payer=payer,
-            position=f"native:{increase.address}",
+            position=f"native:{increase.address}" if tx_hash else f"native:{increase.address}:{increase.until}",
             block=block,
             scan_state_before=increase.scan_state.as_terms(),
+            arrived_after=arrived_after,
         )
     if rest < 0:
         _log.warning("unexplained_outflow", address=increase.address, units=str(-rest), block=at.number)
@@ -176,10 +227,10 @@ def _incoming_transfers(
     endpoint: RpcEndpoint, increases: Sequence[_BalanceIncrease], *, until: int
 ) -> Mapping[str, list[_IncomingTransfer]]:
     """Find the successful transactions that paid the addresses directly."""
-    near = {gain.address: gain for gain in increases if until - gain.scan_state.number <= _MAX_SEARCH_BLOCKS}
+    near = {gain.address: gain for gain in reversed(increases) if until - gain.unchanged_at <= _MAX_SEARCH_BLOCKS}
     if not near:
         return {}
-    first = min(gain.scan_state.number for gain in near.values()) + 1
+    first = min(gain.unchanged_at for gain in near.values()) + 1
     candidates: list[_IncomingTransfer] = []
     for start in range(first, until + 1, _BLOCKS_PER_REQUEST):
         blocks = [
@@ -207,7 +258,7 @@ def _is_incoming(entry: RpcTransaction, block: BlockRef, near: Mapping[str, _Bal
         and entry.value_units > 0
         and entry.sender != gain.address
         and entry.tx_hash not in gain.own_hashes
-        and block.number > gain.scan_state.number
+        and block.number > gain.unchanged_at
     )
 
 

@@ -116,9 +116,16 @@ class EvmDepositScanner:
         self._native = native_token
         self._confirmations = confirmations
 
-    def scan_state(self, address: str) -> Terms:
-        """Return the state of an address in the newest block. Raises: Unreachable."""
-        return self._rpc.run_on_first(lambda endpoint: _read_scan_state(endpoint, address)).as_terms()
+    def scan_state(self, address: str, *, before: Terms | None = None) -> Terms:
+        """Return the state of an address in the newest block; see `Chain.scan_state`. Raises: Unreachable."""
+        now = self._rpc.run_on_first(lambda endpoint: _read_scan_state(endpoint, address))
+        if before is None:
+            return now.as_terms()
+        noted = EvmScanState.from_terms(before).noting(now.number, now.native_units, now.sequence)
+        return noted.as_terms()
+
+    def unused_scan_state(self, since: int) -> Terms:
+        return EvmScanState(since, since, native_units=0, sequence=0, is_unscanned=True).as_terms()
 
     def scan(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
         """Find deposits since the cursor and scan states. Raises: Unreachable."""
@@ -138,7 +145,7 @@ class EvmDepositScanner:
         usdc = self._deployment.usdc
         tokens, last = find_deposits(endpoint, usdc, watched, start_blocks=floors, last=last, at_least=known)
         scan_states, natives = native.find_deposits(
-            endpoint, self._deployment, watched, native_token=self._native, block=block
+            endpoint, self._deployment, watched, native_token=self._native, block=block, compared_at=known
         )
         reached = block if last == number else endpoint.ask(calls.block(last))
         if endpoint.ask(calls.block(number)) != block:
