@@ -11,12 +11,16 @@ import time_machine
 from flask import Flask
 from sqlalchemy import select, update
 
+from app.adapters.evm.deposits import native
 from app.core import clock
-from app.core.chains import ChainName
+from app.core.chains import ETH, ChainName
 from app.core.identifiers import new_id
+from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.events.models import Event
 from app.payments import treasury
+from app.ports.chain import TransferIntent
+from app.wallets.core import custody
 from app.wallets.core.models import DepositScanState, Wallet
 from app.wallets.deposits import scanner
 from app.wallets.deposits.scan_states import Tier
@@ -184,6 +188,25 @@ def test_a_wallet_that_is_not_used_for_a_month_is_scanned_with_all_and_after_a_r
         assert find(stage, Tier.ACTIVE) == 1
         assert find(stage, Tier.ALL) == 1
         assert sorted(amount for amount, _, _ in deposits(stage.agent)) == ["1", "2", "3"]
+
+
+def test_nonces_that_a_restored_database_does_not_know_hide_later_deposits_for_a_while_only(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_GIVE_UP_AFTER_BLOCKS", 20)
+    stage.pay_wei(1000 * WEI)
+    stage.settle()
+    intent = TransferIntent(stage.agent.address, stage.agent.address, TokenAmount(WEI, ETH))
+    chain = stage.chain.real
+    draft = chain.draft(intent)
+    chain.broadcast(chain.sign(draft, custody.signer_of(stage.agent.wallet_id), sequence=0).raw)
+    stage.pay_wei_from_a_contract(WEI)
+    assert stage.settle() == 0
+    stage.node.mine(30)
+    assert stage.find() == 0
+    stage.pay_wei_from_a_contract(2 * WEI)
+    assert stage.settle() == 1
+    assert deposits(stage.agent)[1:] == [("0.002", "ETH", "confirmed")]
 
 
 def test_what_a_wallet_from_before_these_scans_holds_is_no_deposit(stage: Stage) -> None:

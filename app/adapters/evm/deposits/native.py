@@ -74,6 +74,7 @@ class EvmScanState:
 
 
 _MAX_READINGS = 20
+_GIVE_UP_AFTER_BLOCKS = 2_000
 _ADDRESSES_PER_CALL = 500
 _BLOCKS_PER_REQUEST = 8  # whole blocks are large
 _MAX_SEARCH_BLOCKS = 256
@@ -162,7 +163,7 @@ def _increases(
         for number, native_units, sequence in steps:
             explained = _own_outflow(entry, reached, until=sequence, at=number)
             if explained is None:
-                return state, []
+                return _renewed_if_unexplainable(entry, state, at=at), []
             units = native_units - reached.native_units + explained
             if units:
                 found.append(_BalanceIncrease(entry.address, reached, units, own, reached.number, number))
@@ -171,6 +172,19 @@ def _increases(
             return reached, found
     _log.warning("unexplained_outflow", address=entry.address, units=str(-found[0].units), block=at[0])
     return reached, []
+
+
+def _renewed_if_unexplainable(entry: WatchedAddress, state: EvmScanState, *, at: tuple[int, int, int]) -> EvmScanState:
+    """Return the state at a block if nothing is pending that could explain the nonces that were used long ago.
+
+    A restored database does not know them. What the state would still show is given up, so that later deposits are
+    found.
+    """
+    is_pending = entry.expected_tokens or any(ours.native_out_units is None for ours in entry.own_transactions)
+    if is_pending or at[0] - state.number <= _GIVE_UP_AFTER_BLOCKS:
+        return state
+    _log.warning("unexplained_nonces", address=entry.address, block=at[0])
+    return state.at_block(*at)
 
 
 def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int, at: int) -> int | None:
