@@ -24,6 +24,8 @@ class MovementKind(StrEnum):
     """The native token that the service sends for such a payment."""
     DEPOSIT = "deposit"
     """What arrived without a funding request."""
+    RECOVERED = "recovered"
+    """A payment that a restored database did not know, as the chain shows it."""
     SETTLEMENT = "settlement"
     """The submission of a payment to the service, by its own key."""
 

@@ -69,9 +69,10 @@ def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
             if repair:
                 restore_reconciliation.release_quarantine(name, except_ids=quarantined_ids)
             for gap in restore_reconciliation.nonce_gaps(chain):
+                yield from _gap_lines(chain, gap, max_lookups=max_lookups, repair=repair)
                 if repair:
+                    # Last: until then, a second run finds what this one has not booked.
                     restore_reconciliation.advance_nonce(gap)
-                yield from _gap_lines(chain, gap, max_lookups=max_lookups)
                 max_lookups = max(0, max_lookups - len(gap.missing_nonces))
         except PortError as error:
             yield ReportLine(f"{name.value}: cannot be read ({error.reason}); run this again", needs_action=True)
@@ -109,16 +110,18 @@ def _spend_line(found: UnknownSpend, *, repair: bool) -> ReportLine:
     return ReportLine(f"{movement_text}: {outcome_text} {origin_text}; a worker settles it")
 
 
-def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int) -> Iterator[ReportLine]:
+def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int, repair: bool) -> Iterator[ReportLine]:
     owner_text = "the service itself" if gap.agent_id == treasury.OWNER_AGENT_ID else f"agent {gap.agent_id}"
     yield ReportLine(
         f"{gap.chain.value}: {owner_text}, wallet {gap.wallet_id}, {gap.address} has sent"
         f" {len(gap.missing_nonces)} transactions that are not in this database"
     )
     for slot in gap.missing_nonces[:max_lookups]:
-        yield ReportLine(
-            f"{gap.chain.value}:   nonce {slot}: {_describe(chain.transaction_at_nonce(gap.address, slot), gap)}"
-        )
+        sent = chain.transaction_at_nonce(gap.address, slot)
+        is_of_agent = gap.agent_id != treasury.OWNER_AGENT_ID
+        is_booked = repair and sent is not None and is_of_agent and restore_reconciliation.book(gap, slot, sent)
+        booked_text = ", booked; a worker settles it" if is_booked else ""
+        yield ReportLine(f"{gap.chain.value}:   nonce {slot}: {_describe(sent, gap)}{booked_text}")
     if len(gap.missing_nonces) > max_lookups:
         yield ReportLine(
             f"{gap.chain.value}:   and {len(gap.missing_nonces) - max_lookups} more; see the address in an explorer"

@@ -151,7 +151,7 @@ class NonceUse(StrEnum):
 class SentTransaction:
     """A transaction of one of our addresses as the chain shows it; `amount` is None for anything but a plain payment.
 
-    `raw` are its signed bytes, or None if no node returns them.
+    `raw` are its signed bytes, or None if no node returns them; `terms` those of bytes that have the form that we sign.
     """
 
     tx_hash: str
@@ -159,6 +159,7 @@ class SentTransaction:
     amount: TokenAmount | None
     nonce_use: NonceUse
     raw: bytes | None
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True, slots=True)

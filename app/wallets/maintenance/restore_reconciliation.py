@@ -1,7 +1,7 @@
 """Reconciliation with the chains after a database restore: transactions of our addresses that it does not know.
 
 Only this service has the keys, so nothing is found unless the database was restored. Reading changes nothing;
-`adopt_onchain_tx` and `advance_nonce` make it safe to continue.
+`adopt_onchain_tx`, `book` and `advance_nonce` make it safe to continue.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName, Family
+from app.core.identifiers import new_id
+from app.core.money import value_nanos
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction, TransactionOutcome, TransactionStatus
 from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+from app.state import app_state
 from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle
-from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import Nonce, SignedAttempt, Transaction, Wallet
 from app.wallets.transactions import open_transactions, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
@@ -194,6 +199,37 @@ def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None
             )
             .values(quarantined_at=None, next_check_at=clock.now(), checks=0)
         )
+
+
+def book(gap: NonceGap, nonce: int, sent: SentTransaction) -> bool:
+    """Record a payment that is not in the database, with a hold that counts from today; return whether it is booked.
+
+    It is pending until a worker has read its outcome and its fee. False for anything but a plain payment in the form
+    that this service signs.
+    """
+    if sent.amount is None or sent.recipient is None or sent.raw is None or sent.terms is None:
+        return False
+    price, now = app_state().ports.prices.nanos_per_token(sent.amount.token), clock.now()
+    transaction = Transaction(
+        id=new_id(), wallet_id=gap.wallet_id, type=TransactionType.TRANSFER.value, kind=MovementKind.RECOVERED.value,
+        chain=gap.chain.value, from_address=gap.address, to_address=sent.recipient, amount_units=sent.amount.units,
+        currency=sent.amount.token.symbol, tx_hash=sent.tx_hash, nonce=nonce, fee_cap_units=0,
+        cost_nanos=0 if price is None else value_nanos(sent.amount, price), created_at=now, next_check_at=now, checks=0,
+    )  # fmt: skip
+    with unit_of_work() as session:
+        try:
+            spending_accounts.lock_account(session, gap.wallet_id)
+        except NotFound:
+            return False  # its wallet was deleted
+        if not _is_known(session, gap.chain, sent.tx_hash):
+            cost_nanos = transaction.cost_nanos
+            lifecycle.record(session, transaction, status=MovementStatus.PENDING)
+            signed = SignedTransaction(sent.tx_hash, sent.raw, nonce, None, sent.terms)
+            lifecycle.add_attempt(session, transaction.id, gap.chain, signed)
+            spending_holds.record_without_limits(
+                session, gap.wallet_id, reference=transaction.id, value_nanos=cost_nanos
+            )
+    return True
 
 
 def advance_nonce(gap: NonceGap) -> None:

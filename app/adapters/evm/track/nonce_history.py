@@ -19,7 +19,7 @@ from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
-from app.ports.chain import NonceUse, SentTransaction, StoredTransaction
+from app.ports.chain import NonceUse, SentTransaction, StoredTransaction, Terms
 from app.ports.errors import Unreachable
 
 
@@ -84,13 +84,13 @@ class NonceHistoryReader:
             expected.intent, expected.terms, usdc=self._deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        raw = self._raw(found, target)
+        raw, terms = self._raw(found, target)
         if raw is None and nonce_use is not NonceUse.OTHER:
             raw = _raw_by_hash(endpoint, found.tx_hash)
-        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, raw)
+        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, raw, terms)
 
-    def _raw(self, found: RpcTransaction, target: CallTarget) -> bytes | None:
-        """Reassemble the signed bytes; None if they do not have the form that we sign."""
+    def _raw(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
+        """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
         fields = found.model_extra or {}
         try:
             price = GasPrice(fields["maxFeePerGas"], fields["maxPriorityFeePerGas"])
@@ -100,8 +100,8 @@ class NonceHistoryReader:
             unsigned = transactions.fields_of(self._deployment.chain_id, found.nonce, fee, target)
             raw = transactions.encode_signed(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
-            return None
-        return raw if transactions.hash_of(raw) == found.tx_hash else None
+            return None, None
+        return (raw, fee.as_terms()) if transactions.hash_of(raw) == found.tx_hash else (None, None)
 
 
 def _latest_counts(endpoint: RpcEndpoint, addresses: Sequence[str]) -> list[int]:
