@@ -16,6 +16,7 @@ from tests.support.applications import key_of
 ROOT = Path(__file__).resolve().parents[2]
 _REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
 _ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
+_PROVIDER = re.compile(r"^\| `([A-Z]+_API_KEY)`, `([A-Z]+_BASE_URL)` \| (.+?) \|$", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,8 @@ def _documented() -> dict[str, tuple[str, str]]:
     text = (ROOT / "docs/configuration.md").read_text()
     service, _, _ = text.partition("\n## Other variables")
     rows: list[tuple[str, str, str]] = _ROW.findall(service)
+    for key, url, default in _PROVIDER.findall(service):
+        rows += [(key, "", "none"), (url, "", default)]
     assert len({name for name, _, _ in rows}) == len(rows)
     return {name: (meaning, default) for name, meaning, default in rows}
 
