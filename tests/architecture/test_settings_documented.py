@@ -43,9 +43,8 @@ def _text(value: object) -> str:
 def _documented() -> dict[str, tuple[str, str]]:
     """Return meanings and defaults; a row of several settings has one default for all, or one for each."""
     text = (ROOT / "docs/configuration.md").read_text()
-    service, _, _ = text.partition("\n## Other variables")
     rows: list[tuple[str, str, str]] = []
-    for listed, meaning, shown in _ROW.findall(service):
+    for listed, meaning, shown in _ROW.findall(text):
         names, defaults = re.findall(r"`(\w+)`", listed), shown.split(", ")
         each = defaults if len(defaults) == len(names) else [shown] * len(names)
         rows += [(name, meaning, default) for name, default in zip(names, each, strict=True)]
