@@ -143,7 +143,7 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
             row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
             if row is not None:
                 return replace(_view(session, row, {}), spending_status=row)
-    raise NotFound("This key has no such wallet.")
+    raise NotFound("No wallet with this id belongs to this key.")
 
 
 def get_approved(request: ApprovedRequest) -> WalletView:
@@ -161,7 +161,7 @@ def get_with_controls(wallet_id: str) -> WalletView:
     with read_only_unit() as session:
         wallet = session.get(Wallet, wallet_id)
         if wallet is None:
-            raise NotFound("This key has no such wallet.")
+            raise NotFound("No wallet with this id belongs to this key.")
         return _view(session, wallet, spending_controls.controls_of(session, [wallet_id]))
 
 
@@ -250,7 +250,7 @@ def delete_wallet(wallet_id: str, *, agent_id: str) -> None:
         spending_controls.assert_deletable(session, wallet_id)
         wallet = session.get(Wallet, wallet_id)
         if wallet is None or wallet.agent_id != agent_id:
-            raise NotFound("This key has no such wallet.")
+            raise NotFound("No wallet with this id belongs to this key.")
         _delete_wallet_rows(session, wallet)
 
 
