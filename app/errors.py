@@ -102,7 +102,7 @@ class RequestTimeout(ServiceError, code="REQUEST_TIMEOUT", status=408):
 class HeadTooLarge(ServiceError, code="HEAD_TOO_LARGE", status=431):
     """The request line or the headers are too large."""
 
-    default_message = "The request line or the headers are too large: 8190 bytes for each line, 100 headers."
+    default_message = "The request line or the headers are too large: at most 8190 bytes per line and 100 headers."
 
 
 class RateLimited(ServiceError, code="RATE_LIMITED", status=429):
@@ -143,9 +143,9 @@ class PaymentPending(ServiceError, code="PAYMENT_PENDING", status=503):
     """A signed payment was submitted and is not settled yet; states when to retry, and offers no terms for another."""
 
     default_message = (
-        "A payment for this request was submitted and is not settled yet. Do not pay again: repeat exactly this request"
-        " after the seconds in Retry-After, with the same payment if your client can, or with a new one of the same"
-        " payer, which is then not used."
+        "A payment for this request was submitted and is not settled yet. Do not pay again. Repeat exactly this request"
+        " after the seconds in Retry-After, with the same payment if your client can. A new payment by the same payer"
+        " is accepted too, but not used."
     )
 
 
@@ -184,13 +184,13 @@ class PayeeChanged(ServiceError, code="PAYEE_CHANGED", status=403):
 class WalletFrozen(ServiceError, code="WALLET_FROZEN", status=403):
     """The agent is frozen by its owner or the platform: no new payment leaves; what is pending is completed."""
 
-    default_message = "This agent is frozen by its owner or the platform; no new payment is possible."
+    default_message = "The owner or the operator has frozen this agent; it cannot make new payments."
 
 
 class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403):
     """The owner has to approve this payment. A request to pay is answered with 202 and an approval instead."""
 
-    default_message = "The owner of this wallet has to approve this payment."
+    default_message = "The owner of this wallet must approve this payment."
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403):
 class ControlsLocked(ServiceError, code="CONTROLS_LOCKED", status=403):
     """The controls are locked: the agent's own key may tighten but not loosen them, nor delete the wallet."""
 
-    default_message = "The controls are locked by the owner or the platform; this key may only tighten them."
+    default_message = "The owner or the operator has locked the controls; this key can only tighten them."
 
 
 class EmailMismatch(ServiceError, code="EMAIL_MISMATCH", status=403):
@@ -222,7 +222,7 @@ class EmailMismatch(ServiceError, code="EMAIL_MISMATCH", status=403):
 class AlreadyClaimed(ServiceError, code="ALREADY_CLAIMED", status=409):
     """The claim code was used before."""
 
-    default_message = "This agent was already claimed."
+    default_message = "This agent has already been claimed."
 
 
 class IdempotencyConflict(ServiceError, code="IDEMPOTENCY_CONFLICT", status=409):
@@ -241,8 +241,8 @@ class GasPending(ServiceError, code="GAS_PENDING", status=503):
     """The wallet has paid for its network fee in USDC, and the native token has not arrived; states when to retry."""
 
     default_message = (
-        "The wallet has paid for its network fee in USDC, and the native token has not arrived yet; nothing else was"
-        " done. Repeat the same request shortly, with the same Idempotency-Key."
+        "The wallet has bought the native token for its network fee, which has not arrived yet. Nothing else was done."
+        " Repeat the same request shortly, with the same Idempotency-Key."
     )
 
 
@@ -314,7 +314,7 @@ class ProviderNotConfigured(ServiceError, code="PROVIDER_NOT_CONFIGURED", status
 class UpstreamError(ServiceError, code="UPSTREAM_ERROR", status=502):
     """The upstream could not be reached, or its response was incomplete."""
 
-    default_message = "The upstream gave no complete response."
+    default_message = "The upstream's response was incomplete."
 
 
 class UpstreamTimeout(ServiceError, code="UPSTREAM_TIMEOUT", status=504):
@@ -326,7 +326,7 @@ class UpstreamTimeout(ServiceError, code="UPSTREAM_TIMEOUT", status=504):
 class PriceUnavailable(ServiceError, code="PRICE_UNAVAILABLE", status=503):
     """No price is known, so that a limit in US dollars cannot be checked."""
 
-    default_message = "No current price of this token is known to check its limits; try again shortly."
+    default_message = "There is no current price for this token, so limits cannot be checked; try again shortly."
 
 
 class InvalidSpec(ServiceError, code="INVALID_SPEC", status=400):

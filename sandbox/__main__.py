@@ -52,7 +52,7 @@ def _read_arguments() -> Options:
         "Prints 'sandbox ready' and one line of JSON with the URLs, then runs until Ctrl-C or "
         "SIGTERM. The chains are kept between starts.",
         epilog="The first start downloads nodes and contracts with npm (Node.js); later ones need neither npm "
-        "nor a network. ANVIL names another anvil program. See docs/sandbox.md.",
+        "nor a network. ANVIL names another anvil program. See sandbox/README.md.",
     )
     add = parser.add_argument
     add("--state", type=Path, default=Path("var/sandbox"), metavar="DIR", help="the chains (%(default)s)")

@@ -95,7 +95,7 @@ def _execute(approval_id: str, kinds: Mapping[MovementKind, ApprovableMovement])
         try:
             if row.decided_at is None or clock.now() >= row.decided_at + _PERIOD:
                 minutes = _PERIOD // timedelta(minutes=1)
-                message = f"It could not be executed within {minutes} minutes; nothing was paid."
+                message = f"The payment could not be executed within {minutes} minutes; nothing was paid."
                 _fail(row, holder, "EXPIRED", message)
                 return
             kind.execute(_open(row, kind), claim)
@@ -103,7 +103,7 @@ def _execute(approval_id: str, kinds: Mapping[MovementKind, ApprovableMovement])
             _on_refusal(row, holder, claim, error)
             return
         if not claim.is_bound:
-            _fail(row, holder, "NOTHING_TO_PAY", "Nothing had to be paid. Repeat the request.")
+            _fail(row, holder, "NOTHING_TO_PAY", "The service asked for no payment this time. Send the request again.")
 
 
 def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: ServiceError) -> None:

@@ -132,8 +132,8 @@ def _assert_storable(session: Session, row: Approval) -> None:
     stored = session.scalar(select(func.sum(func.length(Approval.sealed))).where(is_open)) or 0
     if int(stored) + len(row.sealed or "") > MAX_SEALED_BYTES:
         raise LimitReached(
-            f"The requests of this agent that wait for its owner take {stored} of {MAX_SEALED_BYTES} bytes, and this "
-            "one takes more than the rest. Send a smaller body, or cancel some.",
+            f"This agent's requests that wait for its owner use {stored} of {MAX_SEALED_BYTES} bytes, and this one "
+            "does not fit. Send a smaller body, or cancel some.",
             details={"bytes": int(stored), "limit_bytes": MAX_SEALED_BYTES},
         )
 
@@ -142,7 +142,7 @@ def get(approval_id: str, *, agent_id: str | None = None) -> Approval:
     """Return an approval. Raises: NotFound, including for malformed ids and those of other agents."""
     found = find(approval_id)
     if found is None or (agent_id is not None and found.agent_id != agent_id):
-        raise NotFound("This key has no approval with this id.")
+        raise NotFound("No approval with this id belongs to this key.")
     return found
 
 
@@ -290,7 +290,7 @@ _MESSAGES: Mapping[ApprovalStatus, str] = {
     ApprovalStatus.REJECTED: "The owner refused this payment; nothing was paid.",
     ApprovalStatus.EXPIRED: "The owner did not decide in time; nothing was paid.",
     ApprovalStatus.CANCELLED: "This request was cancelled; nothing was paid.",
-    ApprovalStatus.FAILED: "The owner approved this payment, but it was refused then; nothing was paid.",
+    ApprovalStatus.FAILED: "The owner approved this payment, but its execution was refused; nothing was paid.",
 }
 
 

@@ -175,7 +175,7 @@ def payable_offers(
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
     reasons = ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
     raise TermsNotSupported(
-        f"None of the terms of this web service can be paid: {reasons}. Supported is the scheme exact with USDC on "
+        f"The web service accepts no supported payment: {reasons}. Supported is the scheme exact with USDC on "
         f"{supported or 'no network'}. Nothing was paid.",
         details={"offers": refusals},
     )

@@ -113,7 +113,7 @@ def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer
     pinned = session.get(PinnedPayee, (wallet_id, host, offer.chain.value))
     if pinned is not None and pinned.address != offer.recipient:
         raise PayeeChanged(
-            f"{host} was paid at {pinned.address} on {offer.chain.value} so far, and now asks to pay "
+            f"So far, {host} was paid at {pinned.address} on {offer.chain.value}; now it asks for a payment to "
             f"{offer.recipient}. Nothing was signed. If the change is expected, remove the stored payee with "
             f"DELETE /v1/wallets/{{id}}/x402/payees/{host} and repeat the request.",
             details={
@@ -135,7 +135,7 @@ def remove_payees(wallet: WalletView, host: str, *, actor: Actor) -> None:
         controls = spending_controls.find_controls(session, wallet.id)
         if controls is not None and controls.locked:
             raise ControlsLocked(
-                "The controls are locked by the owner or the platform; this key may not change whom the wallet pays."
+                "The owner or the operator has locked the controls; this key cannot change whom the wallet pays."
             )
         removed = session.scalars(
             delete(PinnedPayee)
@@ -143,7 +143,7 @@ def remove_payees(wallet: WalletView, host: str, *, actor: Actor) -> None:
             .returning(PinnedPayee.address)
         ).all()
         if not removed:
-            raise NotFound("This wallet has no stored payee of this domain.")
+            raise NotFound("This wallet has no stored payee for this domain.")
         before = {"wallet_id": wallet.id, "domain": host, "payees": sorted(removed)}
         trail.record(session, actor, AuditEvent(AuditAction.PAYEE_REMOVED, wallet.agent_id, before=before))
 

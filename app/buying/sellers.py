@@ -143,7 +143,7 @@ def no_answer(error: PortError) -> ServiceError:
     if error.reason == "timeout":
         return UpstreamTimeout("The web service did not answer in time. Nothing was paid.")
     if isinstance(error, OutcomeUnknown):
-        return UpstreamError("The web service gave no complete answer. Nothing was paid.")
+        return UpstreamError("The web service's response was incomplete. Nothing was paid.")
     return UpstreamError("The web service cannot be reached. Nothing was paid.")
 
 

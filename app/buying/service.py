@@ -121,8 +121,8 @@ def _count_host(wallet: WalletView, host: str) -> None:
         limiter.check(*hosts)
     except RateLimited as refusal:
         raise RateLimited(
-            f"This agent has requested resources of {MAX_HOSTS} hosts today without ever paying them. Hosts that it "
-            "has paid are not counted; another one can be requested tomorrow.",
+            f"Today this agent has sent requests to {MAX_HOSTS} hosts that it has never paid, which is the maximum. "
+            "Hosts that it has paid are not counted. Try another host tomorrow.",
             retry_after_seconds=refusal.retry_after_seconds,
         ) from None
     # Only the first of concurrent requests to one host counts it.

@@ -206,7 +206,7 @@ def add(
                 return _view(existing)
         most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
         if count(session, EventTarget, *_of(subscriber, None)) >= most:
-            raise LimitReached(f"There can be at most {most} webhooks and other targets; delete one first.")
+            raise LimitReached(f"You have {most} webhooks and other targets, which is the maximum. Delete one first.")
         queues.join(session, row)
         session.add(row)
         session.flush()

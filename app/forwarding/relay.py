@@ -81,7 +81,7 @@ def upstream_error_of(error: PortError) -> UpstreamError | UpstreamTimeout:
         return UpstreamTimeout()
     if error.reason == WITHHELD:
         return UpstreamError(
-            "The upstream compressed its response although it was asked not to, in a form that cannot be relayed."
+            "The upstream compressed its response in a form that cannot be relayed, although it was asked not to."
         )
     if isinstance(error, OutcomeUnknown):
         return UpstreamError("The upstream closed the connection before its response was complete.")
@@ -274,7 +274,7 @@ class _StreamedBody:
             self._end(_outcome_of(error))
             # The server then closes the connection without the final chunk, so that the client sees the truncation.
             # It logs an error without this number as one of its own.
-            raise ConnectionResetError(errno.ECONNRESET, "The upstream's stream was cut.") from None
+            raise ConnectionResetError(errno.ECONNRESET, "The upstream's stream was interrupted.") from None
         self._end(RelayOutcome.COMPLETE)
         return rest
 

@@ -297,7 +297,7 @@ class HeldCharge(GatewayCharge):
         advice = (
             f"Limit its output to {affordable_tokens} tokens, and a thinking budget to less."
             if affordable_tokens
-            else "They do not cover its input."
+            else "The credits left do not even cover its input."
         )
         message = f"There are not enough credits left for this call. {advice}"
         return InsufficientCredits(message, details={**refusal.details, **affordable})

@@ -122,7 +122,7 @@ def _assert_one_key(found: list[str]) -> list[str]:
     if len(found) > 1 and len({key for key in found if is_ours(key)}) > 1:
         raise Unauthorized(
             "This request contains two different API keys (in headers such as X-API-Key and Authorization, in the query"
-            " or in the path), so that it is not clear which account pays. Send one."
+            " or in the path), so it is unclear which account pays. Send one."
         )
     return found
 

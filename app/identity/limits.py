@@ -84,7 +84,7 @@ def find_loosening_refusal(wallet_id: str) -> RateLimited | None:
         app_state().rate_limiter.check(*_LOOSENED, wallet_id)
     except RateLimited as refusal:
         message = (
-            "The controls of this wallet were loosened too often (10 times a minute, 100 a day are permitted), so that"
+            "The controls of this wallet were loosened too often (at most 10 times a minute and 100 times a day), so"
             " this change was not made. They can be tightened at any time."
         )
         return RateLimited(message, retry_after_seconds=refusal.retry_after_seconds)

@@ -120,7 +120,7 @@ def session_of(principal: Principal, named: str | None, *, is_counted: bool = Tr
     if grant is None or grant.session_id is None:
         return named
     if not is_counted:
-        raise InsufficientScope("This connection has a budget, and no budget counts this kind of payment.")
+        raise InsufficientScope("This connection has a budget, which cannot count this kind of payment.")
     if named not in (None, grant.session_id):
         raise InsufficientScope("This connection has a budget; its payments cannot name another session.")
     return grant.session_id

@@ -98,7 +98,7 @@ def authorize() -> Response:
         return _refused("This application is not registered here, or its registration has expired.")
     asked = _Asked(client, {name: values[name] for name in _PARAMETERS if name in values})
     if asked.redirect_uri is None or not client.check_redirect_uri(asked.redirect_uri):
-        return _refused("The application asked to be answered at an address that it has not registered.")
+        return _refused("The application wants the answer at an address that it has not registered.")
     if len(values.get("state", "")) > _MAX_STATE or any(len(values.getlist(name)) > 1 for name in _PARAMETERS):
         return _refused("The application's request is too long, or has a parameter twice.")
     server_request = Request("GET", values)
@@ -132,7 +132,7 @@ def find_device() -> Response:
         if found is not None:
             client = Client(found.client_id, found.client_name, ())
             return _render_start(_Asked(client, {"scope": found.scope}, found.id))
-        error = "No program waits with this code. Start again in the program; a code is valid for 15 minutes."
+        error = "No program is waiting for this code. Start again in the program; a code is valid for 15 minutes."
     return _render_device_form(user_code, error=error)
 
 
@@ -206,7 +206,7 @@ def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
             flow = server.get_consent_grant(server_request, end_user=grant)
             response = server.create_authorization_response(server_request, grant_user=grant, grant=flow)
         elif not tokens.answer(session, asked.token_id, grant_id=grant.id):
-            raise InvalidInput("The program does not wait any more; start again in the program.")
+            raise InvalidInput("The program is no longer waiting. Start again in the program.")
         connections.announce_opened(session, actor, grant)
     if response is None:
         return render_page("connected.html", asked=asked, allowed=True, agent=agent_of(key))
@@ -255,7 +255,7 @@ def _read(signed: str) -> _Asked:
     try:
         parameters, token_id, name = serializer("oauth-request").loads(signed, max_age=_VALID_FOR_SECONDS)
     except (BadData, ValueError):
-        raise NotFound("This request of an application has expired. Start again in the application.") from None
+        raise NotFound("The application's request has expired. Start again in the application.") from None
     if token_id is None:
         found = clients.find(parameters["client_id"], network=limits.client_network(request.remote_addr))
     else:
@@ -263,7 +263,7 @@ def _read(signed: str) -> _Asked:
             waiting = tokens.find_unanswered(session, token_id=token_id)
         found = None if waiting is None else Client(waiting.client_id, name, ())
     if found is None:
-        raise NotFound("The application does not wait any more. Start again in the application.")
+        raise NotFound("The application is no longer waiting. Start again in the application.")
     return _Asked(found, parameters, token_id)
 
 

@@ -144,7 +144,7 @@ def buy(
 
 def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
     """Return a purchase of the account, and of the wallet of an application. Raises: NotFound, for all other ids."""
-    missing = NotFound("This key has no purchase with this id.")
+    missing = NotFound("No purchase with this id belongs to this key.")
     canonical = identifiers.require_id(purchase_id, missing)
     query = select(Purchase).where(Purchase.id == canonical, Purchase.account_id == caller.account_id)
     if caller.grant is not None:
@@ -233,8 +233,7 @@ def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress
     if found is None:
         return None
     return TransactionInProgress(
-        "A purchase under this wallet's limits has not ended yet; delete the wallet after it has.",
-        details={"purchase_id": found},
+        "A purchase from this wallet has not ended yet; delete the wallet once it has.", details={"purchase_id": found}
     )
 
 
@@ -259,7 +258,7 @@ def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[st
     ).one_or_none()
     if duplicate is not None:
         raise PurchaseInProgress(
-            f"The same purchase is {duplicate.status}. To buy it twice on purpose, send a new Idempotency-Key.",
+            f"An identical purchase is {duplicate.status}. To buy it twice on purpose, send a new Idempotency-Key.",
             details={"purchase_id": duplicate.id, "status": duplicate.status},
         )
 

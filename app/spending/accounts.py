@@ -191,7 +191,7 @@ def countable_sums(account: Account, amount_nanos: int) -> WindowTotals:
 
 def wallet_not_found() -> NotFound:
     """Return the error for a wallet that was deleted concurrently."""
-    return NotFound("This key has no such wallet.")
+    return NotFound("No wallet with this id belongs to this key.")
 
 
 def _write(session: Session, account: Account, spent: WindowTotals) -> None:

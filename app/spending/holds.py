@@ -59,9 +59,9 @@ _ERRORS: Mapping[SpendingRule, type[ServiceError]] = {
 
 
 _APPROVAL_MESSAGES: Mapping[ApprovalReason, str] = {
-    ApprovalReason.THRESHOLD: "The owner approves payments of this wallet above an amount, and this one exceeds it.",
-    ApprovalReason.NEW_RECIPIENT: "The owner approves the first payment of this wallet to each recipient.",
-    ApprovalReason.NEW_DOMAIN: "The owner approves the first payment of this wallet at each domain.",
+    ApprovalReason.THRESHOLD: "The payment exceeds the amount above which the wallet's owner must approve it.",
+    ApprovalReason.NEW_RECIPIENT: "The owner must approve the wallet's first payment to each recipient.",
+    ApprovalReason.NEW_DOMAIN: "The owner must approve the wallet's first payment at each domain.",
 }
 
 

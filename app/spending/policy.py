@@ -313,7 +313,7 @@ def _decide_amount(
 def _price_unknown() -> LimitRefusal:
     return LimitRefusal(
         SpendingRule.PRICE,
-        "No current price is known for this token, so the limits cannot be checked; try again shortly.",
+        "There is no current price for this token, so limits cannot be checked; try again shortly.",
         {"rule": SpendingRule.PRICE.value},
     )
 

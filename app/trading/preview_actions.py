@@ -276,7 +276,7 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
     elif destination and (known := app_state().ports.perpdex.dead_end(destination)):
         problems["destination"] = [f"is {known}, from which tokens cannot be recovered"]
     if kind is Withdraw and amount is not None and amount.units < _WITHDRAWAL_FEE.units:
-        problems["amount"] = [f"must be at least {_WITHDRAWAL_FEE}: that is what the exchange takes of a withdrawal"]
+        problems["amount"] = [f"must be at least {_WITHDRAWAL_FEE}: the exchange's fee for a withdrawal"]
     if problems or amount is None:
         raise parsing.invalid_fields(problems)
     value = network_fees.usd_value_nanos(amount)

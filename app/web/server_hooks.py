@@ -39,6 +39,6 @@ def client_error_of(error: BaseException) -> ServiceError | None:
 
 def _overloaded() -> Overloaded:
     return Overloaded(
-        "The request bodies in memory leave no space for this one; nothing was done.",
+        "The service has no memory for another request body at the moment; nothing was done.",
         retry_after_seconds=_RETRY_SECONDS,
     )

@@ -60,7 +60,7 @@ def test_who_signs_anew_while_the_first_payment_is_open_pays_once_and_is_served(
     assert answer.status_code == 200, answer.get_data(as_text=True)
     settled = decoded(answer.headers["PAYMENT-RESPONSE"])
     assert (settled["success"], settled["transaction"], settled["payer"]) == (True, tx_hash, payer.address)
-    assert "never submitted" in settled["extensions"]["unused-authorization"]["info"]["message"]
+    assert "will not be submitted" in settled["extensions"]["unused-authorization"]["info"]["message"]
     # The second authorization pays for nothing, here and elsewhere.
     for path in (None, OTHER):
         again = scene.shop.ask(second, path=path) if path else scene.shop.ask(second)

@@ -190,7 +190,7 @@ def test_an_agent_tries_a_bounded_number_of_hosts_a_day_without_paying_them(
         limiter.count(limit, "fetched-hosts", buyer.agent.id)
     elsewhere = seller.url.replace("127.0.0.1", "localhost")
     refusal = buyer.fetch(elsewhere + "/report")
-    expected = f"This agent has requested resources of {service.MAX_HOSTS}"
+    expected = f"Today this agent has sent requests to {service.MAX_HOSTS} hosts"
     assert refused(refusal, "RATE_LIMITED")["error"].startswith(expected)
     assert int(refusal.headers["Retry-After"]) > 3600
     # A host that was seen today, and one that was paid, is not another one.

@@ -15,7 +15,7 @@ from tests.support.applications import key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
-_ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (`[A-Z0-9_]+`(?:, `[A-Z0-9_]+`)*) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,13 @@ def _text(value: object) -> str:
 
 
 def _documented() -> dict[str, tuple[str, str]]:
+    """Return meanings and defaults; a row of several settings has one default for all, or one for each."""
     text = (ROOT / "docs/configuration.md").read_text()
-    service, _, _ = text.partition("\n## Other variables")
-    rows: list[tuple[str, str, str]] = _ROW.findall(service)
+    rows: list[tuple[str, str, str]] = []
+    for listed, meaning, shown in _ROW.findall(text):
+        names, defaults = re.findall(r"`(\w+)`", listed), shown.split(", ")
+        each = defaults if len(defaults) == len(names) else [shown] * len(names)
+        rows += [(name, meaning, default) for name, default in zip(names, each, strict=True)]
     assert len({name for name, _, _ in rows}) == len(rows)
     return {name: (meaning, default) for name, meaning, default in rows}
 

@@ -124,7 +124,7 @@ class CallQuote(NamedTuple):
         if self.params is not None and not (affordable_tokens and self.params.candidates == 1):
             changes |= self.params.cost_hints(self.worst_case.cost_nanos, max_nanos)
         if not changes:
-            changes = {"body": "must contain fewer calls"}
+            changes = {"body": "must contain fewer calls in one batch"}
         advice = ", or ".join(f"{name} {change}" for name, change in changes.items())
         raise InvalidInput(
             f"This call may cost up to {money.usd_from_nanos(self.worst_case.cost_nanos):f} USD, and the limit for one "

@@ -74,8 +74,8 @@ def _regex(piece: re.Match[str]) -> str:
 def not_allowed_error(requested: str, allowed: Iterable[str]) -> RouteNotAllowed:
     """Return the error for a route or method that is not listed, with those that are."""
     return RouteNotAllowed(
-        f"{requested[:200]!r} is not forwarded: all clients share one account at the provider, so only calls "
-        "that store nothing and have a price are. details.allowed lists them.",
+        f"{requested[:200]!r} is not forwarded. All clients share one account at the provider, so only calls that "
+        "have a price and store nothing are forwarded; details.allowed lists them.",
         details={"allowed": list(allowed)},
     )
 
@@ -179,7 +179,7 @@ def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int 
     if any(rule.rejects(value) for rule in refused):
         raise RouteNotAllowed(
             f"{name} is not forwarded: it is a credential, or refers to something stored with the provider, where all"
-            " clients share one account. Send your key in a header, and what is referred to in the request itself.",
+            " clients share one account. Send your key in a header, and the content itself instead of a reference.",
             details={"fields": {name: ["is not forwarded"]}},
         )
     if most is not None and not _is_within(value, most):

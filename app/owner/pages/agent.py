@@ -39,7 +39,7 @@ _CONFIRMATIONS = {
     "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed. "
     "Its API key still works, and can spend the credits on gateway and proxy calls.",
     "blocked": "The agent is frozen and its API key no longer works. Pending payments are completed. "
-    "A new API key is on the page of its keys, for when it may work again.",
+    "When it may work again, its new API key is on the page of its keys.",
     "unfrozen": "The agent is unfrozen. It can send payments again, within its limits.",
     "locked": "The limits are locked. The agent can lower them, but not raise them.",
     "unlocked": "The limits are unlocked. The agent can change them itself.",
@@ -91,7 +91,6 @@ def show_agent(agent_id: str) -> Response:
 
 @session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
 def show_wallet(agent_id: str, wallet_id: str) -> Response:
-    """Show an agent with one of its wallets."""
     return _render_agent(owner_key_of(agent_id), wallet_id=wallet_id)
 
 
@@ -122,7 +121,6 @@ def freeze(agent_id: str) -> Response:
 @session_pages.post(f"{_AGENT}/unfreeze")
 @_requires_owner_key("unfreeze")
 def unfreeze(key: OwnerKeyView) -> Response:
-    """Unfreeze the agent, with the owner key."""
     platform.set_frozen(sessions.acting_owner(key), key.agent_id, frozen=False)
     return _redirect_done(key.agent_id, "unfrozen")
 
@@ -152,7 +150,6 @@ def show_keys(agent_id: str) -> Response:
 @session_pages.post(f"{_AGENT}/keys/show")
 @_requires_owner_key("show")
 def show_api_key(key: OwnerKeyView) -> Response:
-    """Show the API key, with the owner key."""
     view = platform.get_agent(sessions.acting_owner(key), key.agent_id)
     if view.api_key is None:
         raise NotFound("This agent has no valid API key; create a new one.")

@@ -95,18 +95,15 @@ def abbreviate(text: str) -> Markup:
 
 
 def chain_name(name: str) -> str:
-    """Return the display name of a chain."""
     return _CHAINS.get(name, name)
 
 
 def transaction_title(transaction: TransactionView) -> str:
-    """Return the display title of a transaction."""
     kind = transaction.kind if transaction.kind in KINDS else transaction.type
     return _TYPES.get(transaction.type) or kind_title(str(kind))
 
 
 def status_name(status: str) -> str:
-    """Return the display name of a status."""
     return _STATUSES.get(status, status)
 
 

@@ -106,7 +106,7 @@ _MAX_RETRY_SECONDS = 300
 _ALREADY_USED = "already_used"
 _SETTLED_ELSEWHERE = "invalid_exact_evm_nonce_already_used"
 _NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
-_UNUSED = "An earlier payment of this payer for this request served it. The one that was sent now is never submitted."
+_UNUSED = "An earlier payment by this payer paid for this request. The payment sent now will not be submitted."
 _WALLETS = (
     "only Coinbase Smart Wallet 1 and 1.1 and Safe 1.3.0, 1.4.1 and 1.5.0 can sign payments: their official code, with"
     " keys as owners and Safe's own fallback handler."
@@ -131,13 +131,13 @@ _MESSAGES: Mapping[str, str] = {
     " pay by transaction hash.",
     "eip6492_factory_not_allowed": f"Of wallets that are not deployed yet, {_WALLETS} {_BY_HASH}",
     "wallet_not_supported": f"The payer is a contract. Of contracts, {_WALLETS} {_BY_HASH}",
-    settlement_risks.PAUSED: "Payments by contract signatures, of accounts with code and with high priority fees are"
-    " paused on this chain: those that failed cost the service all that it spends on them in a day. Sign with a key of"
+    settlement_risks.PAUSED: "Payments with contract signatures, from accounts with code and with high priority fees"
+    " are paused on this chain: failed ones have used up what the service spends on them in a day. Sign with a key of"
     f" an account without code, or with a lower priority fee. {_BY_HASH}",
     settlement_risks.PAYER_REFUSED: "Signed payments of this payer failed on the chain at the service's cost; none is"
     f" accepted before details.refused_until. {_BY_HASH}",
-    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment and its payments that are being"
-    " settled. Nothing was charged; present it again once those are settled.",
+    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment together with those that are"
+    " being settled. Nothing was charged; present it again once they are settled.",
     _NOT_YET_VALID: "This payment is not valid yet by the clock of the chain: a block after its validAfter must exist."
     " Nothing was charged; present it again then.",
     "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
@@ -355,9 +355,7 @@ def _retry_after(reason: str, details: Mapping[str, str]) -> int | None:
 
 
 def _in_use_error() -> PaymentAlreadyUsed:
-    return PaymentAlreadyUsed(
-        "This payment is being used by a call that has not ended.", retry_after_seconds=_RETRY_SECONDS
-    )
+    return PaymentAlreadyUsed("A call that is still running uses this payment.", retry_after_seconds=_RETRY_SECONDS)
 
 
 def _settlement_header(

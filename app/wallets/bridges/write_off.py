@@ -74,7 +74,7 @@ def _write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArriva
     spending_accounts.lock_account(session, wallet_id)
     bridge = bridge_states.lock(session, bridge_id)
     if bridge is None or bridge.stage != BridgeStage.CROSSING:
-        raise TransactionInProgress("This bridge has ended otherwise in the meantime.")
+        raise TransactionInProgress("This bridge has ended in another way in the meantime.")
     if partial_refund is not None and bridge_steps.is_claimed_by_another_bridge(session, bridge, partial_refund):
         raise TransactionInProgress("The refund belongs to another bridge of the wallet.")
     bridge_states.move(

@@ -153,7 +153,7 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
                 with unit_of_work() as session:
                     session.execute(update(_TABLE).where(_TABLE.c.id == canonical).values(active_at=clock.now()))
             return view
-    raise NotFound("This key has no such wallet.")
+    raise NotFound("No wallet with this id belongs to this key.")
 
 
 def get_approved(request: ApprovedRequest) -> WalletView:
@@ -171,7 +171,7 @@ def get_with_controls(wallet_id: str) -> WalletView:
     with read_only_unit() as session:
         wallet = session.get(Wallet, wallet_id)
         if wallet is None:
-            raise NotFound("This key has no such wallet.")
+            raise NotFound("No wallet with this id belongs to this key.")
         return _view(session, wallet, spending_controls.controls_of(session, [wallet_id]))
 
 
@@ -260,7 +260,7 @@ def delete_wallet(wallet_id: str, *, agent_id: str, refusal: ServiceError | None
         spending_controls.assert_deletable(session, wallet_id)
         wallet = session.get(Wallet, wallet_id)
         if wallet is None or wallet.agent_id != agent_id:
-            raise NotFound("This key has no such wallet.")
+            raise NotFound("No wallet with this id belongs to this key.")
         _assert_nothing_pending(session, wallet)
         if refusal is not None:
             raise refusal

@@ -189,7 +189,7 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
     # Without a market price, a bad offer cannot be distinguished from a good one.
     if input_price is None or output_price is None:
         raise PriceUnavailable(
-            "No current price is known for these tokens, so offers cannot be checked; try again shortly."
+            "There is no current price for these tokens, so quotes cannot be checked; try again shortly."
         )
     request = SwapRequest(wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps)
     try:

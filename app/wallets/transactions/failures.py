@@ -13,9 +13,9 @@ _MESSAGES: Mapping[str, str] = {
     "insufficient_gas": "The wallet does not hold enough of the chain's native token to pay the network fee.",
     "gas_unavailable": "The service cannot pay network fees on this chain at the moment; nothing was sent.",
     "gas_price_unknown": "The price of the network fee in USDC is not known at the moment; nothing was sent.",
-    "gas_fee_too_high": "The fee for the network would exceed the amount; nothing was sent.",
-    "sponsored_limit": "The service has submitted all transfers that it submits for an agent in a day; nothing was"
-    " sent. Try again after midnight UTC, or deposit some of the native token.",
+    "gas_fee_too_high": "The network fee would exceed the amount; nothing was sent.",
+    "sponsored_limit": "The service has paid the network fees of as many transfers as it does for an agent in a day;"
+    " nothing was sent. Try again after midnight UTC, or deposit some of the native token.",
     "leaves_dust": "It would leave less than the chain's minimum balance of an account: send less, or all of it.",
     "simulation_failed": "The simulation failed: the chain would reject this transaction.",
     "recipient_blocked": "On the other chain, the issuer of the token has blocked the wallet's address or paused the"
@@ -29,9 +29,9 @@ _MESSAGES: Mapping[str, str] = {
     "cancelled": "It could no longer be executed (late or unaffordable); an empty transaction used its nonce instead.",
     "slot_taken": "Another transaction used its nonce, so it can never be executed.",
     "quote_unavailable": "No quote is available at the moment; nothing was sent. Try again later.",
-    "quote_rate_limited": "The service that gives quotes limits requests; nothing was sent. Try again after"
+    "quote_rate_limited": "The quote service is limiting requests; nothing was sent. Try again after"
     " `details.retry_after_seconds`, as a new request.",
-    "no_liquidity": "No market offers this exchange at the moment.",
+    "no_liquidity": "No market offers this swap at the moment.",
     "amount_too_small": "The amount is too small: the output would be zero.",
     "price_deviation": "The exchange's offer is too far below the market price; nothing was sent.",
     "price_moved": "The price moved beyond the allowed slippage; nothing was sent.",

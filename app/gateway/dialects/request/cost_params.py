@@ -58,14 +58,14 @@ class Surface(StrEnum):
 # Surfaces whose responses are text; only there can the request limit the output.
 TEXT_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE})
 # How to change a request so that its worst-case cost is lower, by field.
-_SHORTER_INPUT = {"input": "must be shorter, or fewer texts"}
-_SHORTER_MESSAGES = {"messages": "must be shorter, or with fewer and smaller images and files"}
+_SHORTER_INPUT = {"input": "must be shorter, or have fewer texts"}
+_SHORTER_MESSAGES = {"messages": "must be shorter, or have fewer and smaller images and files"}
 _HINTS_BY_SURFACE = {
     Surface.COMPLETIONS: {"prompt": "must be shorter"},
-    Surface.RESPONSES: {"input": "must be shorter, or with fewer and smaller images and files"},
-    Surface.GENERATE: {"contents": "must be shorter, or with fewer and smaller images and files"},
+    Surface.RESPONSES: {"input": "must be shorter, or have fewer and smaller images and files"},
+    Surface.GENERATE: {"contents": "must be shorter, or have fewer and smaller images and files"},
     Surface.EMBEDDINGS: _SHORTER_INPUT,
-    Surface.EMBED_CONTENT: {"requests": "must be fewer or shorter"},
+    Surface.EMBED_CONTENT: {"requests": "must be fewer, or shorter"},
     Surface.CHAT: _SHORTER_MESSAGES,
     Surface.MESSAGES: _SHORTER_MESSAGES,
     Surface.IMAGES: {"size": "must be smaller", "quality": "must be lower, such as medium or low"},
