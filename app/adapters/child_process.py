@@ -47,7 +47,6 @@ class ChildProcess:
                 raise ChildEndedError from None
 
     def close_input(self) -> None:
-        """Let the process read the end of its input."""
         self._input.close()
 
     def read_line(self, *, deadline: float) -> bytes:

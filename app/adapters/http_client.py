@@ -197,7 +197,6 @@ class HttpClient:
         max_bytes: int = 2**22,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Store the time limits for the connection and the whole exchange, the size limit, and further headers."""
         self._connect_seconds = connect_seconds
         self._total_seconds = total_seconds
         self._max_bytes = max_bytes

@@ -240,8 +240,6 @@ class _CoinGeckoPrice(ForeignModel):
 
 
 class CoinGeckoPrices:
-    """A price source for operators who have a key."""
-
     def __init__(self, base_url: str, *, api_key: str) -> None:
         """Store the API's base address and a key; paid keys have a separate host and header."""
         self._url = f"{base_url.rstrip('/')}/simple/price"
@@ -286,8 +284,6 @@ class _JupiterPrice(ForeignModel):
 
 
 class JupiterPrices:
-    """The last source before the last known price."""
-
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/price/v3"
         self._http = RateLimitedClient(

@@ -263,7 +263,6 @@ class _BrowserConversation:
 
 @contextmanager
 def _profile_folder(user: int | None) -> Iterator[Path]:
-    """Make a folder for the browser's profile; remove it with its contents at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     try:
         if user is not None:

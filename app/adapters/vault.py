@@ -48,7 +48,6 @@ def phrase(entropy: bytes) -> str:
 
 
 def seed(words: str, passphrase: str = "") -> bytes:
-    """Return the 64-byte BIP-39 seed of a phrase."""
     text, salt = (normalize("NFKD", each).encode() for each in (words, f"mnemonic{passphrase}"))
     # `Mnemonic.to_seed` takes a third more processor time, with the OpenSSL of Python.
     return PBKDF2HMAC(SHA512(), _SEED_BYTES, salt, _SEED_ROUNDS).derive(text)

@@ -72,7 +72,6 @@ class PaymentOffer:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """Return what the scheme adds to these terms."""
         return self.requirements.get("extra") or {}
 
     def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:
@@ -102,7 +101,6 @@ class _StatedTerms(ForeignModel):
 
 
 def header_name(version: int | None) -> str:
-    """Return the name of the header that carries a payment."""
     return SIGNED_HEADER if version == _V2 else _LEGACY_HEADER
 
 

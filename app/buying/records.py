@@ -225,7 +225,6 @@ def prune_answers(now: datetime) -> int:
 
 
 def remove_rows_of(session: Session, wallet_id: str) -> None:
-    """Remove the purchases and payees of a wallet that is being deleted."""
     for table in (ServicePurchase, PinnedPayee):
         session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
 

@@ -193,7 +193,6 @@ class RemovedPayee(Schema):
 
 
 def fetched(result: FetchResult) -> dict[str, Any]:
-    """Return the response of a fetch."""
     payment = result.payment
     return {
         **_answer(result.answer),
@@ -202,7 +201,6 @@ def fetched(result: FetchResult) -> dict[str, Any]:
 
 
 def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dict[str, Any]:
-    """Return a purchase with its answer."""
     return {
         **_answer(answer),
         "payment": _payment(purchase.payment, purchase.row.version, purchase.row.network),
@@ -214,7 +212,6 @@ def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dic
 
 
 def quoted(quote: FetchQuote) -> dict[str, Any]:
-    """Return the response of a dry run."""
     offer = quote.offer
     return {
         "dry_run": True,

@@ -40,8 +40,6 @@ _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", 
 
 @dataclass(frozen=True, slots=True)
 class SellerRequest:
-    """A request to a web service, as the client asked for it."""
-
     method: str
     url: str
     host: str

@@ -14,8 +14,6 @@ class Family(StrEnum):
 
 
 class ChainName(StrEnum):
-    """A chain as it is spelled on the wire."""
-
     ETHEREUM = "ethereum"
     BASE = "base"
     SOLANA = "solana"

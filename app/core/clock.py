@@ -13,7 +13,6 @@ _MS_PER_SECOND = 1000
 
 
 def now() -> datetime:
-    """Return the current instant in UTC."""
     return datetime.now(UTC)
 
 

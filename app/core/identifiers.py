@@ -20,7 +20,6 @@ os.register_at_fork(after_in_child=_unused_ids.clear)
 
 
 def new_id() -> str:
-    """Return a random UUID as text."""
     try:
         return _unused_ids.pop()
     except IndexError:

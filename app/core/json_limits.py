@@ -40,8 +40,6 @@ class JsonTooLargeError(ValueError):
 
 @dataclass(slots=True)
 class JsonFootprint:
-    """The cost of decoding a JSON text."""
-
     values: int = 1
     """An upper bound for the names and values."""
     memory_bytes: int = 0

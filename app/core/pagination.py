@@ -36,5 +36,4 @@ class Page(Generic[T]):
 
     @property
     def has_more(self) -> bool:
-        """Return whether rows follow this slice."""
         return self.request.offset + len(self.items) < self.total

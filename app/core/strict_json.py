@@ -49,7 +49,6 @@ class JsonNumber:
 
     @property
     def decimal(self) -> Decimal:
-        """The exact value."""
         return Decimal(self.text)
 
 

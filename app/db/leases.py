@@ -65,7 +65,6 @@ def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Ite
 
 
 def is_free(name: str, now: datetime) -> ColumnElement[bool]:
-    """Return the condition that no process holds a lease."""
     return ~exists().where(WorkLease.name == name, WorkLease.until >= now)
 
 

@@ -31,7 +31,6 @@ def insert_into(session: Session, model: type[Base]) -> Any:
 
 
 def count(session: Session, model: type[Base], *conditions: ColumnElement[bool]) -> int:
-    """Return how many rows meet all conditions."""
     return session.scalar(select(func.count()).select_from(model).where(*conditions)) or 0
 
 

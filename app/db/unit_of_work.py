@@ -196,7 +196,6 @@ def after_commit(callback: Callable[[], object]) -> None:
 
 
 def is_unit_open() -> bool:
-    """Return whether the current thread or task is inside a unit."""
     return _current.get() is not None
 
 

@@ -95,8 +95,6 @@ PAYMENTS = StateMachine(
 
 
 class PaymentRail(StrEnum):
-    """How a payment was presented."""
-
     HASH = "hash"
     SIGNED = "signed"
 
@@ -132,7 +130,6 @@ def fingerprint_macs(fingerprint: str) -> list[str]:
 
 
 def matches_fingerprint(payment: PaymentRow, fingerprint: str) -> bool:
-    """Return whether a payment was claimed for the request with this fingerprint."""
     return any(hmac.compare_digest(payment.fingerprint, mac) for mac in fingerprint_macs(fingerprint))
 
 
@@ -154,7 +151,6 @@ def find_claimed(session: Session, key: str) -> PaymentRow | None:
 
 
 def is_claimed(session: Session, keys: Iterable[str]) -> bool:
-    """Return whether any of these claims exists."""
     existing = select(PaymentClaim.key).where(PaymentClaim.key.in_(list(keys))).limit(1)
     return session.scalar(existing) is not None
 
@@ -266,7 +262,6 @@ def find_by_transactions(session: Session, hashes: Iterable[str], *, since: date
 
 
 def reversed_by_chain(session: Session) -> dict[str, int]:
-    """Return how many payments were reversed on each chain."""
     rows = (
         select(Payment.chain, func.count())
         .where(Payment.status == PaymentStatus.REVERSED.value)
@@ -291,7 +286,6 @@ def find_without_claim(session: Session) -> list[str]:
 
 
 def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
-    """Return the condition that a payment is being settled on a chain."""
     return and_(Payment.status == PaymentStatus.SETTLING.value, Payment.chain == chain.value)
 
 

@@ -26,7 +26,6 @@ group = AppGroup("treasury", help="The recipients of payments, and the settlemen
 
 
 def register(app: Flask) -> None:
-    """Add the commands to an application."""
     app.cli.add_command(group)
 
 

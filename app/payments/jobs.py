@@ -26,7 +26,6 @@ _SANDBOX_OPENING_UNITS = 1
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    """Return the condition that a settlement or a top-up of a chain is open."""
     return or_(exists().where(claimed_payments.is_settling_on(chain)), topups.has_open(chain))
 
 

@@ -41,8 +41,6 @@ _GRANT_BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class TopUpOrder:
-    """A requested top-up, which is validated together with its wallet."""
-
     chain: str
     amount: str
 
@@ -86,7 +84,6 @@ def _transfer(wallet: WalletView, order: TopUpOrder) -> TransferOrder:
 
 
 def grant_reference(transaction_id: str) -> str:
-    """Return the reference of a top-up's grant in the ledger."""
     return f"{REFERENCE_PREFIX}{transaction_id}"
 
 
@@ -104,7 +101,6 @@ def open_topup_error(session: Session, wallet_id: str) -> TransactionInProgress 
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    """Return the condition that a top-up on a chain is open."""
     return exists().where(TopUp.chain == chain.value, TopUp.closed_at.is_(None))
 
 

@@ -27,8 +27,6 @@ _log = structlog.get_logger(__name__)
 
 
 class WalletRole(StrEnum):
-    """The purpose of one of the service's wallets."""
-
     TREASURY = "treasury"
     SETTLEMENT = "settlement"
 

@@ -86,8 +86,6 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class StoredTransaction:
-    """A transaction that was signed earlier, as stored."""
-
     intent: TransferIntent
     tx_hash: str
     raw: bytes
@@ -113,8 +111,6 @@ class TransactionQuery:
 
 
 class TransactionStatus(StrEnum):
-    """The outcome of a movement."""
-
     WAITING = "waiting"
     SUCCEEDED = "succeeded"
     REVERTED = "reverted"

@@ -249,8 +249,6 @@ class AuthorizedTransfer:
 
 
 class TransferSponsor(Protocol):
-    """Prepares sponsored transfers on one chain."""
-
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
         """Read balances and fees, and simulate. Raises: Rejected("simulation_failed", …), Unreachable."""
 

@@ -19,8 +19,6 @@ Json = Any
 
 
 class PerpdexTopic(StrEnum):
-    """The kinds of queries."""
-
     ACCOUNT = "account"
     SPOT = "spot"
     ORDERS = "orders"
@@ -94,8 +92,6 @@ class LimitOrder:
 
 @dataclass(frozen=True, slots=True)
 class OrderRef:
-    """A resting order by its market's index and its number."""
-
     market_index: int
     order_id: int
 

@@ -198,8 +198,6 @@ class ExchangeDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeFeed:
-    """The cache and the request slots of one process."""
-
     cache: SingleFlightCache = field(default_factory=SingleFlightCache)
     slots: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MAX_CONCURRENT_REQUESTS)
@@ -259,7 +257,6 @@ def _request_slot(slots: threading.BoundedSemaphore) -> Iterator[None]:
 
 
 def unavailable_error(reason: str) -> PerpdexError:
-    """Return the error for a failed request, with the time of a retry."""
     is_limit = reason == "rate_limited"
     return retry_later_error(
         reason,

@@ -36,8 +36,6 @@ class MarketSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MarketList:
-    """The markets, the source of the list, and its time."""
-
     markets: tuple[PerpMarket, ...]
     source: MarketSource
     as_of: str

@@ -81,13 +81,11 @@ class SubmissionPlan:
     cost_nanos: int
 
     def submission(self, authorized: AuthorizedTransfer) -> SponsorTransaction:
-        """Return the submission of the payment once it is signed."""
         sponsor = self.draft.transfer.sponsor
         return SponsorTransaction(self.chain, authorized.submission, sponsor, self.sponsor_wallet)
 
 
 def is_available(chain: ChainName) -> bool:
-    """Return whether the service submits payments of USDC on a chain at all."""
     state = app_state()
     return chain in state.ports.sponsors and state.settings.sponsored_per_day > 0
 

@@ -37,7 +37,6 @@ _OPAQUE = 73
 
 
 def deposit_call(portal: str, recipient: str, units: int) -> CallTarget:
-    """Return the call that sends ether to an address of the other chain."""
     return CallTarget(portal, units, _DEPOSIT.encode(recipient, units, _GAS, False, b""))  # noqa: FBT003 - creates no contract
 
 

@@ -102,7 +102,6 @@ class EvmChain:
         return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
-        """Return why a recipient can never be paid, as the end of a sentence about it, or None."""
         if recipient.lower() == ZERO_EVM_ADDRESS:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient.lower() == self.deployment.usdc.lower():

@@ -42,7 +42,6 @@ class EndpointError(Exception):
 
     @classmethod
     def of(cls, error: RpcError, *, retry_after_seconds: int = 0) -> EndpointError:
-        """Return the failure of an endpoint because of an error that is not tolerated."""
         return cls(
             error.kind.value,
             perhaps_executed=error.kind is not RpcErrorKind.RATE_LIMIT,
@@ -54,8 +53,6 @@ class EndpointError(Exception):
 
 
 class WrongChainError(EndpointError):
-    """The endpoint serves another chain than the configured one."""
-
     def __init__(self) -> None:
         super().__init__("wrong_chain", perhaps_executed=False)
 
@@ -126,5 +123,4 @@ class RpcCall(Generic[T]):
 
 
 def accept_any_error(_error: RpcError) -> bool:
-    """Tolerate every error that depends on the call."""
     return True

@@ -118,7 +118,6 @@ class RpcEndpoint:
 
     @property
     def is_backing_off(self) -> bool:
-        """Return whether it failed recently."""
         return self._backoff_until > time.monotonic()
 
     def identify(self) -> None:

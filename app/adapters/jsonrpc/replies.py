@@ -88,7 +88,6 @@ class RpcError:
 
 
 def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
-    """Return a reader of what may not exist."""
     return lambda result: None if result is None else read(result)
 
 

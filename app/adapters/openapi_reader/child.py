@@ -274,7 +274,6 @@ def main() -> None:
 
 
 def read_document(text: str, schemas: OpenApiSchemas) -> dict[str, Any]:
-    """Return the content of a document, or where it is invalid."""
     try:
         document = limits.load(text)
         schemas.check(document)

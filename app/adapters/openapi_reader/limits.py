@@ -21,8 +21,6 @@ _POINTER = re.compile(r"#(/.*)?", re.DOTALL)
 
 
 class InvalidDocumentError(Exception):
-    """The document is refused: a message, and the position of the reason."""
-
     def __init__(self, problem: str, path: str = "#") -> None:
         super().__init__(problem)
         self.problem = problem

@@ -26,8 +26,6 @@ _MAX_ANSWER_BYTES = 16 * MAX_BYTES
 
 
 class OpenApiReader:
-    """Reads documents in processes with neither secrets nor network access."""
-
     def __init__(self, *, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
         self._semaphore = threading.BoundedSemaphore(_MAX_PROCESSES)

@@ -90,12 +90,10 @@ class SolanaChain:
         self._rebroadcast(raws)
 
     def explorer_url(self, tx_hash: str) -> str | None:
-        """Return Solscan's page of a transaction; the sandbox has no explorer."""
         template = self.deployment.explorer_tx_url
         return None if template is None else template.format(tx_hash=tx_hash)
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
-        """Return why a recipient can never be paid, as the end of a sentence about it, or None."""
         if recipient == _ZERO_ADDRESS:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient == self.deployment.usdc_mint:

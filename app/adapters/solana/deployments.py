@@ -36,7 +36,6 @@ class SolanaDeployment:
     legacy_network: str | None = None
 
     def accepts(self, genesis_hash: str) -> bool:
-        """Return whether a cluster with this genesis hash may be used on this network."""
         if self.genesis_hash is None:
             return genesis_hash not in PUBLIC_GENESIS_HASHES
         return genesis_hash == self.genesis_hash

@@ -102,8 +102,6 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _ScannedAccount:
-    """A watched address with its scan state and its current balances."""
-
     watched: WatchedAddress
     holder: TokenHolder
     scan_state: SolanaScanState
@@ -126,7 +124,6 @@ class _UnreadHistory:
 
 class SolanaDepositScanner:
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, read_limits: HistoryReadLimits) -> None:
-        """Store the cluster's endpoints, the mint of USDC, and how much a pass may read."""
         self._rpc = rpc
         self._mint = mint
         self._read_limits = read_limits

@@ -54,8 +54,6 @@ class PermitSignature:
 
 @dataclass(frozen=True, slots=True)
 class UniswapSwap:
-    """The parameters of one swap's calldata."""
-
     request: SwapRequest
     fee_tier: int
     minimum_units: int

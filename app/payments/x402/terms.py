@@ -167,7 +167,6 @@ class PaymentPrice:
 
     @property
     def amount(self) -> str:
-        """Return the price as a decimal string of USDC."""
         return decimal_string(self.units, USDC.decimals)
 
 

@@ -44,7 +44,6 @@ _FINALITY_RECHECK_SECONDS = 60
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:
-    """Return the condition that a bridge is due for a step."""
     return exists().where(Bridge.next_step_at <= now)
 
 
@@ -281,7 +280,6 @@ def _first_finality_check(chain: ChainName, block: BlockRef | None) -> datetime 
 
 
 def _store_progress(state: BridgeState, progress: BridgeProgress) -> None:
-    """Store the proof, and what the bridge waits for."""
     with unit_of_work() as session:
         bridge = bridge_states.lock(session, state.id)
         if bridge is None or not _is_as_read(bridge, state):
@@ -292,7 +290,6 @@ def _store_progress(state: BridgeState, progress: BridgeProgress) -> None:
 
 
 def _record_obstacle(bridge_id: str, obstacle: str) -> None:
-    """Record why a bridge is blocked, and schedule the next step."""
     _log.warning("bridge_blocked", transaction_id=bridge_id, reason=obstacle)
     with unit_of_work() as session:
         lifecycle.set_error(session, bridge_id, obstacle)

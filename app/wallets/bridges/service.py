@@ -50,8 +50,6 @@ _TRY_NEXT_ADAPTER_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BridgeOrder:
-    """A requested bridge: exactly this amount, to the wallet's address on another chain."""
-
     source: ChainName
     destination: ChainName
     amount: TokenAmount
@@ -61,8 +59,6 @@ class BridgeOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeQuote(MovementQuote):
-    """The result of a dry run that passed: the route, its maximum fee, and its usual duration."""
-
     destination_chain: ChainName
     route: str
     fee: TokenAmount

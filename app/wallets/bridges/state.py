@@ -252,7 +252,6 @@ def read(bridge_id: str) -> BridgeState | None:
 
 
 def end_block_of(bridge: Bridge) -> BlockRef | None:
-    """Return the block of a bridge's arrival or refund."""
     number, block_hash = bridge.arrival_block, bridge.arrival_block_hash
     if bridge.refund_hash:
         number, block_hash = bridge.refund_block, bridge.refund_block_hash

@@ -41,8 +41,6 @@ _SEALED = PreparedRead(
 
 @dataclass(frozen=True, slots=True)
 class NewWalletKey:
-    """A generated key for a new wallet: its id, its addresses and its sealed secrets."""
-
     wallet_id: str
     evm_address: str
     solana_address: str
@@ -110,7 +108,6 @@ def assert_network() -> Vault:
 
 
 def stored_network(session: Session) -> str | None:
-    """Return the network of the keys in this database, None if there are none."""
     return session.scalar(select(KeyStore.network).where(KeyStore.id == _SINGLETON_ID))
 
 
@@ -133,7 +130,6 @@ def count_undecryptable(session: Session, vault: Vault, sample: int) -> int:
 
 
 def retire(session: Session, wallet: Wallet) -> None:
-    """Retire the key of a wallet that is deleted."""
     sealed = session.scalar(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet.id))
     if sealed is None:
         return
@@ -151,7 +147,6 @@ def retire(session: Session, wallet: Wallet) -> None:
 
 
 def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
-    """Return how many wallets of an agent were deleted within a period."""
     since = clock.now() - within
     retention_period = timedelta(seconds=app_state().settings.retired_key_ttl_seconds)
     # The last condition is implied by the one before; it uses the index.
@@ -174,8 +169,6 @@ def _retired_key_location(wallet_id: str) -> SecretLocation:
 
 @dataclass(frozen=True, slots=True)
 class RetiredWallet:
-    """A deleted wallet with a sealed key that is still kept."""
-
     wallet_id: str
     agent_id: str
     evm_address: str
@@ -192,7 +185,6 @@ _COLUMNS = tuple(getattr(RetiredKey, name) for name in RetiredWallet.__slots__)
 
 
 def list_retired(session: Session, page: PageRequest) -> Page[RetiredWallet]:
-    """Return a page of retired wallets, oldest first."""
     rows = session.execute(
         select(*_COLUMNS).order_by(RetiredKey.retired_at, RetiredKey.wallet_id).limit(page.limit).offset(page.offset)
     )

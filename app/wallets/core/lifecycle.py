@@ -208,8 +208,6 @@ class StatusReason(StrEnum):
 
 
 class AttemptPurpose(StrEnum):
-    """The purpose of signed bytes."""
-
     PAYMENT = "payment"
     CANCELLATION = "cancellation"
     AUTHORIZATION = "authorized"
@@ -243,7 +241,6 @@ TRANSACTIONS = StateMachine(
 def record_signed(
     session: Session, transaction: Transaction, draft: TransactionDraft, sign: Callable[[int | None], SignedTransaction]
 ) -> SignedTransaction:
-    """Allocate a nonce, sign a draft and record both as a pending transaction."""
     nonce = None
     if draft.sequence is not None:
         nonce = allocate_nonce(session, ChainName(transaction.chain), draft.intent.sender, floor=draft.sequence)
@@ -276,7 +273,6 @@ def record_authorization(
 
 
 def record(session: Session, transaction: Transaction, *, status: MovementStatus) -> None:
-    """Add a new transaction with its first event."""
     transaction.request_id = logs.originating_request_id()
     TRANSACTIONS.add(session, transaction, status, reason=transaction.error)
     if transaction.leg is None:
@@ -341,7 +337,6 @@ def lock_nonces(session: Session, chain: ChainName, address: str) -> None:
 
 
 def advance_nonce(session: Session, chain: ChainName, address: str, *, used: int) -> None:
-    """Raise the next nonce to what a chain counts as used."""
     new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=used)
     session.execute(
         new.on_conflict_do_update(
@@ -353,7 +348,6 @@ def advance_nonce(session: Session, chain: ChainName, address: str, *, used: int
 
 
 def set_error(session: Session, transaction_id: str, error: str | None) -> None:
-    """Set the last obstacle of a pending transaction as its `error`."""
     session.execute(
         update(Transaction)
         .where(Transaction.id == transaction_id, Transaction.status == MovementStatus.PENDING.value)

@@ -256,8 +256,6 @@ class Nonce(Model):
 
 
 class FundingDeposit(Model):
-    """A deposit as found on a chain."""
-
     __tablename__ = "funding_deposits"
     __table_args__ = (
         UniqueConstraint("chain", "wallet_id", "position", name="uq_funding_deposits_position"),

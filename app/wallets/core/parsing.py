@@ -15,8 +15,6 @@ from app.state import app_state
 
 
 class GasSource(StrEnum):
-    """The payer of the network fee, as on the wire."""
-
     AUTO = "auto"
     """The wallet; for a fee in USDC, the service if the wallet holds too little of the native token."""
     OWN = "own"

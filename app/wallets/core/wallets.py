@@ -58,8 +58,6 @@ _FIRST = PreparedRead(
 
 @dataclass(frozen=True, slots=True)
 class WalletView:
-    """A wallet as its owner sees it."""
-
     id: str
     agent_id: str
     name: str
@@ -152,7 +150,6 @@ def get_approved(request: ApprovedRequest) -> WalletView:
 
 
 def with_controls(wallet: WalletView) -> WalletView:
-    """Return a wallet of `get_owned` with its controls added."""
     return replace(wallet, spending_controls=spending_controls.controls_view(wallet.spending_status))
 
 

@@ -28,7 +28,6 @@ _DRY_RUN_FIELDS = ("dry_run", "dryRun")
 
 
 def is_not_dry_run() -> bool:
-    """Return whether the current request is to be executed, and not only tried."""
     body = parsed_body(current_request())
     return not any(body.get(name) is True for name in _DRY_RUN_FIELDS)
 

@@ -40,7 +40,6 @@ def check(session: Session, now: datetime | None = None) -> list[str]:
 
 
 def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
-    """Compare the statuses of movements with the states of their holds."""
     movements = session.execute(
         select(
             Transaction.id, Transaction.status, Transaction.error, Transaction.tx_hash, Transaction.amount_units

@@ -42,7 +42,6 @@ class NonceGap:
 
     @property
     def missing_nonces(self) -> range:
-        """Return the nonces that the database does not know."""
         return range(self.allocated, self.used)
 
 
@@ -197,7 +196,6 @@ def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None
 
 
 def advance_nonce(gap: NonceGap) -> None:
-    """Skip all nonces that are used already, in one unit."""
     with unit_of_work() as session:
         lifecycle.advance_nonce(session, gap.chain, gap.address, used=gap.used)
 
@@ -208,7 +206,6 @@ def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMoveme
 
 
 def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
-    """Return whether bytes are recorded now."""
     known = select(SignedAttempt.id).where(SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash)
     return session.scalar(known) is not None
 

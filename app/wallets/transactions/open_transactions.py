@@ -72,11 +72,9 @@ class OpenMovement:
 
     @property
     def latest(self) -> SignedBytes:
-        """Return the attempt that was signed last."""
         return self.attempts[-1]
 
     def attempt(self) -> StoredTransaction:
-        """Return the latest attempt in the form that the chain's adapter takes."""
         row = self.latest
         return StoredTransaction(self.intent, row.tx_hash, row.raw, self.nonce, row.terms)
 
@@ -91,7 +89,6 @@ class UnreadableMovement:
 
 
 def has_due(chain: ChainName, now: datetime) -> ColumnElement[bool]:
-    """Return the condition that a movement of a chain is due for a check."""
     return exists().where(Transaction.chain == chain.value, *_is_due(now))
 
 
@@ -116,7 +113,6 @@ def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
 
 
 def query_of(transaction_id: str, chain: ChainName) -> TransactionQuery | None:
-    """Return the query for the outcome of a movement; None if there is no such movement."""
     found = _load(chain, Transaction.id == transaction_id, order=(Transaction.id,))
     return next((entry.query for entry in found if isinstance(entry, OpenMovement)), None)
 

@@ -51,7 +51,6 @@ class OutcomePoller:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"outcomes-{chain.name}")
 
     def wait(self, query: TransactionQuery, *, seconds: float) -> TransactionOutcome | None:
-        """Return the decided outcome of a movement, or None after a timeout."""
         deadline = time.monotonic() + seconds
         interval = max(_MIN_INTERVAL_SECONDS, self._pause)
         waiter = _Waiter(query, due=time.monotonic() + self._pause, interval=interval)

@@ -91,12 +91,10 @@ class Movement:
 
     @property
     def sender(self) -> str:
-        """Return the wallet's address on the chain."""
         return self.wallet.address_on(self.chain)
 
     @property
     def spending_request(self) -> SpendingRequest:
-        """Return what the wallet's limits decide on."""
         is_fee = self.kind == MovementKind.GAS
         return SpendingRequest(
             self.value_nanos,
@@ -126,7 +124,6 @@ class MovementQuote:
 
     @property
     def network_fee(self) -> TokenAmount:
-        """Return the fee in the chain's native token."""
         return TokenAmount(self.fee_units, native(self.movement.chain))
 
     @property
@@ -357,7 +354,6 @@ def broadcast_and_wait(
 
 
 def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
-    """Return the row of a movement that is not signed yet."""
     output = movement.output
     return Transaction(
         id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value,

@@ -95,7 +95,6 @@ def final_outcome(session: Session, transaction_id: str) -> FinalOutcome | None:
 
 
 def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
-    """Return the status of a movement once it is final, None before."""
     outcome = final_outcome(session, transaction_id)
     return None if outcome is None else outcome.status
 

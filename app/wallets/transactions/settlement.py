@@ -42,7 +42,6 @@ _SINCE = bindparam("since", type_=BigInteger)
 def query_for(
     transaction_id: str, sender: str, signed: SignedTransaction, *, output_token: Token | None = None
 ) -> TransactionQuery:
-    """Return the query for the outcome of signed bytes."""
     return TransactionQuery(
         transaction_id, sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height, output_token,
         signed.terms,

@@ -71,8 +71,6 @@ _ATTEMPT_HASHES = (
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """A transaction as agents and owners see it."""
-
     id: str
     wallet_id: str
     type: str

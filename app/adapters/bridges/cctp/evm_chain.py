@@ -57,7 +57,6 @@ class MintSearch:
     since: int
 
     def run(self, rpc: EvmRpc, *, hint: str | None) -> BridgeArrival | MintNotFound:
-        """Return what received it, or why that is unknown. Endpoints are queried until one knows."""
         return first_arrival(rpc.run_on_each(lambda endpoint: self._find(endpoint, hint)))
 
     def _find(self, endpoint: RpcEndpoint, hint: str | None) -> BridgeArrival | MintNotFound:
@@ -213,7 +212,6 @@ class EvmCctpChain:
         return self._chain.rpc.ask(nonce_used_call(self._deployment.transmitter, message))
 
     def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
-        """Find the transaction that minted a message with a used nonce, which proves that some message was received."""
         search = MintSearch(self._deployment.transmitter, message, since)
         return search.run(self._chain.rpc, hint=hint)
 

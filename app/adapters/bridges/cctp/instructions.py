@@ -35,8 +35,6 @@ MESSENGER_ACCOUNT = Pubkey.find_program_address([b"token_messenger"], MESSENGER)
 
 @dataclass(frozen=True, slots=True)
 class MintAccounts:
-    """The accounts that a mint on Solana pays: the owner's token account, and the fee recipient's."""
-
     payer: Pubkey
     token_account: Pubkey
     fee_account: Pubkey
@@ -74,7 +72,6 @@ def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnP
 
 
 def receive_message(mint_accounts: MintAccounts, mint: Pubkey, message: CctpMessage, attestation: bytes) -> Instruction:
-    """Build the mint of a message from another chain."""
     source = str(message.burn.source_domain).encode()
     accounts = [
         AccountMeta(mint_accounts.payer, is_signer=True, is_writable=True),

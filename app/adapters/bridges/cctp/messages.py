@@ -97,8 +97,6 @@ def _number(raw: bytes, at: int, length: int = _WORD) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BurnParameters:
-    """The parameters of a burn: recipient and domain, fee and finality, and who submits the mint."""
-
     domain: int
     recipient: bytes
     max_fee_units: int

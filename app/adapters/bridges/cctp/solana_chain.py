@@ -50,7 +50,6 @@ _READ_TIMEOUT_NANOSECONDS = 10 * 10**9
 
 
 def find_mint(rpc: SolanaRpc, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
-    """Return what received a message with a used nonce, or why that is unknown."""
     return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
 
@@ -141,7 +140,6 @@ class SolanaCctpChain:
         return bytes(self._mint)
 
     def mint_recipient(self, owner: str) -> bytes:
-        """Return the owner's token account, which receives a mint."""
         return bytes(tokens.account_of(Pubkey.from_string(owner), self._mint))
 
     def expiry_position(self) -> int:

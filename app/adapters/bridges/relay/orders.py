@@ -94,8 +94,6 @@ _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 
 @dataclass(frozen=True, slots=True)
 class BridgeChainIds:
-    """The ids of both chains, as services use them."""
-
     source: int
     destination: int
 

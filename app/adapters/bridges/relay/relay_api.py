@@ -56,8 +56,6 @@ class _RelayItem(ForeignModel):
 
 
 class _RelayDeposit(ForeignModel):
-    """The only step of a quote."""
-
     request_id: OrderId
     items: Items[_RelayItem]
 
@@ -84,7 +82,6 @@ class RelayOrderService(OrderService):
         return self._quotes.post(f"{self._url}/quote/v2", json.dumps(query).encode())
 
     def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Parse a quote of exactly one deposit."""
         quote = _RelayQuote.read(body)
         if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
             raise Rejected("unsafe_instructions")

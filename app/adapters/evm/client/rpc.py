@@ -99,8 +99,6 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 
 
 class EvmRpc(JsonRpc):
-    """The endpoints of one EVM chain, recognised by its id."""
-
     def __init__(
         self,
         chain: ChainName,

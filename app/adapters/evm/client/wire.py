@@ -108,8 +108,6 @@ class RpcBlock(BlockHeader):
 
 
 class FeeHistory(_Fields):
-    """Fees of recent blocks, with the priority fees paid at one percentile."""
-
     base_fees: tuple[_Fee, ...] = Field(alias="baseFeePerGas", min_length=1)
     rewards: tuple[tuple[_Fee], ...] = Field(alias="reward")
 

@@ -53,7 +53,6 @@ def multicall(
 
 
 def aggregate(address: str, items: Sequence[MulticallItem]) -> TxParams:
-    """Return the `eth_call` that combines several calls, each of which may fail independently."""
     return {"to": address, "data": aggregate_data(items)}
 
 

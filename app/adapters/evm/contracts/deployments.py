@@ -59,7 +59,6 @@ class EvmDeployment:
     block_seconds: float = 12.0
 
     def contracts(self) -> Iterator[tuple[str, str]]:
-        """Yield name and address of each contract."""
         for each in fields(self):
             value = getattr(self, each.name)
             address = value.address if isinstance(value, ChainlinkFeed) else value

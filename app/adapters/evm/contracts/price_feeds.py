@@ -21,8 +21,6 @@ _NANOS_PER_ANSWER = 10
 
 
 class ChainlinkPrices:
-    """The feeds of one chain, read in one call."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
         self._rpc = rpc
         self._multicall = deployment.multicall3

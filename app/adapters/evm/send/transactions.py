@@ -47,7 +47,6 @@ class FeeTerms:
 
     @property
     def max_units(self) -> int:
-        """Return the most that the network can charge."""
         # A fifth more than the L1 data fee now: it follows L1's base fee until the block is made.
         return self.gas * self.price.max_fee + -(-self.l1_fee_units * 6 // 5)
 

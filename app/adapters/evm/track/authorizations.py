@@ -130,7 +130,6 @@ class AuthorizationPoller:
     def _uses(
         self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]
     ) -> Mapping[bytes, EventLog]:
-        """Return the logs of the uses by their nonces."""
         by_token = [each for each in authorizations if each.permit2_recipient is None]
         by_permit2 = [each for each in authorizations if each.permit2_recipient is not None]
         found = dict(self._permit2_uses(endpoint, by_permit2, head))
@@ -166,7 +165,6 @@ class AuthorizationPoller:
         authorizations: Collection[OpenAuthorization],
         head: RpcCall[int],
     ) -> Iterator[EventLog]:
-        """Yield the token's logs since authorizations were signed."""
         if not authorizations:
             return
         # A reorg may have moved a use below the head that was read before it was signed.
@@ -176,7 +174,6 @@ class AuthorizationPoller:
 
 
 def _uses_at(reading: RpcCall[tuple[Any, ...]], authorizations: Collection[OpenAuthorization]) -> list[Any]:
-    """Return a block's time, and whether each authorization is used there."""
     time, *states = reading.result
     return [time, *(each.is_used(state) for each, state in zip(authorizations, states, strict=True))]
 

@@ -102,7 +102,6 @@ class EvmReceiptPoller:
         return [watch for watch in queries if watch.sequence is None or _is_nonce_used(watch, used)]
 
     def _safe_counts(self, senders: Iterable[str], *also: RpcCall[int]) -> Mapping[str, int]:
-        """Return how many nonces each sender has used at `safe` depth."""
         counts = _nonces(senders, "safe")
         self._rpc.run(*counts.values(), *also)
         if any(call.error for call in counts.values()):

@@ -164,7 +164,6 @@ class EvmFacilitator:
         return None
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
-        """Return whether an address signed a text by EIP-191."""
         return signatures.signer_of(signatures.text_message(text), signature) == payer
 
     def _claim(self, payer: str, nonce: bytes) -> str:

@@ -57,8 +57,6 @@ class SolanaRpcCall(RpcCall[T]):
 
 
 class SolanaRpc(JsonRpc):
-    """The endpoints of one cluster, recognised by its genesis hash."""
-
     def __init__(
         self,
         urls: Sequence[str],
@@ -102,7 +100,6 @@ def blockhash(level: CommitmentLevel) -> SolanaRpcCall[wire.Blockhash]:
 
 
 def epoch_info(level: CommitmentLevel) -> SolanaRpcCall[wire.EpochInfo]:
-    """Return a call for slot and block height."""
     return SolanaRpcCall(GetEpochInfo(RpcContextConfig(commitment=level)), wire.EpochInfo.read)
 
 

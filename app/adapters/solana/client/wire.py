@@ -98,8 +98,6 @@ class Simulation(_AtSlot):
 
 
 class SignatureStatus(ForeignModel):
-    """A transaction in a slot, at one of the commitment levels."""
-
     slot: U64
     error: Any = Field(alias="err")
     confirmation_status: Literal["processed", "confirmed", "finalized"] | None = None
@@ -178,8 +176,6 @@ class _InnerInstructions(ForeignModel):
 
 
 class TracedTransaction(LandedTransaction):
-    """A landed transaction with the calls between programs."""
-
     inner: OptionalItems[_InnerInstructions] = _at("meta", "innerInstructions", default=())
 
     @cached_property

@@ -25,8 +25,6 @@ _NO_BLOCKHASH = str(Hash.default())
 
 @dataclass(frozen=True, slots=True)
 class TransferParties:
-    """The accounts of a transfer's sender and recipient, and their token accounts."""
-
     sender: AccountState | None
     recipient: AccountState | None
     sender_tokens: AccountState | None
@@ -39,7 +37,6 @@ class TransferParties:
 
 class SolanaDrafter:
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, level: CommitmentLevel) -> None:
-        """Store the cluster's endpoints, the mint of USDC and the level at which movements count as landed."""
         self._rpc = rpc
         self._mint = mint
         self._level = level
@@ -173,7 +170,6 @@ def assert_payer_rent_exempt(minimum: int, *, lamports: int, network_fee: int) -
 
 
 def _assert_recipient_rent_exempt(intent: TransferIntent, recipient: AccountState | None, empty_rent: int) -> None:
-    """Refuse what would leave the recipient's account below the rent-exempt minimum."""
     account_found = recipient.lamports if recipient else 0
     if intent.recipient == intent.sender or account_found + intent.amount.units >= empty_rent:
         return

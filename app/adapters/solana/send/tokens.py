@@ -22,7 +22,6 @@ _NO_CLOSE_AUTHORITY = b"\x06\x03\x00"
 
 
 def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
-    """Return the associated token account, the one that wallets use."""
     return get_associated_token_address(owner, mint)
 
 

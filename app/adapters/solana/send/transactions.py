@@ -94,7 +94,6 @@ def new_reference() -> str:
 
 
 def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> Sequence[Instruction]:
-    """Return the instructions that execute an intent, preceded by their compute budget."""
     sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
     budget = [set_compute_unit_limit(plan.compute_units), set_compute_unit_price(plan.micro_lamports_per_unit)]
     if intent.amount.token != USDC:
@@ -106,7 +105,6 @@ def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint
 
 
 def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> MessageV0:
-    """Return the message to sign; the sender pays the fee."""
     return MessageV0.try_compile(
         Pubkey.from_string(intent.sender),
         transfer_instructions(intent, plan, mint=mint),
@@ -177,7 +175,6 @@ _MICRO = 1_000_000
 
 
 def compute_unit_limit(simulated: int) -> int:
-    """Return a fifth above what the simulation used."""
     return min(-(-simulated * 6 // 5) + 300, MAX_COMPUTE_UNITS)
 
 

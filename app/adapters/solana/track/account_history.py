@@ -129,7 +129,6 @@ def continue_reading(
 
 
 def transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[LandedTransaction | None]:
-    """Return a call for a transaction; `landed_transaction` reads its result."""
     return transaction_call(
         signature, commitment, landed_or_none(signature, LandedTransaction), tolerates=accept_any_error
     )

@@ -18,8 +18,6 @@ from app.core.chains import USDC, Token
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """An address and its associated token account of a mint."""
-
     address: str
     token_account: str
     mint: str
@@ -27,8 +25,6 @@ class TokenHolder:
 
 @dataclass(frozen=True, slots=True)
 class BalanceChange:
-    """The changes of an address's balances by a transaction."""
-
     lamports: int
     usdc_units: int
 

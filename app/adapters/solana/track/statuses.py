@@ -97,7 +97,6 @@ class _BlockCheck:
 
 class SolanaReceiptPoller:
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
-        """Store the cluster's endpoints, the mint of USDC and the level at which a movement counts as landed."""
         self._mint = mint
         self._rpc = rpc
         self._required_level = LEVELS.index(commitment)

@@ -50,7 +50,6 @@ class SolanaFacilitator:
         self.asset = payments.usdc_asset(chain.deployment)
 
     def canonical_hash(self, text: str) -> str | None:
-        """Return a signature in its canonical base58 spelling, or None for anything else."""
         try:
             canonical = str(Signature.from_string(text))
         except ValueError:

@@ -40,7 +40,6 @@ class SwapBalances:
 
 
 def read_balances(states: Sequence[AccountState | None], *, owner: Pubkey, usdc_mint: Pubkey) -> SwapBalances:
-    """Read the owner's address, and the accounts of wrapped SOL and USDC."""
     wallet, wrapped, usdc = states
     return SwapBalances(
         lamports=wallet.lamports if wallet else 0,
@@ -84,8 +83,6 @@ _LAMPORTS = struct.Struct("<IQ")
 
 @dataclass(frozen=True, slots=True)
 class MinimumBalances:
-    """The least that a wallet holds after its swap."""
-
     lamports: int = 0
     usdc_units: int = 0
 

@@ -46,8 +46,6 @@ _AMOUNTS = struct.Struct("<QQHHH")
 
 @dataclass(frozen=True, slots=True)
 class SwapAccounts:
-    """The owner's token accounts of both mints."""
-
     owner: Pubkey
     input_account: Pubkey
     output_account: Pubkey
@@ -57,8 +55,6 @@ class SwapAccounts:
 
 @dataclass(frozen=True, slots=True)
 class _RouteLayout:
-    """The position of the amounts, and the indexes of the accounts."""
-
     discriminator: bytes
     amounts_offset: int
     owner: int
