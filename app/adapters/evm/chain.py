@@ -101,7 +101,7 @@ class EvmChain:
         native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
         return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
 
-    def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
+    def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         if recipient.lower() == ZERO_EVM_ADDRESS:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient.lower() == self.deployment.usdc.lower():

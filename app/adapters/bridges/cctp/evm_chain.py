@@ -197,14 +197,8 @@ class EvmCctpChain:
         """Check that the owner could pay for a mint now. Raises: Rejected("insufficient_gas"), Unreachable."""
         self._draft_mint_call(owner, *_PLACEHOLDER, simulates=False)
 
-    def draft_mint(
-        self,
-        owner: str,
-        message: CctpMessage,
-        attestation: bytes,
-        *,
-        failures: int,  # noqa: ARG002 - gas is estimated, and a stuck transaction replaced
-    ) -> BridgeStep:
+    def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
+        """Draft the mint; gas is estimated after failures as before, and a stuck transaction replaced."""
         draft = self._draft_mint_call(owner, message.raw, attestation, simulates=True)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 

@@ -33,7 +33,7 @@ from app.adapters.funds import require
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
 from app.adapters.solana.client.wire import Accounts, AccountState, HistoryEntry, TracedTransaction
 from app.adapters.solana.send import tokens, transactions
 from app.adapters.solana.send.drafts import assert_rent_exempt
@@ -47,10 +47,6 @@ from app.ports.errors import Rejected, Unreachable
 
 _MAX_PAGES = 10
 _READ_TIMEOUT_NANOSECONDS = 10 * 10**9
-
-
-def find_mint(rpc: SolanaRpc, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
-    return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
 
 def _find_at_endpoint(endpoint: RpcEndpoint, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
@@ -212,14 +208,10 @@ class SolanaCctpChain:
         (state,) = used.found
         return state is not None and state.owner == instructions.TRANSMITTER
 
-    def find_mint(
-        self,
-        message: CctpMessage,
-        *,
-        hint: str | None,
-        since: int,  # noqa: ARG002 - the message account holds the slot
-    ) -> BridgeArrival | MintNotFound:
-        return find_mint(self._chain.rpc, message, hint=hint)
+    def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
+        """Find it from the beginning of the history of the nonce's account, which is no older than `since`."""
+        rpc = self._chain.rpc
+        return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
     def _simulated_draft(
         self,

@@ -64,7 +64,7 @@ class LifiOrderService(OrderService):
         )
         return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:  # noqa: ARG002 - the hash finds it
+    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
         query = {"txHash": source_hash, "fromChain": str(chains.source), "toChain": str(chains.destination)}
         return self._states.get(f"{self._url}/status", query=query)
 

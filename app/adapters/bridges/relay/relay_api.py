@@ -93,7 +93,7 @@ class RelayOrderService(OrderService):
             terms={"request_id": deposit.request_id},
         )
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:  # noqa: ARG002 - its id finds it
+    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
         query = {"requestId": str(terms["request_id"])}
         return self._states.get(f"{self._url}/intents/status/v3", query=query)
 

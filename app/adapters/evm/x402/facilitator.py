@@ -149,7 +149,7 @@ class EvmFacilitator:
         """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._find_settlement(endpoint, authorization))
 
-    def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:  # noqa: ARG002 - any address receives USDC
+    def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
         submission = CallTarget(self._usdc, 0, eip3009.SAMPLE_CALL)
         readings = self._drafter.read(settler, submission, estimates=False)
@@ -159,7 +159,7 @@ class EvmFacilitator:
         likely = _SUBMISSION_GAS * (price.max_fee + price.tip) // 2 + l1_fee_units
         return SettlementCapacity(readings.native_units, likely, max_fee_units=most, recipient_can_receive=True)
 
-    def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:  # noqa: ARG002 - nothing to open
+    def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:
         """Return None: any address receives USDC."""
         return None
 

@@ -81,13 +81,7 @@ class SolanaFacilitator:
     def claim_of(self, payload: Mapping[str, Any]) -> str:
         return self._claim(payments.digest_of(payload))
 
-    def verify(
-        self,
-        payload: Mapping[str, Any],
-        expected: ExpectedPayment,
-        *,
-        now: int,  # noqa: ARG002 - the blockhash expires instead
-    ) -> PaymentAuthorization:
+    def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
         partial = payments.verify(payload, expected, mint=self._mint)
         claim = self._claim(partial.digest)
         terms: Terms = {"transaction": transactions.encode(partial.transaction), "fee_lamports": partial.fee_lamports}
@@ -101,7 +95,7 @@ class SolanaFacilitator:
         fee_lamports = int(authorization.terms["fee_lamports"] or 0)
         return self._draft(settler, payment, fee_lamports, source=payments.source_of(payment))
 
-    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:  # noqa: ARG002 - only we can submit it
+    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
         """Return None: only this service can complete a transaction whose fee it pays."""
         return None
 

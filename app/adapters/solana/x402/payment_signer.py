@@ -93,15 +93,8 @@ class SolanaPaymentSigner:
             "last_valid_block_height": latest.result.last_valid_block_height,
         }
 
-    def authorize(
-        self,
-        intent: PaymentIntent,
-        prepared: Terms,
-        signer: Signer,
-        *,
-        now: int,  # noqa: ARG002 - the blockhash expires instead
-    ) -> AuthorizedPayment:
-        """Sign the transfer; only the fee payer's signature is missing then.
+    def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
+        """Sign the transfer, which expires with its blockhash; only the fee payer's signature is missing then.
 
         Raises: Rejected if it is not what a sponsor must demand.
         """

@@ -82,14 +82,7 @@ class SolanaTransferSponsor:
             transfer, TokenAmount(cost, SOL), token_units, None, readings.slot, submission, creates_account
         )
 
-    def authorize(
-        self,
-        draft: SponsoredDraft,
-        *,
-        fee_units: int,
-        signer: Signer,
-        now: int,  # noqa: ARG002 - the blockhash expires instead
-    ) -> AuthorizedTransfer:
+    def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         plan = TransactionPlan.from_terms(draft.submission.terms)
         message = self._message(draft.transfer, plan, fee_units)
         signature = Signature.from_bytes(signer.sign_message(to_bytes_versioned(message)))

@@ -154,7 +154,7 @@ class JupiterExchange:
         )  # fmt: skip
         return SwapOffer(request, built.output_units, "Jupiter: " + ", ".join(built.labels), built)
 
-    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:  # noqa: ARG002 - unsigned
+    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
         """Build the swap's transaction around Jupiter's route, and simulate it.
 
         Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
