@@ -165,7 +165,8 @@ class SolanaCctpChain:
         message = _compiled(owner, [*budget, burning], Hash.from_string(simulated.latest.blockhash))
         event_signature = event.sign_message(to_bytes_versioned(message))
         transaction = VersionedTransaction.populate(message, [Signature.default(), event_signature])
-        draft = simulated.draft(intent, transaction, fee_units, (lamports, token_units))
+        terms = transactions.transaction_terms(transaction, simulated.latest)
+        draft = simulated.draft(intent, terms, fee_units, (lamports, token_units))
         return (BridgeStep(BridgeLegKind.SOURCE, self.name, draft),)
 
     def assert_can_mint(self, owner: str) -> None:
@@ -252,8 +253,8 @@ class SolanaCctpChain:
             require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
         simulated.assert_succeeded()
         assert_rent_exempt(simulated.empty_rent, remaining=lamports - fee_units)
-        transaction = transactions.unsigned_transaction(message)
-        return simulated.draft(intent, transaction, fee_units, (lamports, token_units))
+        terms = transactions.transaction_terms(transactions.unsigned_transaction(message), simulated.latest)
+        return simulated.draft(intent, terms, fee_units, (lamports, token_units))
 
     def _tables(self) -> Sequence[AddressLookupTableAccount]:
         """Read the lookup table; none if it does not exist, with which a mint has no priority fee."""

@@ -12,7 +12,12 @@ from typing import TypeVar
 from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
-from solders.rpc.config import RpcAccountInfoConfig, RpcContextConfig
+from solders.rpc.config import (
+    RpcAccountInfoConfig,
+    RpcContextConfig,
+    RpcSimulateTransactionAccountsConfig,
+    RpcSimulateTransactionConfig,
+)
 from solders.rpc.requests import (
     Body,
     GetEpochInfo,
@@ -21,7 +26,9 @@ from solders.rpc.requests import (
     GetMinimumBalanceForRentExemption,
     GetMultipleAccounts,
     GetSlot,
+    SimulateVersionedTransaction,
 )
+from solders.transaction import VersionedTransaction
 
 from app.adapters.http_client import HttpClient
 from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
@@ -105,6 +112,20 @@ def epoch_info(level: CommitmentLevel) -> SolanaRpcCall[wire.EpochInfo]:
 
 def slot(level: CommitmentLevel) -> SolanaRpcCall[int]:
     return SolanaRpcCall(GetSlot(RpcContextConfig(commitment=level)), wire.number)
+
+
+def simulation(
+    transaction: VersionedTransaction, level: CommitmentLevel, keys: Sequence[Pubkey] = (), *, is_new: bool = True
+) -> SolanaRpcCall[wire.Simulation]:
+    """Return a call that tries a transaction without its signatures, and reads these accounts after it.
+
+    Unless it `is_new`, its own blockhash must be usable.
+    """
+    after = RpcSimulateTransactionAccountsConfig(list(keys), UiAccountEncoding.Base64) if keys else None
+    config = RpcSimulateTransactionConfig(
+        sig_verify=False, replace_recent_blockhash=is_new, commitment=level, accounts=after
+    )
+    return SolanaRpcCall(SimulateVersionedTransaction(transaction, config), wire.simulation(len(keys)))
 
 
 def rent(account_bytes: int) -> SolanaRpcCall[int]:

@@ -47,22 +47,10 @@ class SolanaDrafter:
         parties = TransferParties(*readings.before)
         assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
         creates_account = intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
-        plan = TransactionPlan(
-            blockhash=readings.latest.blockhash,
-            blockhash_slot=readings.latest.slot,
-            last_valid_block_height=readings.latest.last_valid_block_height,
-            compute_units=transactions.compute_unit_limit(readings.simulation.compute_units),
-            micro_lamports_per_unit=readings.price,
-            reference=reference,
-            creates_account=creates_account,
-        )
+        plan = readings.plan(reference, creates_account=creates_account)
         fee_units = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
         assert_payer_rent_exempt(readings.empty_rent, lamports=parties.lamports, network_fee=fee_units)
-        rent_units = 0
-        if creates_account:
-            # SOL that was sent to the address of the account in advance pays that much of its rent.
-            existing_lamports = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
-            rent_units = max(readings.token_rent - existing_lamports, 0)
+        rent_units = readings.missing_rent(parties.recipient_tokens) if creates_account else 0
         fee_units += rent_units
         draft = replace(self._assert_affordable(intent, readings, plan, fee_units), rent_units=rent_units)
         if not _lacks_only_fee(intent, readings, parties.lamports, fee_units):
@@ -85,16 +73,9 @@ class SolanaDrafter:
             if lamports < fee_units or 0 < lamports - outflow < readings.empty_rent:
                 require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
         assert_rent_exempt(readings.empty_rent, remaining=lamports - outflow)
-        return TransactionDraft(
-            intent=intent,
-            fee_units=fee_units,
-            native_units=lamports,
-            token_units=lamports if moves_native else token_units,
-            sequence=None,
-            terms=plan.as_terms(),
-            as_of=readings.slot,
-            recipient_is=recipient_kind(intent.recipient, parties.recipient),
-        )
+        held = lamports, lamports if moves_native else token_units
+        kind = recipient_kind(intent.recipient, parties.recipient)
+        return readings.draft(intent, plan.as_terms(), fee_units, held, kind)
 
     def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)

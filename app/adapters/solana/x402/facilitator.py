@@ -11,15 +11,12 @@ from solders.compute_budget import set_compute_unit_limit, set_compute_unit_pric
 from solders.hash import Hash
 from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
-from solders.rpc.config import RpcSimulateTransactionConfig
-from solders.rpc.requests import SimulateVersionedTransaction
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpcCall
-from app.adapters.solana.client.wire import LandedTransaction, landed_or_none, simulation
+from app.adapters.solana.client.wire import LandedTransaction, landed_or_none
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.balance_changes import TokenHolder
@@ -32,8 +29,6 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAuthorization, SettlementCapacity
 
 _CONFIRMED = CommitmentLevel.Confirmed
-# The payer's signature is checked before; ours is still missing.
-_SIMULATION = RpcSimulateTransactionConfig(sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED)
 _ACCOUNT_CREATION_UNITS = 40_000
 
 
@@ -155,7 +150,8 @@ class SolanaFacilitator:
     ) -> TransactionDraft:
         latest = calls.blockhash(_CONFIRMED)
         found = calls.accounts([Pubkey.from_string(settler), *([source] if source else [])], _CONFIRMED)
-        simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation())
+        # The payer's signature is checked before; ours is still missing.
+        simulated = calls.simulation(partial, _CONFIRMED, is_new=False)
         self._rpc.run(latest, found, simulated)
         if simulated.result.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)})

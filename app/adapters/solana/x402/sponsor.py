@@ -26,7 +26,7 @@ from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import TransactionDraft, TransferIntent
+from app.ports.chain import TransferIntent
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
@@ -55,29 +55,14 @@ class SolanaTransferSponsor:
         require(USDC, "insufficient_funds", token_units, transfer.units)
         readings.assert_succeeded()
         creates_account = tokens.read_account(parties.recipient_tokens) is None
-        plan = replace(
-            trial,
-            blockhash=readings.latest.blockhash,
-            blockhash_slot=readings.latest.slot,
-            last_valid_block_height=readings.latest.last_valid_block_height,
-            compute_units=transactions.compute_unit_limit(readings.simulation.compute_units),
-            micro_lamports_per_unit=readings.price,
-            creates_account=creates_account,
-        )
+        plan = readings.plan(reference, creates_account=creates_account)
         cost = self._cost(plan, readings, parties)
         lamports = readings.before[4].lamports if readings.before[4] else 0
         if lamports < cost + readings.empty_rent:
             raise Rejected("gas_unavailable")
-        submission = TransactionDraft(
-            intent=TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL)),
-            fee_units=cost,
-            native_units=lamports,
-            token_units=lamports,
-            sequence=None,
-            terms=plan.as_terms(),
-            as_of=readings.slot,
-            recipient_is=drafts.recipient_kind(transfer.recipient, parties.recipient),
-        )
+        own = TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL))
+        kind = drafts.recipient_kind(transfer.recipient, parties.recipient)
+        submission = readings.draft(own, plan.as_terms(), cost, (lamports, lamports), kind)
         return SponsoredDraft(
             transfer, TokenAmount(cost, SOL), token_units, None, readings.slot, submission, creates_account
         )
@@ -120,7 +105,4 @@ class SolanaTransferSponsor:
         cost = (
             transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit) + transactions.BASE_FEE_LAMPORTS
         )
-        if plan.creates_account:
-            existing = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
-            cost += max(readings.token_rent - existing, 0)
-        return cost
+        return cost + (readings.missing_rent(parties.recipient_tokens) if plan.creates_account else 0)

@@ -200,7 +200,7 @@ class JupiterExchange:
         )  # fmt: skip
         return simulated.draft(
             TransferIntent(request.owner, request.owner, request.input_amount),
-            transactions.unsigned_transaction(final),
+            transactions.transaction_terms(transactions.unsigned_transaction(final), simulated.latest),
             fee_units,
             (before.lamports, before.lamports if request.input_amount.token == SOL else before.usdc_units),
         )
