@@ -213,11 +213,8 @@ class LocalVault(_NonCopyable):
         """
         entropy = secrets.token_bytes(ENTROPY_BYTES)
         evm, solana = wallet_keys(entropy)
-        return NewWallet(
-            sealed=self.seal(entropy + evm.secret + solana.private_bytes_raw(), location),
-            evm_address=evm_address(evm),
-            solana_address=solana_address(solana),
-        )
+        sealed = self.seal(entropy + evm.secret + solana.private_bytes_raw(), location)
+        return NewWallet(location.row_id, sealed, evm_address(evm), solana_address(solana))
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal two keys of 32 bytes unchanged; a missing one is generated. Raises: ValueError."""
@@ -225,7 +222,7 @@ class LocalVault(_NonCopyable):
         if len(secret) != _PAIR_BYTES:
             raise ValueError("a private key has 32 bytes")
         pair = _signer(secret)
-        return NewWallet(self.seal(secret, location), pair.evm_address, pair.solana_address)
+        return NewWallet(location.row_id, self.seal(secret, location), pair.evm_address, pair.solana_address)
 
     def signer(self, sealed: str, location: SecretLocation) -> LocalSigner:
         secret = self.open(sealed, location)

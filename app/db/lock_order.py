@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Any, Self
 
 from sqlalchemy import ColumnElement, select, update
@@ -68,7 +67,7 @@ class LockRank(IntEnum):
     AUDIT_HEAD = "audit_heads"
 
 
-RANKS: Mapping[str, LockRank] = MappingProxyType({table: rank for rank in LockRank for table in rank.tables})
+RANKS: Mapping[str, LockRank] = {table: rank for rank in LockRank for table in rank.tables}
 """Rows of other tables are locked under one of these, or in units of their own."""
 
 

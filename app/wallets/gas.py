@@ -131,9 +131,7 @@ def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraf
     unmined_units, _fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.since_block
     )
-    needed = units + unmined_units.get(USDC, 0)
-    if needed > draft.token_units:
-        raise NotAffordable("insufficient_funds", USDC, available=draft.token_units, required=needed)
+    NotAffordable.check(USDC, "insufficient_funds", draft.token_units, units + unmined_units.get(USDC, 0))
 
 
 def next_number_today(session: Session, agent_id: str) -> int:

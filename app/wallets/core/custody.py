@@ -23,7 +23,7 @@ from app.db.statements import count, insert_into, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InternalError, NotFound
 from app.ports.errors import Rejected
-from app.ports.vault import SecretLocation, Signer, Vault
+from app.ports.vault import NewWallet, SecretLocation, Signer, Vault
 from app.state import app_state
 from app.wallets.core.models import KeyStore, RetiredKey, Wallet, WalletKey
 
@@ -39,32 +39,18 @@ _SEALED = PreparedRead(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewWalletKey:
-    wallet_id: str
-    evm_address: str
-    solana_address: str
-    sealed: str
-
-
-def new_key() -> NewWalletKey:
+def new_key() -> NewWallet:
     """Generate a key. Takes a few milliseconds of CPU, so it is called before the unit that stores it.
 
     Raises: InternalError if the keys of this database belong to another network.
     """
-    vault = assert_network()
-    wallet_id = new_id()
-    generated = vault.create_wallet(key_location(wallet_id))
-    return NewWalletKey(wallet_id, generated.evm_address, generated.solana_address, generated.sealed)
+    return assert_network().create_wallet(key_location(new_id()))
 
 
-def import_key(family: Family, key: bytes) -> NewWalletKey:
+def import_key(family: Family, key: bytes) -> NewWallet:
     """Import a key of the operator for a new wallet. Raises: ValueError, InternalError like `new_key`."""
-    vault = assert_network()
-    wallet_id = new_id()
     evm, solana = (key, None) if family is Family.EVM else (None, key)
-    imported = vault.import_wallet(key_location(wallet_id), evm=evm, solana=solana)
-    return NewWalletKey(wallet_id, imported.evm_address, imported.solana_address, imported.sealed)
+    return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
 
 
 def signer_of(wallet_id: str) -> Signer:

@@ -322,27 +322,17 @@ def allocate_nonce(session: Session, chain: ChainName, address: str, *, floor: i
     return nonce
 
 
-def lock_nonces(session: Session, chain: ChainName, address: str) -> None:
-    """Lock the nonces of an address on a chain until the unit ends.
+def lock_nonces(session: Session, chain: ChainName, address: str, *, used: int = 0) -> None:
+    """Lock the nonces of an address on a chain until the unit ends, and skip those that the chain counts as used.
 
     A unit that records transactions on several chains locks all of them first, in the order of the chains: recording
     one locks the rows of its wallet, which rank after nonces.
     """
-    new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=0)
-    session.execute(
-        new.on_conflict_do_update(
-            index_elements=[Nonce.chain, Nonce.address], set_={"next_nonce": Nonce.next_nonce}
-        ).execution_options(synchronize_session=False)
-    )
-
-
-def advance_nonce(session: Session, chain: ChainName, address: str, *, used: int) -> None:
     new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=used)
+    following = case((Nonce.next_nonce < used, used), else_=Nonce.next_nonce)
     session.execute(
         new.on_conflict_do_update(
-            index_elements=[Nonce.chain, Nonce.address],
-            set_={"next_nonce": new.excluded.next_nonce},
-            where=Nonce.next_nonce < new.excluded.next_nonce,
+            index_elements=[Nonce.chain, Nonce.address], set_={"next_nonce": following}
         ).execution_options(synchronize_session=False)
     )
 

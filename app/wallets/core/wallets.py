@@ -25,13 +25,13 @@ from app.idempotency.service import Claim
 from app.identity import agents
 from app.identity import service as identity
 from app.identity.service import AgentSnapshot
+from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView
 from app.spending.policy import ApprovedPayment
 from app.state import app_state
 from app.wallets.core import custody
-from app.wallets.core.custody import NewWalletKey
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import (
     OWNED_BY_WALLET,
@@ -77,7 +77,7 @@ class WalletView:
 def create(
     session: Session,
     agent_id: str,
-    key: NewWalletKey,
+    key: NewWallet,
     *,
     name: str | None,
     controls: Literal["default", "specified", "none"] = "none",

@@ -197,7 +197,7 @@ def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None
 
 def advance_nonce(gap: NonceGap) -> None:
     with unit_of_work() as session:
-        lifecycle.advance_nonce(session, gap.chain, gap.address, used=gap.used)
+        lifecycle.lock_nonces(session, gap.chain, gap.address, used=gap.used)
 
 
 def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMovement) -> bool:

@@ -64,8 +64,7 @@ def assert_affordable(session: Session, movement: Movement, funds: AvailableFund
         session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
     )
     needed = movement.amount.units + unmined_units.get(token, 0)
-    if needed > funds.units:
-        raise NotAffordable("insufficient_funds", token, available=funds.units, required=needed)
+    NotAffordable.check(token, "insufficient_funds", funds.units, needed)
 
 
 def record(

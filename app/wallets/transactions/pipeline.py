@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import USDC, ChainName, Token, native
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount, decimal_string
+from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import Chain, SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError, Rejected, Shortage, Unreachable
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -132,13 +132,8 @@ class MovementQuote:
         return network_fees.usd_value_nanos(self.network_fee)
 
 
-class NotAffordable(Rejected):
+class NotAffordable(Shortage):
     """The balance, less unmined transactions of the wallet, does not cover a movement."""
-
-    def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
-        amounts = {"available": available, "required": required, "missing": required - available}
-        texts = {name: decimal_string(units, token.decimals) for name, units in amounts.items()}
-        super().__init__(reason, details={"currency": token.symbol, **texts})
 
 
 def is_too_much(movement: Movement, error: PortError) -> bool:
@@ -323,11 +318,9 @@ def assert_affordable(session: Session, movement: Movement, draft: TransactionDr
         needed_native += movement.amount.units
     else:
         needed = movement.amount.units + unmined_units.get(token, 0)
-        if needed > draft.token_units:
-            raise NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
-    if needed_native > draft.native_units:
-        reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
-        raise NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+        NotAffordable.check(token, "insufficient_funds", draft.token_units, needed)
+    reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
+    NotAffordable.check(fee_token, reason, draft.native_units, needed_native)
 
 
 def broadcast_and_wait(

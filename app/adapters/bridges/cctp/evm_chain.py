@@ -24,13 +24,13 @@ from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts.abi import ContractEvent, Function
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget, ContractCall
-from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import TransactionDraft, TransferIntent
+from app.ports.errors import Shortage
 
 _USED_NONCES = Function("cctp_transmitter", "usedNonces")
 _RECEIVED_EVENT = ContractEvent("cctp_transmitter", "MessageReceived")
@@ -182,7 +182,7 @@ class EvmCctpChain:
             simulates=False,
         )
         max_fee_units = first.fee_units + second.fee_units
-        require(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
+        Shortage.check(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
         rpc, deployment = self._chain.rpc, self._chain.deployment
         effects = simulation.simulate(rpc, deployment, request.sender, [approval, burning], spender=messenger)
         if effects is not None and (

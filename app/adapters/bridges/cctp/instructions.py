@@ -16,8 +16,8 @@ from solders.token import ID as TOKEN_PROGRAM
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.messages import BurnParameters, CctpMessage
 from app.adapters.bridges.deployments import SOLANA_MESSENGER, SOLANA_TRANSMITTER
-from app.adapters.solana.anchor import discriminator
 from app.adapters.solana.send import tokens
+from app.adapters.solana.send.transactions import discriminator
 
 MESSENGER = Pubkey.from_string(SOLANA_MESSENGER)
 TRANSMITTER = Pubkey.from_string(SOLANA_TRANSMITTER)

@@ -29,7 +29,6 @@ from app.adapters.bridges.cctp.messages import (
     MintNotFound,
     first_arrival,
 )
-from app.adapters.funds import require
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
@@ -43,7 +42,7 @@ from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import BlockRef, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected, Unreachable
+from app.ports.errors import Rejected, Shortage, Unreachable
 
 _MAX_PAGES = 10
 _READ_TIMEOUT_NANOSECONDS = 10 * 10**9
@@ -154,8 +153,8 @@ class SolanaCctpChain:
             transactions.fee_lamports(units, simulated.price) + transactions.BASE_FEE_LAMPORTS + rent
         )  # two sign
         lamports, token_units = self._balances(owner, simulated.before)
-        require(USDC, "insufficient_funds", token_units, request.amount.units)
-        require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
+        Shortage.check(USDC, "insufficient_funds", token_units, request.amount.units)
+        Shortage.check(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
         simulated.assert_succeeded()
         lamports_after, held_after = self._balances(owner, simulated.after)
         if held_after != token_units - request.amount.units or lamports_after < lamports - fee_units:
@@ -181,7 +180,7 @@ class SolanaCctpChain:
         needed = transactions.BASE_FEE_LAMPORTS + nonce_rent.result + empty_rent.result
         if makes_account:
             needed += transactions.BASE_FEE_LAMPORTS + token_rent.result
-        require(SOL, "insufficient_gas", lamports, needed)
+        Shortage.check(SOL, "insufficient_gas", lamports, needed)
 
     def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
         key = Pubkey.from_string(owner)
@@ -250,7 +249,7 @@ class SolanaCctpChain:
         fee_units = transactions.fee_lamports(units, price) + rent
         lamports, token_units = self._balances(owner, simulated.before)
         if lamports < fee_units or 0 < lamports - fee_units < simulated.empty_rent:
-            require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
+            Shortage.check(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
         simulated.assert_succeeded()
         assert_rent_exempt(simulated.empty_rent, remaining=lamports - fee_units)
         terms = transactions.transaction_terms(transactions.unsigned_transaction(message), simulated.latest)

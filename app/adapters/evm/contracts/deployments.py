@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -144,28 +143,26 @@ _BASE_SEPOLIA = EvmDeployment(
     block_seconds=2.0,
 )
 
-DEPLOYMENTS: Mapping[tuple[str, str], EvmDeployment] = MappingProxyType(
-    {
-        ("mainnet", "ethereum"): _ETHEREUM,
-        ("mainnet", "base"): _BASE,
-        ("testnet", "ethereum"): _SEPOLIA,
-        ("testnet", "base"): _BASE_SEPOLIA,
-        ("sandbox", "ethereum"): replace(
-            _ETHEREUM,
-            chain_id=900001,
-            default_rpc_urls=("http://127.0.0.1:18545",),
-            explorer_tx_url=None,
-            block_seconds=0.0,
-        ),
-        ("sandbox", "base"): replace(
-            _BASE,
-            chain_id=908453,
-            default_rpc_urls=("http://127.0.0.1:18546",),
-            explorer_tx_url=None,
-            block_seconds=0.0,
-            # Clients of version 1 would sign for the real chain under this name.
-            legacy_network=None,
-        ),
-    }
-)
+DEPLOYMENTS: Mapping[tuple[str, str], EvmDeployment] = {
+    ("mainnet", "ethereum"): _ETHEREUM,
+    ("mainnet", "base"): _BASE,
+    ("testnet", "ethereum"): _SEPOLIA,
+    ("testnet", "base"): _BASE_SEPOLIA,
+    ("sandbox", "ethereum"): replace(
+        _ETHEREUM,
+        chain_id=900001,
+        default_rpc_urls=("http://127.0.0.1:18545",),
+        explorer_tx_url=None,
+        block_seconds=0.0,
+    ),
+    ("sandbox", "base"): replace(
+        _BASE,
+        chain_id=908453,
+        default_rpc_urls=("http://127.0.0.1:18546",),
+        explorer_tx_url=None,
+        block_seconds=0.0,
+        # Clients of version 1 would sign for the real chain under this name.
+        legacy_network=None,
+    ),
+}
 """Keyed by (network, chain): ("mainnet" | "testnet" | "sandbox", "ethereum" | "base")."""

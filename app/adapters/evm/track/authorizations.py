@@ -18,13 +18,14 @@ from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts import permit2
-from app.adapters.evm.contracts.abi import MulticallItem
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.abi import Function, MulticallItem
+from app.adapters.evm.contracts.deployments import PERMIT2, EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
 
+_NONCE_BITMAP = Function("permit2", "nonceBitmap")
+"""Which nonces of a payer Permit2 has accepted, among the 256 of a word."""
 _PER_CALL = 200
 _FINAL_DEPTH = 64
 """Where a node does not support the tag `finalized`: two epochs of Ethereum."""
@@ -68,12 +69,10 @@ class OpenAuthorization:
         """Return the call that reads whether it was used, for `is_used`."""
         if self.permit2_recipient is None:
             return contracts.AUTHORIZATION_STATE.at(usdc, self.payer, self.nonce)
-        return permit2.word_call(self.payer, int.from_bytes(self.nonce, "big"))
+        return _NONCE_BITMAP.at(PERMIT2, self.payer, int.from_bytes(self.nonce[:-1], "big"))
 
     def is_used(self, state: int) -> bool:
-        if self.permit2_recipient is None:
-            return bool(state)
-        return permit2.is_used(state, int.from_bytes(self.nonce, "big"))
+        return bool(state if self.permit2_recipient is None else state >> self.nonce[-1] & 1)
 
 
 class AuthorizationPoller:

@@ -9,7 +9,6 @@ from solders.hash import Hash
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
 
-from app.adapters.funds import require
 from app.adapters.solana.client.calls import SolanaRpc
 from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import refusals, tokens, transactions
@@ -18,7 +17,7 @@ from app.adapters.solana.send.transactions import TransactionPlan
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Shortage
 
 _NO_BLOCKHASH = str(Hash.default())
 
@@ -66,12 +65,12 @@ class SolanaDrafter:
         moves_native = amount.token == SOL
         outflow = fee_units + (amount.units if moves_native and intent.sender != intent.recipient else 0)
         if moves_native:
-            require(SOL, "insufficient_funds", lamports, amount.units + fee_units)
+            Shortage.check(SOL, "insufficient_funds", lamports, amount.units + fee_units)
         else:
-            require(amount.token, "insufficient_funds", token_units, amount.units)
+            Shortage.check(amount.token, "insufficient_funds", token_units, amount.units)
             # An empty wallet is allowed, but a wallet cannot be topped up by less than the minimum.
             if lamports < fee_units or 0 < lamports - outflow < readings.empty_rent:
-                require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
+                Shortage.check(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
         assert_rent_exempt(readings.empty_rent, remaining=lamports - outflow)
         held = lamports, lamports if moves_native else token_units
         kind = recipient_kind(intent.recipient, parties.recipient)
@@ -147,7 +146,7 @@ def assert_payer_rent_exempt(minimum: int, *, lamports: int, network_fee: int) -
     account (agave `svm/src/account_loader.rs`, `validate_fee_payer`). Raises: Rejected("insufficient_gas").
     """
     if 0 < lamports - network_fee < minimum:
-        require(SOL, "insufficient_gas", lamports, network_fee + minimum)
+        Shortage.check(SOL, "insufficient_gas", lamports, network_fee + minimum)
 
 
 def _assert_recipient_rent_exempt(intent: TransferIntent, recipient: AccountState | None, empty_rent: int) -> None:

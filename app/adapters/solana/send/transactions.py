@@ -7,6 +7,7 @@ checked. Layout of a table: solana-sdk `address_lookup_table::state`, 56 bytes, 
 from __future__ import annotations
 
 import base64
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -162,6 +163,11 @@ def transaction_terms(transaction: VersionedTransaction, latest: Blockhash) -> T
         "last_valid_block_height": latest.last_valid_block_height,
         "blockhash_slot": latest.slot,
     }
+
+
+def discriminator(name: str) -> bytes:
+    """Return the first bytes of an Anchor program's instruction ("global:<name>") or account ("account:<Name>")."""
+    return hashlib.sha256(name.encode()).digest()[:8]
 
 
 BASE_FEE_LAMPORTS = 5_000

@@ -16,7 +16,6 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from app.adapters.funds import require
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import Blockhash
 from app.adapters.solana.send import drafts, tokens, transactions
@@ -27,7 +26,7 @@ from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
 from app.ports.chain import TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Shortage
 from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
@@ -52,7 +51,7 @@ class SolanaTransferSponsor:
         intent = TransferIntent(transfer.sender, transfer.recipient, TokenAmount(transfer.units, USDC))
         drafts.assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
         token_units = tokens.units_of(parties.sender_tokens, owner=owners[0], mint=self._mint)
-        require(USDC, "insufficient_funds", token_units, transfer.units)
+        Shortage.check(USDC, "insufficient_funds", token_units, transfer.units)
         readings.assert_succeeded()
         creates_account = tokens.read_account(parties.recipient_tokens) is None
         plan = readings.plan(reference, creates_account=creates_account)

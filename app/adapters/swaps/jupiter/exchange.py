@@ -21,20 +21,19 @@ from solders.system_program import TransferParams, transfer
 from solders.token import ID as TOKEN_PROGRAM
 from spl.token.constants import WRAPPED_SOL_MINT
 
-from app.adapters.funds import require
 from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
-from app.adapters.solana.anchor import discriminator
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.drafts import assert_payer_rent_exempt, assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.solana.send.transactions import discriminator
 from app.adapters.swaps.jupiter import balances
 from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
 from app.adapters.swaps.jupiter.balances import MinimumBalances, SwapBalances
 from app.core.chains import SOL, USDC
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Shortage
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 
@@ -294,13 +293,17 @@ class JupiterExchange:
         # Wrapping needs an account for the duration of the swap.
         temporary_rent = max(swap_state.token_rent - before.wrapped_lamports, 0)
         if moves_native:
-            require(SOL, "insufficient_funds", before.lamports, request.input_amount.units + fee_units + temporary_rent)
+            Shortage.check(
+                SOL, "insufficient_funds", before.lamports, request.input_amount.units + fee_units + temporary_rent
+            )
             assert_rent_exempt(
                 swap_state.empty_rent, remaining=before.lamports - request.input_amount.units - fee_units
             )
         else:
-            require(request.input_amount.token, "insufficient_funds", before.usdc_units, request.input_amount.units)
-            require(SOL, "insufficient_gas", before.lamports, fee_units + temporary_rent)
+            Shortage.check(
+                request.input_amount.token, "insufficient_funds", before.usdc_units, request.input_amount.units
+            )
+            Shortage.check(SOL, "insufficient_gas", before.lamports, fee_units + temporary_rent)
         return fee_units
 
 
