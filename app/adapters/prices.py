@@ -164,10 +164,7 @@ class MarketPriceFeed:
 
 @dataclass(frozen=True, slots=True)
 class _PriceSnapshot:
-    """The newest prices with their reading time; replaced as a whole, never changed.
-
-    They are by token, and by whether exchanges may be among the sources.
-    """
+    """The newest prices with their time, by token and whether exchanges count; replaced as a whole, never changed."""
 
     prices: Mapping[tuple[Token, bool], tuple[PriceRange, float]] = field(default_factory=dict)
     fresh_until: float = float("-inf")

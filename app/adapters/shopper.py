@@ -147,10 +147,7 @@ class _BrowserConversation:
         return failure
 
     def run(self, *, deadline: float) -> OrderConfirmation | OrderReview:
-        """Serve the child until it ends.
-
-        Raises: PurchaseFailed, PurchaseOutcomeUnknown, ChildEndedError, ChildTimeoutError.
-        """
+        """Serve the child. Raises: PurchaseFailed, PurchaseOutcomeUnknown, ChildEndedError, ChildTimeoutError."""
         self._deadline = deadline
         for line in self._lines(deadline):
             try:

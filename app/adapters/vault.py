@@ -207,10 +207,7 @@ class LocalVault(_NonCopyable):
         return hmac.compare_digest(expected.encode(), text.encode())
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
-        """Generate 128 bits of BIP-39 entropy, and seal it with the keys derived from it.
-
-        Deriving them again for every signature would take a millisecond.
-        """
+        """Seal new entropy of 128 bits with its keys: to derive them for each signature would take a millisecond."""
         entropy = secrets.token_bytes(ENTROPY_BYTES)
         evm, solana = wallet_keys(entropy)
         sealed = self.seal(entropy + evm.secret + solana.private_bytes_raw(), location)

@@ -89,10 +89,7 @@ def _derived_key() -> str:
 
 
 def _resume(subject_id: str) -> Any:
-    """Return the response to a repeated request, with the body of the first.
-
-    Once its approval is executed, it is that of the payment.
-    """
+    """Return the response to a repeated request: of the first body, or of the payment once an approval was executed."""
     approval = approvals.find(subject_id)
     transaction_id = subject_id if approval is None else approval.transaction_id
     if approval is not None and transaction_id is None:

@@ -27,10 +27,7 @@ class JsonTooDeepError(ValueError):
 
 
 class JsonTooLargeError(ValueError):
-    """The text holds more names and values than allowed.
-
-    `found` of them are in its first `read` bytes.
-    """
+    """There are more names and values than allowed: `found` of them in the first `read` bytes."""
 
     def __init__(self, found: int, read: int) -> None:
         super().__init__(f"{found} values in {read} bytes")

@@ -48,10 +48,7 @@ def lease(name: str, *, duration: timedelta) -> Iterator[bool]:
 
 @contextmanager
 def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Iterator[bool]:
-    """Yield whether work is due that one process does once per period.
-
-    Work that fails, or dies with its process, is due again after `duration`.
-    """
+    """Yield whether work is due that one process does per period; what failed is due again after `duration`."""
     holder, started = new_id(), clock.now()
     is_due = _acquire(name, holder=holder, until=started + duration)
     yield is_due

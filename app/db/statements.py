@@ -55,10 +55,7 @@ def page_of(
 def rows_after(
     session: Session, table: Table, after: str, *conditions: ColumnElement[bool], newest_first: bool = True
 ) -> tuple[ColumnElement[bool], int]:
-    """Return the condition of the rows that follow one in a list, and their number.
-
-    Raises: InvalidInput unless the row is in the list.
-    """
+    """Return the condition of the rows after one, and their number. Raises: InvalidInput if it is not in the list."""
     columns = (table.c.created_at, table.c.id)
     row = session.execute(select(*columns).where(table.c.id == after, *conditions)).first()
     if row is None:

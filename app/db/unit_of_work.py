@@ -168,10 +168,7 @@ def check_statement(statement: str) -> None:
 
 @contextmanager
 def snapshot() -> Iterator[Session]:
-    """Open a unit for reading in which all statements see one snapshot of the database, for audits.
-
-    Raises: UnitError if a unit is already open.
-    """
+    """Open a unit for reading in which all statements see one snapshot, for audits. Raises: UnitError in a unit."""
     session = db.session()
     with _open_unit(session) as unit:
         if session.get_bind().dialect.name == "postgresql":
@@ -185,10 +182,7 @@ def snapshot() -> Iterator[Session]:
 
 
 def after_commit(callback: Callable[[], object]) -> None:
-    """Run a callback after the current unit's commit; not if it rolls back.
-
-    Raises: UnitError outside a unit.
-    """
+    """Run a callback after the current unit's commit; not after a rollback. Raises: UnitError outside a unit."""
     unit = _current.get()
     if unit is None:
         raise UnitError("after_commit needs an open unit of work")
@@ -200,10 +194,7 @@ def is_unit_open() -> bool:
 
 
 def assert_no_unit() -> None:
-    """Forbid network calls while a database transaction is open; every adapter calls this first.
-
-    Raises: UnitError inside a unit.
-    """
+    """Forbid network calls in a transaction; every adapter calls this first. Raises: UnitError inside a unit."""
     if is_unit_open():
         raise UnitError("no network call inside a unit of work: it would hold locks while waiting")
 

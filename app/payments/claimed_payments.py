@@ -121,10 +121,7 @@ def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
 
 
 def fingerprint_macs(fingerprint: str) -> list[str]:
-    """Return the HMAC of a request's fingerprint with each secret key; the first one is stored.
-
-    A plain digest would let passwords in bodies be guessed.
-    """
+    """Return a fingerprint's HMAC by each secret; the first is stored. A digest would let passwords be guessed."""
     keys = [hashlib.sha256(b"payments" + secret.encode()).digest() for secret in app_state().settings.secret_key_list()]
     return [hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest() for key in keys]
 
@@ -243,10 +240,7 @@ def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> No
 
 
 def mark_reversed(session: Session, payment_id: str) -> bool:
-    """Record that a payment was reversed permanently.
-
-    Its claims stay: a later transaction with the same authorization must not pay for another call.
-    """
+    """Record a permanent reversal. The claims stay: the same authorization must not pay for another call."""
     return bool(PAYMENTS.move(session, payment_id, _COMPLETED_STATUSES, PaymentStatus.REVERSED))
 
 

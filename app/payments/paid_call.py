@@ -64,10 +64,7 @@ class PaidCall(ABC):
 
     @abstractmethod
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold or charge the price; return the request that it pays for.
-
-        Raises: InsufficientCredits, PaymentAlreadyUsed.
-        """
+        """Hold or charge the price; return the request to send. Raises: InsufficientCredits, PaymentAlreadyUsed."""
 
     @abstractmethod
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
@@ -134,10 +131,7 @@ class PaidCall(ABC):
             raise
 
     def _settle(self, operation: Callable[[Session], HoldResult] | Settlement) -> None:
-        """Run a settlement, release or refund in a unit.
-
-        After the last failed attempt, the lease expires and the estimate is charged.
-        """
+        """Settle, release or refund in a unit. After the last failed attempt, the lapsed lease charges the estimate."""
 
         def settled() -> None:
             if isinstance(operation, Settlement):

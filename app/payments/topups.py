@@ -46,10 +46,7 @@ class TopUpOrder:
 
 
 def send(wallet: WalletView, order: TopUpOrder, *, wait_seconds: Decimal | None, claim: Claim) -> TransactionView:
-    """Transfer USDC from a wallet to the treasury; its value is granted when the transfer is final.
-
-    Raises: what a transfer raises.
-    """
+    """Transfer USDC to the treasury; its value is granted once that is final. Raises: what a transfer raises."""
     transfer = _transfer(wallet, order)
 
     def record(session: Session, movement: TransactionView) -> None:
@@ -127,10 +124,7 @@ def grant_due(chain: ChainName) -> int:
 
 
 def reopen_grant(session: Session, transaction_id: str) -> None:
-    """Allow a top-up to be closed again because its transfer's outcome was reversed.
-
-    Does nothing to a top-up that granted credits, nor to another kind of transaction.
-    """
+    """Let a top-up without granted credits be closed again because its transfer's outcome was reversed."""
     topup = session.get(TopUp, transaction_id, with_for_update=True)
     if topup is not None and not topup.granted_nanos:
         topup.granted_nanos = topup.closed_at = None

@@ -156,7 +156,4 @@ class BridgeProvider(Protocol):
         """Return the progress of a bridge after its source transaction was executed. Raises: Unreachable."""
 
     def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
-        """Draft the next transaction that we have to send on the destination chain.
-
-        Raises: Rejected("insufficient_gas", "simulation_failed", …), Unreachable.
-        """
+        """Draft the next transaction to send on the destination chain. Raises: Rejected, Unreachable."""

@@ -280,10 +280,7 @@ class Chain(Protocol):
         """Sign a draft with a nonce. No I/O, so it may run inside a unit of work."""
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
-        """Draft the same movement with the same nonce at a fee that replaces the attempt (+12.5 % or the market's).
-
-        None on chains without nonces.
-        """
+        """Draft the same with a fee that replaces the attempt (+12.5 % or the market's); None without nonces."""
 
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
         """Draft an empty transaction to the sender that consumes the attempt's nonce; None on chains without nonces."""
@@ -296,18 +293,12 @@ class Chain(Protocol):
         """
 
     def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:
-        """Broadcast many signed transactions again in few requests; single refusals are ignored.
-
-        Unless `publicly`, a private endpoint gets them, if there is one.
-        """
+        """Send many again, ignoring single refusals; to a private endpoint, if there is one, unless `publicly`."""
 
     def outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
-        """Return the outcomes of many movements in few requests, by the queries' keys.
-
-        With `landed_only`, for a request that waits, `VOID` is not looked for.
-        """
+        """Return outcomes by the queries' keys, in few requests; `VOID` is not looked for with `landed_only`."""
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return which of these blocks were removed by a reorg, and the number of the newest `safe` block."""

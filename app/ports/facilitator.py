@@ -62,10 +62,7 @@ class PaymentSigner(Protocol):
         """Return whether a seller's additional terms are those of the asset and of a supported transfer method."""
 
     def prepare(self, intent: PaymentIntent) -> Terms:
-        """Read what signing needs of the chain, and check that the payment can be executed.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Read what signing needs, and check that the payment can be executed. Raises: Rejected, Unreachable."""
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign a payment at a time (seconds since 1970). No I/O, so it may run inside a unit of work."""
@@ -157,10 +154,7 @@ class Facilitator(Protocol):
         """
 
     def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
-        """Parse a signed payment and run all checks that need no chain, including a key's signature. No I/O.
-
-        Raises: Rejected with x402's error token.
-        """
+        """Run all checks that need no chain, including a key's signature. No I/O. Raises: Rejected, x402's token."""
 
     def assert_signed(self, authorization: PaymentAuthorization) -> None:
         """Check on the chain what `verify` cannot: a contract's signature. Raises: Rejected, Unreachable."""
@@ -169,10 +163,7 @@ class Facilitator(Protocol):
         """Draft and simulate the submission of a signed payment. Raises: Rejected, Unreachable."""
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
-        """Return the hash of the transaction in which a signed payment landed, by any submitter, or None.
-
-        Raises: Unreachable.
-        """
+        """Return the transaction in which a signed payment landed, by any submitter, or None. Raises: Unreachable."""
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's balance and whether the recipient can receive. Raises: Unreachable."""

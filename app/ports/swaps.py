@@ -52,10 +52,7 @@ class SwapExchange(Protocol):
     """An exchange on one chain. It is not trusted: what it asks to sign is decoded or refused."""
 
     def quote(self, request: SwapRequest) -> SwapOffer:
-        """Return an offer.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited"), Unreachable for the chain.
-        """
+        """Return an offer. Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited"), Unreachable."""
 
     def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
         """Draft and simulate a swap that yields at least `minimum_units` or fails.
@@ -70,7 +67,4 @@ class SwapExchange(Protocol):
     def sign(
         self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
     ) -> SignedTransaction:
-        """Sign a draft with a nonce, taking concurrent outflows into account.
-
-        No I/O, so it may run inside a unit of work.
-        """
+        """Sign a draft with a nonce, aware of concurrent outflows. No I/O, so it may run inside a unit of work."""

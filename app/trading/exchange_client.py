@@ -205,10 +205,7 @@ class ExchangeFeed:
 
 
 def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None) -> ExchangeDocument:
-    """Return public data that is at most seconds old; call `on_read` after reading it anew.
-
-    Raises: PerpdexError.
-    """
+    """Return public data, at most seconds old; `on_read` gets what was read anew. Raises: PerpdexError."""
 
     def load() -> ExchangeDocument:
         document = ExchangeDocument(fetch(query, wallet_id=None), clock.now())

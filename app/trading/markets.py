@@ -55,10 +55,7 @@ def live_markets() -> ExchangeDocument:
 
 
 def load_markets() -> MarketList:
-    """Return the markets, even while the exchange is unavailable.
-
-    Raises: PerpdexError if it is unavailable and there is no stored or bundled list of this network.
-    """
+    """Return the markets, even while the exchange is unavailable. Raises: PerpdexError if no other list exists."""
     perpdex = app_state().ports.perpdex
     try:
         snapshot = live_markets()

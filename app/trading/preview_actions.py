@@ -126,10 +126,7 @@ _Prepare = Callable[[WalletView, Parameters], PreparedAction]
 
 
 def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
-    """Check an action and return the 501 response with its payload.
-
-    Raises: InvalidInput; WalletFrozen, AddressNotAllowed, PriceUnavailable, and a class for each limit.
-    """
+    """Check an action; return the 501 response with its payload. Raises: InvalidInput and what a movement raises."""
     prepared = _PREPARE[action](wallet, parameters)
     with read_only_unit() as session:
         request = SpendingRequest(prepared.value_nanos, prepared.recipient, Family.EVM)

@@ -104,10 +104,7 @@ def _plan(movement: Movement) -> SubmissionPlan:
 
 
 def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tuple[Movement, Movement | None]:
-    """Return a movement with its fee, and the movement that pays the fee, if it is not free.
-
-    Raises: Rejected("gas_fee_too_high") if the fee exceeds the amount.
-    """
+    """Return a movement with its fee, and what pays the fee unless it is free. Raises: Rejected("gas_fee_too_high")."""
     units = 0 if is_free else gas.price_units(plan.cost_nanos)
     gas.assert_fee_below(units, movement.amount)
     network_fees.assert_below(units * gas.NANOS_PER_UNIT, movement.max_fee_nanos)
@@ -124,10 +121,7 @@ def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tup
 def _record(
     movement: Movement, plan: SubmissionPlan, *, claim: Claim, on_recorded: RecordedCallback | None
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
-    """Count, hold, sign and store, in one unit; return the transfer, and the submission with its bytes.
-
-    Raises: Rejected, and the 403 errors of refused limits.
-    """
+    """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
     signer, submitter = custody.signer_of(movement.wallet.id), custody.signer_of(plan.sponsor_wallet.id)
     sponsor = app_state().ports.sponsors[movement.chain]
     transfer_id, fee_id = new_id(), new_id()

@@ -116,10 +116,7 @@ class _ErrorReply(ForeignModel):
 
 
 def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[str, object]]:
-    """Return the replies in the order of their requests; a server may answer a batch in any order.
-
-    Raises: MalformedResponseError.
-    """
+    """Return the replies in the order of the requests; servers may use any. Raises: MalformedResponseError."""
     numbers = [_Reply.read(reply).id for reply in replies[: expected + 1]]
     if numbers == [None] and expected == 1:
         numbers = [0]  # JSON-RPC 2.0 §5: null when the node could not read the request

@@ -58,10 +58,7 @@ class JsonRpc:
         return call.result
 
     def run_on_first(self, operation: Callable[[RpcEndpoint], T]) -> T:
-        """Return the result of `operation` for the first endpoint that does not fail.
-
-        Raises: Unreachable("chain_unreachable") when all of them do.
-        """
+        """Return the result of the first endpoint that does not fail. Raises: Unreachable("chain_unreachable")."""
         failures: list[EndpointError] = []
         for result in self.run_on_each(operation, failures=failures):
             return result
@@ -87,10 +84,7 @@ class JsonRpc:
         return sorted(self.endpoints, key=lambda endpoint: endpoint.is_backing_off)
 
     def verify_identity(self) -> None:
-        """Check that no endpoint that answers serves another chain.
-
-        Raises: Rejected("wrong_chain"), Unreachable when none answers.
-        """
+        """Check that no endpoint serves another chain. Raises: Rejected("wrong_chain"); Unreachable if none answers."""
         answered = False
         for endpoint in self.endpoints:
             try:

@@ -59,10 +59,7 @@ class OpenApiSchemas:
 
 
 def check_rules(document: Mapping[str, Any]) -> None:
-    """Refuse duplicate operation ids, duplicate parameters, and path parameters that are not declared.
-
-    Raises: InvalidDocumentError.
-    """
+    """Refuse duplicate operation ids and parameters, and undeclared path parameters. Raises: InvalidDocumentError."""
     ids: set[str] = set()
     for path, raw in (document.get("paths") or {}).items():
         item = resolve(document, raw)

@@ -34,10 +34,7 @@ def json_pointer(path: tuple[str, ...] | list[Any]) -> str:
 
 
 def load(text: str) -> dict[str, Any]:
-    """Parse a document and refuse one that is too large, too deep, of another version, or refers outside itself.
-
-    Raises: InvalidDocumentError.
-    """
+    """Parse a document; refuse what is too large, too deep, or refers outside itself. Raises: InvalidDocumentError."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise InvalidDocumentError("The document exceeds the limit of 1 MiB.")
     try:

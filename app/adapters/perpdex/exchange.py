@@ -103,10 +103,7 @@ _CHECKS: Mapping[PerpdexTopic, Callable[[object], object]] = {
 
 
 def read(topic: PerpdexTopic, document: Json) -> Json:
-    """Return a response's document for a topic; None for the book of an unknown market.
-
-    Raises: Unreachable("unexpected_answer").
-    """
+    """Return the document for a topic; None for the book of an unknown market. Raises: Unreachable."""
     _checked(_CHECKS[topic], document)
     if topic is PerpdexTopic.FUNDING:
         return _rates(*document)

@@ -18,10 +18,7 @@ PUBLIC_GENESIS_HASHES = frozenset({_MAINNET_GENESIS, _DEVNET_GENESIS, _TESTNET_G
 
 @dataclass(frozen=True, slots=True)
 class SolanaDeployment:
-    """One network's cluster; `genesis_hash` is None if any but the public clusters is accepted.
-
-    `explorer_tx_url` is a template with `{tx_hash}`.
-    """
+    """A network's cluster; without `genesis_hash`, any but the public ones. `explorer_tx_url` has a `{tx_hash}`."""
 
     usdc_mint: str
     genesis_hash: str | None

@@ -89,10 +89,7 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
 
 
 def assert_encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> None:
-    """Decode a call and check that it is this swap for its owner, and nothing else.
-
-    Raises: Rejected("unsafe_instructions") for anything else.
-    """
+    """Check that a call, decoded, is this swap and nothing else. Raises: Rejected("unsafe_instructions")."""
     try:
         is_right = _encodes(deployment, target, swap)
     except ValueError:
@@ -202,10 +199,7 @@ class UniswapExchange:
         self._deployment = chain.deployment
 
     def quote(self, request: SwapRequest) -> SwapOffer:
-        """Quote the pools of all fee tiers at one block, and return the best.
-
-        Raises: Rejected("no_liquidity"), Unreachable.
-        """
+        """Return the best of the pools of all fee tiers at one block. Raises: Rejected("no_liquidity"), Unreachable."""
         inner = [quote(self._deployment, request, tier) for tier in FEE_TIERS]
         answers = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         quotes = zip(answers, FEE_TIERS, strict=True)

@@ -123,10 +123,7 @@ class Http1Reader:
         self._deadline = time.monotonic() + self._seconds
 
     def read(self) -> bytes:
-        """Return the bytes that have arrived, waiting for at least one; empty at the end.
-
-        Raises: MalformedResponse, OSError (TimeoutError among them), StillSilent.
-        """
+        """Return what arrived, at least a byte; empty at the end. Raises: MalformedResponse, OSError, StillSilent."""
         if self._ended:
             return b""
         if self.head.is_chunked:

@@ -46,10 +46,7 @@ def is_proven_by(payer: str, presented: HashPayment, fingerprint: str) -> bool:
 
 
 def verify_and_claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) -> str:
-    """Verify a payment by hash and claim it; return the payment's id.
-
-    Raises: Rejected, Unreachable; IntegrityError when it was claimed concurrently.
-    """
+    """Verify and claim a payment by hash; return its id. Raises: Rejected, Unreachable; IntegrityError in a race."""
     facilitator, recipient = presented.facilitator, treasury.recipient(presented.facilitator.name)
     incoming = facilitator.incoming_payment(presented.tx_hash, recipient)
     if incoming is None:

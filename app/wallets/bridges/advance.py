@@ -80,10 +80,7 @@ def advance_due(*, seconds: int = _PASS_SECONDS) -> int:
 
 
 def advance(bridge_id: str) -> bool:
-    """Advance a bridge by one step; return False if a chain or service did not respond.
-
-    Never raises for an obstacle that may be temporary.
-    """
+    """Advance a bridge by one step; return False if a chain or service did not respond. Obstacles do not raise."""
     apply_source_status(bridge_id)
     state = bridge_states.read(bridge_id)
     if state is None:

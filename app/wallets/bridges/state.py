@@ -152,10 +152,7 @@ def is_fee_acceptable(fee_units: int, amount: TokenAmount) -> bool | None:
 
 
 def is_sufficient_refund(refunded_units: int, amount: TokenAmount) -> bool | None:
-    """Return whether a payment refunds the amount: all but an acceptable fee, and at least half.
-
-    None if that depends on an unknown price.
-    """
+    """Return whether all is refunded but an acceptable fee, and at least half; None if that needs an unknown price."""
     if 2 * refunded_units < amount.units:
         return False
     return is_fee_acceptable(amount.units - refunded_units, amount)

@@ -54,11 +54,7 @@ def import_key(family: Family, key: bytes) -> NewWallet:
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key for signing.
-
-    Raises: NotFound; RowChanged if its agent or addresses were changed; InternalError if the keys are another
-    network's.
-    """
+    """Open a wallet's key. Raises: NotFound; RowChanged; InternalError if the keys are another network's."""
     vault = assert_network()
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})

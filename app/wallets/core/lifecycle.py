@@ -70,10 +70,7 @@ def pending_recheck_after(chain: ChainName, checks: int, *, expires: bool) -> ti
 
 
 def rebroadcast_after(age_when_sent: timedelta, *, expires: bool) -> timedelta:
-    """Return how long after its last broadcast a transaction is sent again: nodes may have dropped it.
-
-    The pauses double, except for bytes that expire.
-    """
+    """Return the pause before a broadcast that nodes may have dropped is repeated: it doubles, unless bytes expire."""
     return _REBROADCAST_EXPIRING if expires else max(_REBROADCAST, age_when_sent)
 
 

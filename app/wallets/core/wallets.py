@@ -239,10 +239,7 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
 
 
 def delete_wallet(wallet_id: str, *, agent_id: str) -> None:
-    """Delete a wallet with its transactions and controls; the sealed key is retired.
-
-    Raises: NotFound, TransactionInProgress, ControlsLocked, WalletFrozen.
-    """
+    """Delete a wallet; its key is retired. Raises: NotFound, TransactionInProgress, ControlsLocked, WalletFrozen."""
     with unit_of_work() as session:
         spending_controls.assert_deletable(session, wallet_id)
         wallet = session.get(Wallet, wallet_id)

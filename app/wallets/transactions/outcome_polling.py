@@ -97,10 +97,7 @@ class OutcomePollers(dict[ChainName, OutcomePoller]):
 
 
 def wait_for_outcome(chain: ChainName, query: TransactionQuery, *, seconds: Decimal | None, account_id: str) -> None:
-    """Wait for a movement's outcome, if the account gets a thread, and settle it once decided.
-
-    Waits up to `seconds`, or as long as is usual for the chain.
-    """
+    """Wait up to `seconds`, or as is usual for the chain, if the account gets a thread; settle a decided outcome."""
     seconds = lifecycle.default_wait_seconds(chain) if seconds is None else seconds
     if seconds <= 0:
         return

@@ -271,10 +271,7 @@ def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> Transa
 
 
 def counting_rent(movement: Movement, draft: TransactionDraft) -> Movement:
-    """Return a movement that counts the rent of the recipient's account, too. Reads the network.
-
-    An owner who approved the payment is not asked again for the rent.
-    """
+    """Return a movement that counts the recipient's rent, too; an approval includes it. Reads the network."""
     if not draft.rent_units or movement.value_nanos is None:
         return movement
     rent_nanos = network_fees.nanos(movement.chain, draft.rent_units)

@@ -32,10 +32,7 @@ from app.wallets.views.history import TransactionView
 def record_submission(
     session: Session, chain: Chain, wallet: WalletView, draft: TransactionDraft, signer: Signer, *, kind: str
 ) -> tuple[TransactionView, SignedTransaction]:
-    """Sign a draft of the wallet and record it as pending.
-
-    Raises: Rejected("insufficient_gas") if unmined transactions leave too little of the native token.
-    """
+    """Sign a draft and record it as pending. Raises: Rejected("insufficient_gas") after unmined transactions."""
     movement = Movement(
         wallet=wallet, type=TransactionType.TRANSFER, kind=kind, chain=chain.name,
         recipient=draft.intent.recipient, payee=None, amount=draft.intent.amount, value_nanos=0,

@@ -175,10 +175,7 @@ def may_land(refusal: str | None) -> bool:
 
 
 def record_refusal(transaction_id: str, tx_hash: str, reason: str | None) -> None:
-    """Record why a node refused signed bytes, None if it accepts them now.
-
-    The movement stays pending, because they could still land.
-    """
+    """Record why a node refused signed bytes, or that it accepts them. They could still land: it stays pending."""
     with unit_of_work() as session:
         session.execute(
             update(SignedAttempt)

@@ -122,10 +122,7 @@ class SolanaCctpChain:
     name = ChainName.SOLANA
 
     def __init__(self, chain: SolanaChain, lookup_table: str | None) -> None:
-        """Store the chain, used for all reads, and the lookup table of a mint's accounts, if there is one.
-
-        Raises: ValueError for anything but an address.
-        """
+        """Store the chain, and the address of a mint's lookup table, if any. Raises: ValueError for another text."""
         self._chain = chain
         self._lookup_tables = [Pubkey.from_string(lookup_table)] if lookup_table else []
         self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
@@ -222,10 +219,7 @@ class SolanaCctpChain:
         tables: Sequence[AddressLookupTableAccount] = (),
         failures: int = 0,
     ) -> TransactionDraft:
-        """Draft and simulate a transaction that costs only its fee and rents, with more after failures.
-
-        Raises: Rejected.
-        """
+        """Draft and simulate a transaction that costs its fee and rents only, more after failures. Raises: Rejected."""
         owner = Pubkey.from_string(intent.sender)
         marked = list(body)
         if makes_token_account:

@@ -146,10 +146,7 @@ class OrderService(ABC):
         )
 
     def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Request an order.
-
-        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "unsafe_instructions").
-        """
+        """Request an order. Raises: Rejected, as `read_quote` does; Rejected("unsafe_instructions")."""
         return read_quote(
             self.name,
             partial(self._request_quote, request, chains),

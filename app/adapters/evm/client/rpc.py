@@ -109,10 +109,7 @@ class EvmRpc(JsonRpc):
         connect_seconds: float = 3.0,
         read_seconds: float = 10.0,
     ) -> None:
-        """Store the endpoints' URLs in the order of preference. Raises: ValueError without any.
-
-        They are numbered in logs from `first_number` on.
-        """
+        """Store the endpoints in the order of preference; logs number them from `first_number`. Raises: ValueError."""
 
         def check(found: int) -> None:
             if units(found) != chain_id:

@@ -16,10 +16,7 @@ MULTICALL3 = "0xcA11bde05977b3631167028862bE2a173976CA11"
 
 @dataclass(frozen=True, slots=True)
 class ChainlinkFeed:
-    """A Chainlink aggregator (8 decimals) and the age at which its answer is stale.
-
-    The age is three times the heartbeat that Chainlink promises for the feed.
-    """
+    """A Chainlink aggregator (8 decimals), and when its answer is stale: after three promised heartbeats."""
 
     address: str
     max_age_seconds: int
@@ -32,10 +29,7 @@ X402_PERMIT2_PROXY = "0x402085c248EeA27D92E8b30b2C58ed07f9E20001"
 
 @dataclass(frozen=True, slots=True)
 class EvmDeployment:
-    """The contracts of one chain on one network; None if a chain has no such contract.
-
-    `explorer_tx_url` is a template with `{tx_hash}`.
-    """
+    """The contracts of a chain on a network, None for those it lacks; `explorer_tx_url` has a `{tx_hash}`."""
 
     chain_id: int
     usdc: str

@@ -69,10 +69,7 @@ class EvmDrafter:
     def draft_call(
         self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool, next_gas: int = 0
     ) -> TransactionDraft:
-        """Draft a call that takes the intent's amount from the sender, who must also afford a next call with its gas.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Draft a call whose sender must also afford a next one with its gas. Raises: Rejected, Unreachable."""
         return self._draft_new(
             intent, call.target, fallback_gas=gas, simulates=simulates, terms=call.as_terms(), next_gas=next_gas
         )
@@ -97,10 +94,7 @@ class EvmDrafter:
         return self.affordable(intent, readings, max_fee_terms, call.as_terms())
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft:
-        """Draft the same movement with the same nonce at a higher fee.
-
-        Raises: Rejected("deadline_passed") when it can only fail by now, Rejected, Unreachable.
-        """
+        """Draft it with a higher fee. Raises: Rejected (`deadline_passed`: it can only fail), Unreachable."""
         previous = FeeTerms.from_terms(attempt.terms)
         signed = ContractCall.from_terms(attempt.terms)
         deadline = None if signed is None else signed.valid_until

@@ -48,10 +48,7 @@ def simulate(
     *,
     spender: str = ZERO_EVM_ADDRESS,
 ) -> SimulatedEffects | None:
-    """Return the effects of calls in this order, or None if the node cannot simulate them.
-
-    Raises: Rejected("simulation_failed") for a call that reverts, Unreachable.
-    """
+    """Return the effects of calls in order, None if the node cannot. Raises: Rejected for a revert, Unreachable."""
     inner = [
         contracts.ETH_BALANCE.at(deployment.multicall3, sender),
         contracts.BALANCE_OF.at(deployment.usdc, sender),

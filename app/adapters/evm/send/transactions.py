@@ -88,10 +88,7 @@ def gas_limit(estimate: int) -> int:
 
 
 def replacement_price(previous: GasPrice, current_price: GasPrice) -> GasPrice:
-    """Return a price at which nodes accept a replacement, and not below the market's.
-
-    geth requires 10 % more on both fields (`txpool.pricebump`); we offer 12.5 %.
-    """
+    """Return the market's price, or 12.5 % above the previous if higher: geth requires 10 % (`txpool.pricebump`)."""
     tip = max(_with_replacement_bump(previous.tip), current_price.tip)
     return GasPrice(max(_with_replacement_bump(previous.max_fee), current_price.max_fee, tip), tip)
 

@@ -180,10 +180,7 @@ class EvmFacilitator:
         return [calls.code(payer), *(calls.storage(payer, slot) for slot in slots)]
 
     def _assert_known_wallet(self, terms: Terms, account: Sequence[RpcCall[bytes]]) -> bool:
-        """Check that a payer with a contract's signature is a known wallet; return whether it is deployed.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Refuse a contract that is no known wallet; return whether it is deployed. Raises: Rejected, Unreachable."""
         code, *slots = (each.result for each in account)
         call = bytes.fromhex(str(terms["call"]))
         _digest, signature = eip3009.signature_of_contract(call, self._domain)

@@ -118,10 +118,7 @@ def owner_by_code(code: bytes, slots: Sequence[bytes], signature: bytes) -> int 
 
 
 def owner_by_deployment(factory: str, data: bytes, signature: bytes) -> bytes | None:
-    """Return the owner that signed for the wallet that a call of its factory deploys, None if only keys signed.
-
-    Raises: Rejected for any other than the known wallets.
-    """
+    """Return the owner that signed for a wallet to be deployed, None if only keys did. Raises: Rejected for others."""
     if factory in _COINBASE_FACTORIES:
         owners, _nonce = _decode(_CREATE_ACCOUNT, data)
         index = _owner_index(signature)

@@ -117,10 +117,7 @@ def slot(level: CommitmentLevel) -> SolanaRpcCall[int]:
 def simulation(
     transaction: VersionedTransaction, level: CommitmentLevel, keys: Sequence[Pubkey] = (), *, is_new: bool = True
 ) -> SolanaRpcCall[wire.Simulation]:
-    """Return a call that tries a transaction without its signatures, and reads these accounts after it.
-
-    Unless it `is_new`, its own blockhash must be usable.
-    """
+    """Return a call that tries an unsigned transaction, by default with a new blockhash, and reads accounts after."""
     after = RpcSimulateTransactionAccountsConfig(list(keys), UiAccountEncoding.Base64) if keys else None
     config = RpcSimulateTransactionConfig(
         sig_verify=False, replace_recent_blockhash=is_new, commitment=level, accounts=after

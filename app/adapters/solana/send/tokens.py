@@ -67,10 +67,7 @@ def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
 
 
 def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
-    """Build Revoke and SetAuthority: only the owner may transfer from the account, or close it.
-
-    Either fails if the account has changed its owner.
-    """
+    """Build Revoke and SetAuthority: only the owner may transfer or close; either fails if the owner has changed."""
     from spl.token.instructions import revoke  # noqa: PLC0415 - see above
     from spl.token.models import RevokeParams  # noqa: PLC0415 - see above
 

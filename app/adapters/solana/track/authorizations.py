@@ -145,10 +145,7 @@ class SponsoredTransferPoller:
     def search(
         self, payments: Sequence[OpenPayment], *, landed_only: bool
     ) -> tuple[Mapping[str, str], Collection[str]]:
-        """Return the hashes of the transactions that landed, and the payments that never can, by the payments' keys.
-
-        Raises: Unreachable.
-        """
+        """Return the hashes of what landed, and what never can, by the payments' keys. Raises: Unreachable."""
         if not payments:
             return {}, ()
         view = self._rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
@@ -186,10 +183,7 @@ class SponsoredTransferPoller:
         *,
         now: EpochInfo | None = None,
     ) -> _HistoryView:
-        """Search the histories of the payers since the payments were signed, for expired ones in several passes.
-
-        Raises: EndpointError.
-        """
+        """Search the payers' histories since the signatures, for expired ones in passes. Raises: EndpointError."""
         by_payer: dict[str, list[OpenPayment]] = {}
         for each in payments:
             by_payer.setdefault(each.payer, []).append(each)

@@ -217,10 +217,7 @@ def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSna
 
 
 def _finalized_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
-    """Read the finalized moment, and only then the statuses: a later response is no older than the first.
-
-    Raises: EndpointError.
-    """
+    """Read the finalized moment, then statuses, which are no older than it. Raises: EndpointError."""
     finalized = calls.epoch_info(CommitmentLevel.Finalized)
     first = SolanaRpcCall(GetFirstAvailableBlock(), number)
     endpoint.run([finalized, first])

@@ -95,10 +95,7 @@ class SolanaFacilitator:
         return None
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
-        """Read the settlement address's lamports beyond rent, and whether the recipient has its token account.
-
-        Raises: Unreachable.
-        """
+        """Read lamports beyond rent, and whether the recipient has its token account. Raises: Unreachable."""
         account = tokens.account_of(Pubkey.from_string(recipient), self._mint)
         rent = calls.rent(0)
         found = calls.accounts([Pubkey.from_string(settler), account], _CONFIRMED)

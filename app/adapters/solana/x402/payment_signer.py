@@ -86,10 +86,7 @@ class SolanaPaymentSigner:
         }
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
-        """Sign the transfer, which expires with its blockhash; only the fee payer's signature is missing then.
-
-        Raises: Rejected if it is not what a sponsor must demand.
-        """
+        """Sign the transfer, which expires with its blockhash, for the fee payer to complete. Raises: Rejected."""
         memo = _memo(intent)
         different = secrets.randbelow(_DIFFERENT_LIMITS) if intent.extra.get("memo") else 0
         blockhash = Hash.from_string(str(prepared["blockhash"]))

@@ -139,10 +139,7 @@ class JupiterExchange:
         self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)
 
     def quote(self, request: SwapRequest) -> SwapOffer:
-        """Return Jupiter's best offer.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited", "insufficient_funds").
-        """
+        """Return Jupiter's best offer. Raises: Rejected, as the port does; Rejected("insufficient_funds")."""
         if request.input_amount.units >= _U64:
             # More than the chain can represent, and so more than any wallet holds.
             raise Rejected("insufficient_funds")
