@@ -39,10 +39,6 @@ def _account_query(topic: PerpdexTopic, wallet: WalletView) -> Json:
     return exchange_client.fetch(PerpdexQuery(topic, address=exchange_address(wallet)), wallet_id=wallet.id)
 
 
-def _status(wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
-    return {"account": _account_query(PerpdexTopic.ACCOUNT, wallet), "spot": _account_query(PerpdexTopic.SPOT, wallet)}
-
-
 def _markets(_wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
     document = markets.live_markets().document
     return {"markets": document["universe"], "margin_tables": document.get("marginTables", [])}
@@ -79,7 +75,10 @@ def _market(symbol: str) -> PerpMarket:
 
 
 _READS: Mapping[str, _Read] = {
-    "status": _status,
+    "status": lambda wallet, _: {
+        "account": _account_query(PerpdexTopic.ACCOUNT, wallet),
+        "spot": _account_query(PerpdexTopic.SPOT, wallet),
+    },
     "positions": lambda wallet, _: {"positions": _account_query(PerpdexTopic.ACCOUNT, wallet)["assetPositions"]},
     "orders": lambda wallet, _: {"orders": _account_query(PerpdexTopic.ORDERS, wallet)},
     "fills": lambda wallet, _: {"fills": _account_query(PerpdexTopic.FILLS, wallet)},

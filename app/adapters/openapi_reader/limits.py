@@ -18,6 +18,7 @@ MAX_PARAMETERS = 5_000
 _VERSION = re.compile(r"3\.[01]\.[0-9]{1,3}(-.{1,50})?", re.ASCII)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef", "operationRef")
 _POINTER = re.compile(r"#(/.*)?", re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class InvalidDocumentError(Exception):
@@ -93,7 +94,7 @@ def _check_values(document: dict[str, Any]) -> None:
         if len(path) > MAX_DEPTH:
             raise InvalidDocumentError(f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(path))
         texts = value if isinstance(value, dict) else (value,)
-        if any(isinstance(text, str) and not _is_text(text) for text in texts):
+        if any(isinstance(text, str) and not text.isascii() and _SURROGATE.search(text) for text in texts):
             # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
             raise InvalidDocumentError("A string of the document contains an unpaired surrogate.", json_pointer(path))
         if isinstance(value, dict):
@@ -106,10 +107,6 @@ def _check_values(document: dict[str, Any]) -> None:
             raise InvalidDocumentError("The number is too large for a double-precision float.", json_pointer(path))
         elif isinstance(value, list):
             open_values += [(inner, (*path, str(index))) for index, inner in enumerate(value)]
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _check_reference(document: dict[str, Any], reference: Any, path: tuple[str, ...]) -> None:

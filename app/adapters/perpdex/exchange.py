@@ -267,7 +267,10 @@ class HyperliquidExchange:
     def fetch(self, query: PerpdexQuery) -> PerpdexReply:
         """Send a query. Raises: Rejected("refused"), Unreachable."""
         try:
-            response = self._http.post(self._info_url, json.dumps(_body(query)).encode())
+            # "Addresses should be lowercased."
+            body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
+            given = {name: value for name, value in body.items() if value}
+            response = self._http.post(self._info_url, json.dumps(given).encode())
             document = _document(response)
             content = read(query.topic, document)
         except Unreachable as failure:
@@ -286,12 +289,6 @@ class HyperliquidExchange:
 
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
         return build_payload(action, nonce=nonce, deployment=self._deployment)
-
-
-def _body(query: PerpdexQuery) -> dict[str, str]:
-    # "Addresses should be lowercased."
-    body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
-    return {name: value for name, value in body.items() if value}
 
 
 def _document(response: HttpResponse) -> Json:

@@ -202,9 +202,14 @@ def request_fingerprint(method: str, target: str, body: bytes) -> str:
 def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
     """Add the terms to the body and headers of a refusal with status 402; return it."""
     refusal.headers = {"Cache-Control": "no-store", **refusal.headers}
-    chain = _parse_chain(price.headers.chain)
-    if chain in _facilitators():
-        options = [] if price.unavailable_reason else _signed_payment_options(price)
+    requested, facilitators = (price.headers.chain or "").lower(), _facilitators()
+    chain = next((name for name in ChainName if name.value == requested), ChainName.BASE)
+    if chain in facilitators:
+        options = [
+            each
+            for name, each in facilitators.items()
+            if not price.unavailable_reason and settlement_capacity.refusal_reason(name, price.nanos) is None
+        ]
         refusal.members |= _body_members(price, chain, options)
         headers = _headers(price, chain, options, error=_x402_error(refusal))
         refusal.headers = {**headers, **refusal.headers}
@@ -292,21 +297,9 @@ def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> d
     }
 
 
-def _signed_payment_options(price: PaymentPrice) -> list[Facilitator]:
-    return [
-        facilitator
-        for name, facilitator in _facilitators().items()
-        if settlement_capacity.refusal_reason(name, price.nanos) is None
-    ]
-
-
 def _facilitators() -> dict[ChainName, Facilitator]:
     facilitators = app_state().ports.facilitators
     return {name: facilitators[name] for name in _CHAIN_ORDER if name in facilitators}
-
-
-def _parse_chain(requested: str | None) -> ChainName:
-    return next((name for name in ChainName if name.value == (requested or "").lower()), ChainName.BASE)
 
 
 def _instructions(price: PaymentPrice, chain: ChainName, options: list[Facilitator]) -> str:

@@ -89,7 +89,13 @@ def _by_bridge(session: Session, bridge_ids: Sequence[str]) -> Mapping[str, list
 def _view(bridge: Bridge, parent: Transaction, rows: Sequence[Transaction]) -> BridgeView:
     token = TOKENS_BY_SYMBOL[parent.currency]
     # A failed leg may have been retried: the last one counts.
-    by_leg = {row.leg: _of_row(row) for row in rows}
+    by_leg = {
+        row.leg: LegView(
+            row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
+            row.confirmed_at,
+        )
+        for row in rows
+    }  # fmt: skip
     legs = [by_leg[leg] for leg in (BridgeLegKind.APPROVE, BridgeLegKind.SOURCE) if leg in by_leg]
     is_over = parent.status == MovementStatus.FAILED.value
     if bridge.attested_at is not None or (bridge.terms.get("attested") and not is_over):
@@ -125,13 +131,6 @@ def _destination(bridge: Bridge, parent: Transaction, ours: LegView | None) -> L
         BridgeLegKind.DESTINATION, bridge.destination_chain,
         MovementStatus.CONFIRMED if has_arrived else MovementStatus.PENDING,
         tx_hash, explorer_url(bridge.destination_chain, tx_hash), None, parent.confirmed_at,
-    )  # fmt: skip
-
-
-def _of_row(row: Transaction) -> LegView:
-    return LegView(
-        row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
-        row.confirmed_at,
     )  # fmt: skip
 
 

@@ -65,11 +65,8 @@ def read_aggregate(returned: bytes, items: Sequence[MulticallItem]) -> tuple[Any
     results = AGGREGATE.decode_result(returned)
     if len(results) != len(items):
         raise MalformedResponseError("expected one result per inner call")
+    answers = [returned if succeeded else b"" for succeeded, returned in results]
     return tuple(
-        _result(item, returned if succeeded else b"")
-        for item, (succeeded, returned) in zip(items, results, strict=True)
+        None if item.may_fail and not answer else item.function.decode_result(answer)
+        for item, answer in zip(items, answers, strict=True)
     )
-
-
-def _result(item: MulticallItem, returned: bytes) -> Any:
-    return None if item.may_fail and not returned else item.function.decode_result(returned)

@@ -234,17 +234,13 @@ def _is_void(
         return False
     beyond = [look for look in snapshots if _is_expired(query, look.finalized) and look.slot >= look.finalized.slot]
     # It cannot land before the slot in which its blockhash was the newest: all later ones must be on record.
-    since = _blockhash_slot(query)
+    # There are no more blocks than slots, so that the height is no later if the slot was not stored.
+    since = int(query.terms.get("blockhash_slot") or (query.expires_at_height or 0) - _BLOCKHASH_BLOCKS)
     if any(look.first_slot <= since for look in beyond):
         return True
     if beyond:
         _log.warning("expiry_unverifiable", transaction_id=query.key, needs_history_since_slot=since)
     return False
-
-
-def _blockhash_slot(query: TransactionQuery) -> int:
-    # There are no more blocks than slots, so that the height is no later if the slot was not stored.
-    return int(query.terms.get("blockhash_slot") or (query.expires_at_height or 0) - _BLOCKHASH_BLOCKS)
 
 
 def _is_expired(query: TransactionQuery, finalized: EpochInfo) -> bool:

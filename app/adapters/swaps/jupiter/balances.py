@@ -46,7 +46,7 @@ def read_balances(states: Sequence[AccountState | None], *, owner: Pubkey, usdc_
         wrapped_lamports=wrapped.lamports if wrapped else 0,
         usdc_lamports=usdc.lamports if usdc else 0,
         usdc_units=tokens.units_of(usdc, owner=owner, mint=usdc_mint),
-        is_owner_controlled=_is_system_account(wallet)
+        is_owner_controlled=(wallet is None or (wallet.owner == SYSTEM_PROGRAM and not wallet.data))
         and not any(_has_other_authority(each, owner) for each in (wrapped, usdc)),
     )
 
@@ -62,10 +62,6 @@ def is_exactly_swap(
     else:
         is_right = usdc == -request.input_amount.units and lamports >= minimum_units
     return is_right and after.is_owner_controlled
-
-
-def _is_system_account(wallet: AccountState | None) -> bool:
-    return wallet is None or (wallet.owner == SYSTEM_PROGRAM and not wallet.data)
 
 
 def _has_other_authority(account: AccountState | None, owner: Pubkey) -> bool:
