@@ -270,10 +270,7 @@ def _prepare(method: str, url: str, headers: Mapping[str, str], body: bytes) -> 
 
 
 def _retry_after_seconds(status: int, headers: Mapping[str, str]) -> int:
-    """Return when a server wants the next request, in seconds: 0 if it does not say so.
-
-    Servers without `Retry-After` state when their limit is reset, as seconds or as a time.
-    """
+    """Return when a server wants the next request, in seconds: by `Retry-After`, or the reset of its limit; else 0."""
     names = ["retry-after"]
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         names += ["ratelimit-reset", "x-ratelimit-reset"]

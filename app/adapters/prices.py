@@ -67,10 +67,7 @@ PriceNanos = Annotated[int, foreign.parsed(nanos_from_json)]
 def prices_in(
     response: HttpResponse, names: Mapping[Token, str], read: Callable[[object], int], *, source: str
 ) -> Mapping[Token, int]:
-    """Read the entries that a price service names so; unusable ones are left out. Raises: Unreachable.
-
-    `read` raises ValueError for an unusable entry.
-    """
+    """Read the entries with these names; those for which `read` raises ValueError are left out. Raises: Unreachable."""
     if response.status != HTTPStatus.OK:
         raise Unreachable(f"http_{response.status}")
     entries = response.read(_read_entries)

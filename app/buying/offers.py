@@ -151,10 +151,7 @@ def payable_offers(
     networks: Collection[ChainName],
     own_addresses: Collection[str],
 ) -> list[PaymentOffer]:
-    """Return the offers that can be paid, the cheapest first.
-
-    Raises: PerTxLimitExceeded if only the price prevents it, TermsNotSupported with the reason for each.
-    """
+    """Return payable offers, the cheapest first. Raises: PerTxLimitExceeded for the price; TermsNotSupported."""
     found: list[PaymentOffer] = []
     refusals: list[dict[str, str]] = []
     for stated in terms.accepts:

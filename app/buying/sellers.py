@@ -99,10 +99,7 @@ def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: st
 
 
 def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None = None) -> SellerAnswer:
-    """Send a request once, with a payment header if one is given, and return the answer.
-
-    Raises: PortError: Rejected or Unreachable if nothing was sent, OutcomeUnknown if no answer came.
-    """
+    """Send a request once; return the answer. Raises: Rejected or Unreachable if nothing was sent; OutcomeUnknown."""
     given = {name.lower() for name, _ in request.headers}
     headers = [
         *request.headers,

@@ -46,12 +46,7 @@ class JsonFootprint:
 
 
 def measure_json(text: bytes, *, max_depth: int, max_values: int | None = None) -> JsonFootprint:
-    """Measure a JSON text.
-
-    It need not be valid: the bounds hold for what a decoder reads before it fails.
-
-    Raises: JsonTooDeepError; JsonTooLargeError.
-    """
+    """Measure a text, valid or not, as far as a decoder reads it. Raises: JsonTooDeepError; JsonTooLargeError."""
     footprint = JsonFootprint()
     position, depth, short_bytes, short_weight = 0, 0, len(text), _ESCAPED
     # The unterminated string at the end of a piece: its start, and the cost of a byte of it.

@@ -94,10 +94,7 @@ class PreparedStatements:
 
 
 def keeps_prepared_statements(engine: Engine) -> bool:
-    """Try whether each connection has its own statements: PgBouncer before 1.22 in transaction mode mixes them up.
-
-    Raises: psycopg.Error; SQLAlchemyError.
-    """
+    """Try whether connections keep statements: PgBouncer before 1.22 mixes them up. Raises: database errors."""
     name = b"purser_try_%s" % secrets.token_hex(8).encode()
     with closing(engine.raw_connection()) as first, closing(engine.raw_connection()) as second:
         both: list[Any] = [first.driver_connection, second.driver_connection]

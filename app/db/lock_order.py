@@ -110,10 +110,7 @@ def _ranks(found: Iterable[re.Match[str]]) -> tuple[LockRank, ...]:
 
 
 def lock_rows(session: Session, key: InstrumentedAttribute[Any], *conditions: ColumnElement[bool]) -> list[Any]:
-    """Lock the rows that meet the conditions until the unit ends; return their keys in order.
-
-    The rows must be read after this, not before.
-    """
+    """Lock the rows that meet the conditions, to be read after this; return their keys in order."""
     if session.get_bind().dialect.name == "postgresql":
         rows = select(key).where(*conditions).order_by(key).with_for_update(key_share=True)
         return list(session.scalars(rows))

@@ -98,10 +98,7 @@ def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Seque
 
 
 def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[Any]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of many values.
-
-    On PostgreSQL they are one parameter: compiling a statement of thousands takes longer than running it, under locks.
-    """
+    """Return the condition of many values: on PostgreSQL one parameter, because compiling thousands takes longer."""
     if session.get_bind().dialect.name != "postgresql":
         return of.in_(values)
     return of == func.any(bindparam(None, list(values), type_=ARRAY(of.type)))

@@ -38,10 +38,7 @@ _LOCKS = tuple(threading.Lock() for _ in range(1024))
 
 @contextmanager
 def striped_lock(name: str, *, timeout_seconds: int = _TIMEOUT_SECONDS) -> Iterator[bool]:
-    """Acquire the lock of a name; yield whether that succeeded in time. Taken before the unit of work.
-
-    Raises: UnitError inside a unit, which would hold row locks while waiting.
-    """
+    """Acquire a name's lock, before the unit; yield whether that succeeded in time. Raises: UnitError inside a unit."""
     assert_no_unit()
     lock = _LOCKS[hash(name) % len(_LOCKS)]
     acquired = lock.acquire(timeout=timeout_seconds)
@@ -127,10 +124,7 @@ def unit_of_work() -> Iterator[Session]:
 
 @contextmanager
 def read_only_unit() -> Iterator[Session]:
-    """Open a unit for reading only; nothing is ever committed.
-
-    Raises: UnitError if a unit is already open, and on any statement that writes or locks rows.
-    """
+    """Open a unit for reading. Raises: UnitError in a unit, and on a statement that writes or locks rows."""
     engine = db.engine
     # Under READ COMMITTED each statement has its own snapshot, so that a transaction would only add two round trips.
     # SQLite's driver opens none for reading. A write would be final immediately.
@@ -146,10 +140,7 @@ def _autocommit(engine: Engine) -> Engine:
 
 @contextmanager
 def driver_connection(engine: Engine) -> Iterator[PoolProxiedConnection]:
-    """Borrow a connection from the pool for statements without a transaction.
-
-    After an exception it is closed: it may be lost, interrupted within a response, or in a transaction.
-    """
+    """Borrow a connection without a transaction; after an exception, which may leave it in any state, it is closed."""
     pooled = engine.raw_connection()
     try:
         yield pooled

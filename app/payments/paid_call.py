@@ -91,10 +91,7 @@ class PaidCall(ABC):
         """Settle the call."""
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the response headers with the cost, once it is known, or of the payment.
-
-        They are read after the end of a buffered response, and at the start of a stream.
-        """
+        """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
         if self._payment is not None:
             return [*self._payment.headers.items()]
         names = ("X-Cost-Usd", "X-Credits-Remaining") if self._bill else ()
@@ -110,10 +107,7 @@ class PaidCall(ABC):
         self._bill = outcome.charged_nanos, outcome.credits_nanos
 
     def _run(self, step: Step[ResultT], alone: Callable[[Session], ResultT] | None = None) -> ResultT:
-        """Run a step together with those of other calls; if it is not the usual case, run it, or `alone`, by itself.
-
-        Raises: InsufficientCredits; CommitUnknownError.
-        """
+        """Run a step with other calls' steps, or alone. Raises: InsufficientCredits; CommitUnknownError."""
         unknown: CommitUnknownError | None = None
         try:
             result = app_state().part(StepGroups).run(step)

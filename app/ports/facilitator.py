@@ -169,10 +169,7 @@ class Facilitator(Protocol):
         """Read the settlement address's balance and whether the recipient can receive. Raises: Unreachable."""
 
     def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:
-        """Draft the creation of the recipient's token account, paid by the settlement address; None if none is needed.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Draft the recipient's token account, paid by the settler, unless it exists. Raises: Rejected, Unreachable."""
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
         """Return whether an address signed a text (EIP-191, or plain Ed25519 in base58). No I/O."""

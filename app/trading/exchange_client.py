@@ -73,10 +73,7 @@ _GLOBAL_NAME = "all"
 
 
 def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
-    """Acquire the weight of a request from the budget, and from the wallet's share for a private request.
-
-    Raises: PerpdexError with the time of a retry; then nothing was acquired.
-    """
+    """Acquire weight from the budget and a wallet's share, or nothing. Raises: PerpdexError, with when to retry."""
     with unit_of_work() as session:
         if wallet_id is not None:
             subject = "This wallet's share of the"

@@ -78,10 +78,7 @@ def parse(text: str) -> Decimal:
 
 
 def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Decimal:
-    """Return the nearest price on the grid that is not worse for the client: rounded down for a buy, up for a sell.
-
-    Raises: GridError if a buy's price is below the smallest.
-    """
+    """Return the nearest price on the grid that is not worse for the client. Raises: GridError below the smallest."""
     finest = -max(0, _PRICE_DECIMALS - size_decimals)
     figures = min(0, requested.adjusted() - (_SIGNIFICANT_FIGURES - 1))
     rounding = ROUND_FLOOR if is_buy else ROUND_CEILING
@@ -110,10 +107,7 @@ def notional_nanos(price: Decimal, size: Decimal, *, nanos_per_usdc: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class PreparedAction:
-    """An action with its value, its recipient and its notes.
-
-    `notes` are further members of the response. `complete` adds what only the exchange knows.
-    """
+    """An action with value, recipient and further members; `complete` adds what only the exchange knows."""
 
     action: Action
     value_nanos: int | None = 0

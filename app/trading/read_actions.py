@@ -21,10 +21,7 @@ _Read = Callable[[WalletView, Parameters], dict[str, Json]]
 
 
 def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dict[str, Json]:
-    """Execute a read action and return its result with the id of its history row.
-
-    Raises: InvalidInput for an unknown symbol, PerpdexError, NotFound if the wallet was deleted concurrently.
-    """
+    """Execute a read, record it and return its result. Raises: InvalidInput, PerpdexError, NotFound."""
     found = _READS[action](wallet, parameters)
     address = exchange_address(wallet)
     transaction_id = relayed.record_query(wallet.id, address=address, kind=action)

@@ -70,10 +70,7 @@ ChainIdentity = Callable[[], RpcCall[None]]
 
 
 class AdaptiveLimit:
-    """A size that an endpoint accepts: halved when it refuses, doubled again after a while.
-
-    A refusal may have had another cause than the size, and providers change their limits.
-    """
+    """A size that an endpoint accepts: halved by a refusal, which may have another cause, and doubled after a while."""
 
     def __init__(self, maximum: int) -> None:
         self.value = maximum

@@ -210,10 +210,7 @@ class UniswapExchange:
         return SwapOffer(request, output_units, f"Uniswap V3, {decimal_string(tier, 4)} %", tier)
 
     def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
-        """Build and simulate the swap's call; without a signer one that needs a permit is not simulated.
-
-        Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
-        """
+        """Build and simulate the call; without a signer, not one with a permit. Raises: Rejected, Unreachable."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._draft(offer, minimum_units, signer)

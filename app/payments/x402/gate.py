@@ -225,10 +225,7 @@ def find_served_payment(price: PaymentPrice) -> str | None:
 
 
 def _find_claimed(presented: HashPayment | SignedPayment, fingerprint: str) -> PaymentRow | None:
-    """Return the payment that was claimed with this presentation for the same request, None if nothing was claimed.
-
-    Raises: Rejected when it was claimed for another request or by another payment.
-    """
+    """Return the payment claimed for this request, or None. Raises: Rejected if the claim is of another."""
     key = presented.claim_key()
     with read_only_unit() as session:
         payment = claimed_payments.find_claimed(session, key)

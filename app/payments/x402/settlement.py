@@ -174,10 +174,7 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
 
 
 def resolve_pending(chain: ChainName) -> int:
-    """Resolve payments of a chain without an outcome yet; return how many were checked. For a worker.
-
-    Per chain, so that one that cannot be read does not delay the others.
-    """
+    """Resolve open payments of one chain, which another cannot delay; return how many. For a worker."""
     with read_only_unit() as session:
         pending = claimed_payments.find_settling(session, chain, _RESOLVE_BATCH)
     for payment_id in pending:

@@ -66,10 +66,7 @@ class BridgeQuote(MovementQuote):
 
 
 class _GasShortage(Rejected):
-    """A planned bridge that the wallet cannot pay the networks for, with what it lacks on each chain.
-
-    `fee_units` is the network fee on the source chain.
-    """
+    """A bridge for which networks cannot be paid, with what lacks on each chain; `fee_units` is the source's."""
 
     def __init__(
         self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected], *, fee_units: int

@@ -40,10 +40,7 @@ _SEALED = PreparedRead(
 
 
 def new_key() -> NewWallet:
-    """Generate a key. Takes a few milliseconds of CPU, so it is called before the unit that stores it.
-
-    Raises: InternalError if the keys of this database belong to another network.
-    """
+    """Generate a key. Takes milliseconds: call it before the unit that stores it. Raises: InternalError."""
     return assert_network().create_wallet(key_location(new_id()))
 
 
@@ -193,10 +190,7 @@ def export_retired(session: Session, wallet_id: str) -> tuple[RetiredWallet, str
 
 
 def remaining_balances(wallet: RetiredWallet) -> list[str]:
-    """Return the balances at the wallet's addresses, such as `0.5 ETH on base`; outside of any unit.
-
-    Raises: Unreachable, OutcomeUnknown, Rejected if a chain cannot be read.
-    """
+    """Return balances such as `0.5 ETH on base`; outside of any unit. Raises: PortError if a chain cannot be read."""
     non_zero = []
     for name, chain in app_state().ports.chains.items():
         balances = chain.balances(wallet.address_on(name))

@@ -109,10 +109,7 @@ class MintSearch:
         return self._bisect_blocks(endpoint, newest)
 
     def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | MintNotFound:
-        """Search the one block in which the nonce became used, found by binary search over old states.
-
-        Nodes that keep old states often return logs of a few blocks only. Raises: EndpointError.
-        """
+        """Search the block in which the nonce became used by old states; nodes with them may limit log queries."""
         first, last = self.since, newest
         while first < last:
             middle = (first + last) // 2

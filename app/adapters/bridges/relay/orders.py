@@ -124,10 +124,7 @@ class OrderState:
 
 
 class OrderService(ABC):
-    """A service that takes deposits and pays on another chain, at one base address of its API.
-
-    A key raises the limits of requests. Opens no connection before the first request.
-    """
+    """A service that takes deposits and pays on another chain. Opens no connection before the first request."""
 
     name: ClassVar[str]
     """The stored name by which a bridge finds its service again."""

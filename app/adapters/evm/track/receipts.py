@@ -84,10 +84,7 @@ class EvmReceiptPoller:
         return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _outcomes_of_used_nonces(self, queries: Sequence[TransactionQuery]) -> Mapping[str, TransactionOutcome]:
-        """Return outcomes of movements with a nonce that seems used: void only by the evidence of one endpoint.
-
-        One endpoint's count proves nothing about the receipts of another, which may lag behind.
-        """
+        """Return outcomes by the evidence of one endpoint: its count proves nothing about another, which may lag."""
         landed, void, head = self._rpc.run_on_first(lambda endpoint: _finalized_evidence(endpoint, queries))
         return {
             **dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID)),
@@ -136,10 +133,7 @@ class EvmReceiptPoller:
 
 
 def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deployment: EvmDeployment) -> int:
-    """Return how much of a token a transaction paid its owner.
-
-    USDC logs each transfer. Ether does not; but the router pays out all of what it unwraps.
-    """
+    """Return what a swap paid its owner: USDC logs transfers; of ether, the router pays out all that it unwraps."""
     received = 0
     for log in receipt.logs:
         if token != USDC and log.contract == deployment.weth and (fields := _WITHDRAWAL_EVENT.decode(log)):

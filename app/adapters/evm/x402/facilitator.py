@@ -207,10 +207,7 @@ class EvmFacilitator:
         return str(terms["factory"]), False, bytes.fromhex(str(terms["deployment"]))
 
     def _submission(self, terms: Terms, *, is_deployed: bool) -> tuple[CallTarget, int]:
-        """Return the call that submits a payment, and its highest gas limit.
-
-        A wallet that is not deployed is deployed first, in the same transaction: both take effect, or neither.
-        """
+        """Return the call that submits a payment, after deploying its wallet if needed, and its highest gas limit."""
         submission = CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"])))
         if is_deployed:
             return submission, int(str(terms.get("max_gas", _MAX_GAS)))

@@ -103,10 +103,7 @@ def unwrap(signature: bytes) -> tuple[bytes, Terms]:
 
 
 def owner_by_code(code: bytes, slots: Sequence[bytes], signature: bytes) -> int | None:
-    """Return the index of the owner that signed for the wallet with this code and these values of `SLOTS`.
-
-    None if only keys signed. Raises: Rejected for any other than the known wallets.
-    """
+    """Return the index of the owner that signed, None if only keys did. Raises: Rejected unless the code is known."""
     proxy = keccak(code).hex()
     singleton, implementation, handler = map(_address, slots)
     if proxy == _COINBASE_PROXY and implementation in _COINBASE_IMPLEMENTATIONS:

@@ -73,10 +73,7 @@ class SolanaRpc(JsonRpc):
         busy_accounts: Sequence[str] = (),
         estimates_fees: bool = False,
     ) -> None:
-        """Store the endpoints' URLs in the order of preference. Raises: ValueError without any.
-
-        Priority fees follow those of `busy_accounts`, too, or the endpoints' own estimate if they have one.
-        """
+        """Store the endpoints in the order of preference, and whose fees priority fees follow. Raises: ValueError."""
         self.busy_accounts = tuple(Pubkey.from_string(account) for account in busy_accounts)
         self.estimates_fees = estimates_fees
 

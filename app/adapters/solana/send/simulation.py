@@ -78,10 +78,7 @@ class SimulatedTransaction:
 def simulate(
     rpc: SolanaRpc, level: CommitmentLevel, message: MessageV0, keys: Sequence[Pubkey], *, new_account_bytes: int = 0
 ) -> SimulatedTransaction:
-    """Simulate a message, and read these accounts before and after it. Raises: Unreachable.
-
-    Everything is read at one level: which movements the balances of another level include is unknown.
-    """
+    """Simulate a message, and read accounts before and after, all at one level. Raises: Unreachable."""
     return rpc.run_on_first(
         lambda endpoint: _simulate(
             rpc, endpoint, level, message, keys=keys, rent_bytes={0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes}

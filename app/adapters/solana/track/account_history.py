@@ -160,10 +160,7 @@ def landed_transaction(call: SolanaRpcCall[LandedTransaction | None]) -> LandedT
 
 
 def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[str, LandedTransaction | None]:
-    """Return finalized transactions by signature, or None if the node cannot show one.
-
-    The last ones are left out when the time limit is reached, never the first. Raises: EndpointError.
-    """
+    """Return finalized transactions, None for one not shown; a time limit omits the last. Raises: EndpointError."""
     until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
     waiting = list(signatures)
     read: dict[str, LandedTransaction | None] = {}

@@ -103,10 +103,7 @@ class JupiterApi:
         self._quotes = SingleFlightCache()
 
     def build(self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int) -> JupiterRoute:
-        """Return the best route, requested now or seconds ago: a dry run and the swap after it are one request.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited").
-        """
+        """Return the best route, shared for seconds by dry run and swap. Raises: Rejected, as `read_quote` does."""
         query = {
             "inputMint": input_mint, "outputMint": output_mint, "amount": str(units), "taker": owner,
             "slippageBps": str(slippage_bps), "maxAccounts": str(_MAX_ACCOUNTS),

@@ -86,10 +86,7 @@ class MinimumBalances:
 def minimum_balances(
     request: SwapRequest, before: SwapBalances, *, minimum_units: int, fee_units: int
 ) -> MinimumBalances:
-    """Return the least that remains: the balances less the amount and the fee, plus the minimum output.
-
-    Wrapped SOL is lamports again by then: the account that wraps is closed at the end.
-    """
+    """Return the balances less amount and fee, plus the minimum output; wrapped SOL is unwrapped by then."""
     change = {request.input_amount.token: -request.input_amount.units, request.output_token: minimum_units}
     return MinimumBalances(
         lamports=max(before.lamports + before.wrapped_lamports + change[SOL] - fee_units, 0),

@@ -151,10 +151,7 @@ class JupiterExchange:
         return SwapOffer(request, built.output_units, "Jupiter: " + ", ".join(built.labels), built)
 
     def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
-        """Build the swap's transaction around Jupiter's route, and simulate it.
-
-        Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
-        """
+        """Build the transaction around Jupiter's route, and simulate it. Raises: as the port's `draft`."""
         built = offer.adapter_data
         if not isinstance(built, JupiterRoute):
             raise TypeError("this is not an offer of Jupiter's")
@@ -231,10 +228,7 @@ class JupiterExchange:
     def _instructions(
         self, request: SwapRequest, pair: SwapAccounts, built: JupiterRoute, minimum_units: int
     ) -> list[Instruction]:
-        """Return the swap's instructions: Jupiter's route, and our own for the rest.
-
-        Raises: Rejected("unsafe_instructions") if Jupiter's response contains any other instruction.
-        """
+        """Return Jupiter's route among our instructions. Raises: Rejected("unsafe_instructions") for other ones."""
         owner = pair.owner
         wrapped = tokens.account_of(owner, WRAPPED_SOL_MINT)
         before = [tokens.create_account(owner, owner, WRAPPED_SOL_MINT)]
