@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, TypeVar
 
 import structlog
@@ -57,6 +58,7 @@ class WrongChainError(EndpointError):
         super().__init__("wrong_chain", perhaps_executed=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RpcCall(Generic[T]):
     """One call and, once it was run, its result.
 
@@ -64,25 +66,15 @@ class RpcCall(Generic[T]):
     in `error`; any other, and each that does not depend on the call, makes the endpoint fail.
     """
 
-    __slots__ = ("_answers", "_read", "_tolerates", "_tolerates_malformed", "error", "method", "params")
-
-    def __init__(
-        self,
-        method: str,
-        params: Sequence[object],
-        *,
-        read: Callable[[object], T],
-        tolerates: Callable[[RpcError], bool] | None = None,
-        tolerates_malformed: bool = False,
-    ) -> None:
-        """Store the call; with `tolerates_malformed`, `tolerates` decides on a malformed result, too, as UNREADABLE."""
-        self.method = method
-        self.params = params
-        self.error: RpcError | None = None
-        self._read = read
-        self._tolerates = tolerates
-        self._tolerates_malformed = tolerates_malformed
-        self._answers: list[T] = []
+    method: str
+    params: Sequence[object]
+    _: KW_ONLY
+    read: Callable[[object], T]
+    tolerates: Callable[[RpcError], bool] | None = None
+    tolerates_malformed: bool = False
+    """`tolerates` decides on a malformed result, too, as UNREADABLE."""
+    error: RpcError | None = field(default=None, init=False)
+    _answers: list[T] = field(default_factory=list, init=False)
 
     @property
     def sends(self) -> bool:
@@ -98,17 +90,17 @@ class RpcCall(Generic[T]):
         self.error, self._answers = None, []
         try:
             if reply.get("error") is None:
-                self._answers = [self._read(result_of(reply))]
+                self._answers = [self.read(result_of(reply))]
             else:
                 self.error = error_of(reply)
         except MalformedResponseError as malformed:
-            if not self._tolerates_malformed:
+            if not self.tolerates_malformed:
                 raise EndpointError("unexpected_answer") from None
             self.set_unreadable(str(malformed))
 
     def set_unreadable(self, reason: str) -> None:
         """Store that the response cannot be used. Raises: EndpointError if that is not tolerated."""
-        if self._tolerates is None or not self._tolerates(UNREADABLE):
+        if self.tolerates is None or not self.tolerates(UNREADABLE):
             raise EndpointError("unexpected_answer")
         _log.warning("rpc_response_invalid", request=self.method, reason=reason)
         self.error, self._answers = UNREADABLE, []
@@ -117,7 +109,7 @@ class RpcCall(Generic[T]):
         """Fail unless the call has a result or a tolerated error. Raises: EndpointError."""
         if self.error is None:
             return
-        is_tolerated = self._tolerates is not None and self._tolerates(self.error)
+        is_tolerated = self.tolerates is not None and self.tolerates(self.error)
         if self.error.kind.is_outage or not is_tolerated:
             raise EndpointError.of(self.error, retry_after_seconds=retry_after_seconds)
 
