@@ -1,7 +1,5 @@
 """Processes for hostile content: without secrets, with bounded waits and output, and killed with their children."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """The sandbox's faucet over HTTP, which pays each reference once."""
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
 

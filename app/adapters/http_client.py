@@ -5,8 +5,6 @@ a deadline, and connections whose next bytes are a response. A response is bound
 address, because an address may contain a key. Requests must be harmless to repeat.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -3,8 +3,6 @@
 Payloads are JSON, never pickle. The workers check each record before they use it (`workers.listed_jobs`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """HTTP exchanges with a service that limits requests: within its limit, repeated after a refusal, in bounded time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Answers its requests for decisions, and removes the credentials that a hostile shop may have put into its messages.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ No repr, log, exception or pickle of anything here contains a secret. A wallet's
 entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

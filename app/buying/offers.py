@@ -3,8 +3,6 @@
 Nothing that a seller states is signed: network, asset and domain must be those of a payment signer.
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 import re

@@ -3,8 +3,6 @@
 The only writer of `service_purchases` and `pinned_payees`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """`/v1/wallets/{id}/x402`: pay web services that answer 402, what was bought, and whom the wallet pays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests and responses of payments to web services."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 from urllib.parse import urlsplit

@@ -6,8 +6,6 @@ never signed. Whether they were used is read from the chain, whatever the seller
 payment has a price: a free key must not send anything to anybody from our address.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Addresses and their canonical form in each chain family."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 """The chains and tokens that wallets hold. Contract addresses are in the adapters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

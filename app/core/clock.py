@@ -1,7 +1,5 @@
 """The current time, as aware datetimes in UTC."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime

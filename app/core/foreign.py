@@ -4,8 +4,6 @@ Integers are never booleans, fractions or texts unless a type says so, and each 
 bad entry, so that no answer makes millions of errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from threading import Lock

@@ -1,7 +1,5 @@
 """Generated identifiers and secrets: UUIDs for rows, 256-bit keys with a prefix for their kind."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

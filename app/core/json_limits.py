@@ -5,8 +5,6 @@ text would then crash the process. A value may take a hundred times its bytes as
 four times, so memory is estimated here.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ rounds up, so that a limit is never exceeded by a fraction. Float noise beyond t
 removed (`usd_without_float_noise`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DecimalException, Inexact, InvalidOperation

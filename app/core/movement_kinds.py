@@ -1,7 +1,5 @@
 """The names of the kinds of movements, as the API and the database have them."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -1,7 +1,5 @@
 """Types of settings, and the parsers of their texts."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -4,8 +4,6 @@ Python's decoder recurses, and a deep text would end the process (`app.core.json
 or checked itself is read with `json.loads`.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable

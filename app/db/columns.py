@@ -1,7 +1,5 @@
 """Column types that are exact on both databases: instants in UTC, token units of up to 256 bits."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -6,8 +6,6 @@ because of an exception raised in it from outside: its operation is cancelled un
 lead, the next one does.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

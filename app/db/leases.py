@@ -4,8 +4,6 @@ A lease is an optimisation, not a guarantee: the work must be correct even when 
 The only writer of `work_leases` and `heartbeats`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta

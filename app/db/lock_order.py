@@ -4,8 +4,6 @@ Two units that lock the same rows in different orders deadlock. The locks are re
 that no function has to declare them.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ The latter are built once, of the table's columns and `bindparam`: this saves th
 at each execution, which are most of the cost of a small statement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date

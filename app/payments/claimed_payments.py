@@ -5,8 +5,6 @@ expired. Clients that cannot present a signed payment again sign another one: th
 open, and the first serves its request.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Iterable

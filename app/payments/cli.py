@@ -1,7 +1,5 @@
 """`flask treasury`: recipients and balances of payments, and withdrawals."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import click

@@ -1,7 +1,5 @@
 """Periodic work for payments: open settlements, top-up grants, gas reserves and reversed payments."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import structlog

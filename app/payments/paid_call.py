@@ -3,8 +3,6 @@
 Credits are held or charged before the call, and settled once on every exit.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator

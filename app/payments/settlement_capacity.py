@@ -3,8 +3,6 @@
 The capacity is read from the chains periodically, not for every request for the terms.
 """
 
-from __future__ import annotations
-
 import threading
 from datetime import datetime, timedelta
 

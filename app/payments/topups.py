@@ -3,8 +3,6 @@
 The transfer counts against the wallet's limits like any other. The grant is keyed by it, so it is made once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 

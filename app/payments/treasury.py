@@ -3,8 +3,6 @@
 They are ordinary wallets of an agent without a key. The only writer of `payment_wallets`.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import structlog

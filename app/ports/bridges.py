@@ -6,8 +6,6 @@ The methods follow the legs. `quote` and `prepare` read from the network (no uni
 single transactions belong to the `Chain` port.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

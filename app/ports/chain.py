@@ -5,8 +5,6 @@ that records), `broadcast` sends, `outcomes` finds what happened. All methods th
 when no node answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -3,8 +3,6 @@
 They are not API errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.core.chains import Token

@@ -3,8 +3,6 @@
 Queries use the network; payloads are built without it and without a key, so a preview needs no exchange.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date

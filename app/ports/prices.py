@@ -1,7 +1,5 @@
 """Token prices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Requests to outside systems by `flask doctor --live`, each read by the adapter's own parser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Losing one of their calls loses no fact: a job is a hint to read the database now, and no decision depends on counters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

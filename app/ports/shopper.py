@@ -4,8 +4,6 @@ The shopper navigates; the handler decides about money. The shopper asks before 
 it once at most: after `authorize_order` has returned, every end but an `OrderConfirmation` may be an order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

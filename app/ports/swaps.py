@@ -4,8 +4,6 @@ The methods follow the phases of a movement: `quote` and `draft` read (no unit o
 the unit that records). Broadcasting, replacing and tracking belong to the `Chain` port.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

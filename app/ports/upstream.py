@@ -3,8 +3,6 @@
 The target is sent unchanged, redirects are returned and nothing is ever sent twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal

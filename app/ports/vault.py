@@ -1,7 +1,5 @@
 """Custody: sealing of secrets and signatures of wallets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

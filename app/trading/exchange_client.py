@@ -4,8 +4,6 @@ The exchange limits the weight of all requests from one IP address. The budget i
 share; it refills steadily, and each wallet has a share, so that one busy agent does not block the others.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Markets keep their numbers, so an older list is correct for the markets that it contains.
 """
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, time

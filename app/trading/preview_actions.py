@@ -4,8 +4,6 @@ Nothing is signed, sent, recorded or counted as spent. Data from the exchange is
 payload is built from stored data.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Mapping

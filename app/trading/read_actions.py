@@ -3,8 +3,6 @@
 A failed query is not recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ After it, they are ordinary transactions, which workers complete. Nothing else d
 requested again. Also the cost of such a submission, how many an agent has free in a day, and what covers it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

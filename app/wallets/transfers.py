@@ -6,8 +6,6 @@ nothing that was signed is known to anyone before. The chain then decides on eac
 on the submission, which is a transaction of the service's wallet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 

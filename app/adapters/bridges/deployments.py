@@ -5,8 +5,6 @@ depository and LI.FI's contract have the same address on all supported chains), 
 Ethereum). The sandbox has stand-ins at the mainnet addresses. Mappings are keyed by network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

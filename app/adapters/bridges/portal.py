@@ -3,8 +3,6 @@
 Deposits and what results from them: specs.optimism.io, "Deposits" (source hash, opaque fields, type 0x7e).
 """
 
-from __future__ import annotations
-
 import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 

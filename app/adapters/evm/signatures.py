@@ -1,7 +1,5 @@
 """EIP-712 and EIP-191 messages, their digests and their signers, by eth-account. No I/O."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ by number.
 Outages are logged twice, when they begin and when they end, however many calls fail in between.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -4,8 +4,6 @@ Codes are shared between meanings (-32005: over the rate limit, a log query that
 -32007: over the rate limit, a skipped slot of Solana), so the messages decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

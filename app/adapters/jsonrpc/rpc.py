@@ -4,8 +4,6 @@ Reads fail over to the next endpoint; one that failed is used last for a while. 
 `Broadcaster` only, which decides what a refusal and a lost response mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

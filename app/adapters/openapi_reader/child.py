@@ -6,8 +6,6 @@ validated by OpenAPI's official schemas, then by the rules that no schema can ex
 are never executed, because an untrusted pattern may run forever.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

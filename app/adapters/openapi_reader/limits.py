@@ -3,8 +3,6 @@
 No step here is recursive or takes more than a few operations for each value of the document.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

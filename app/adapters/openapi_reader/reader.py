@@ -1,7 +1,5 @@
 """Our side of reading a document: a new process for each, few concurrently, killed after a time limit."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

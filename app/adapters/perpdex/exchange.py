@@ -5,8 +5,6 @@ what is used is checked. The order of an action's keys is part of what is signed
 "Exchange endpoint" and "Signing").
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from datetime import date

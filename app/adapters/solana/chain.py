@@ -1,7 +1,5 @@
 """The `Chain` port for Solana. Methods that use the network refuse to run inside a unit of work."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 

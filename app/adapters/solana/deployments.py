@@ -4,8 +4,6 @@ Circle publishes the USDC mints, Solana's documentation the clusters. The sandbo
 its own cluster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 requests and urllib3 rewrite targets, and resolve a name again after its addresses were checked.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import socket

@@ -4,8 +4,6 @@ Where the response ends is parsed strictly; other header lines are returned as t
 not lose a response that was paid for. `http.client` parses heads as e-mail, which took most of an exchange's time.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import time

@@ -3,8 +3,6 @@
 The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The choice of the payer of a call: the credits of its caller, or the payment in its request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from werkzeug.wrappers import Response

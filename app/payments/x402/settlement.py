@@ -4,8 +4,6 @@ A payment is claimed, signed and recorded in one unit of work and broadcast afte
 can no longer land. Workers resume what a process left unfinished.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 

@@ -3,8 +3,6 @@
 Wallets of other agents are not found (404).
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -3,8 +3,6 @@
 A bridge in `crossing` is pending, with the last obstacle as its `error`.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import replace

@@ -4,8 +4,6 @@ Only the fee counts against the limits. All transactions of the source chain are
 then on `advance` completes the bridge, identified by the hash of the source transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal

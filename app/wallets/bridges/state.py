@@ -3,8 +3,6 @@
 A leg appears only within its bridge.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Write-off of bridges that will never arrive, by the operator, after a check of both chains."""
 
-from __future__ import annotations
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 

@@ -3,8 +3,6 @@
 The key of a deleted wallet is purged only after every chain was read and holds nothing at its addresses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

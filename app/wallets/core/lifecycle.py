@@ -4,8 +4,6 @@ The only writer of `nonces`. Providers bill each call, and between two blocks th
 for by the block time of its chain, and less often the older it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Tables of wallets. Amounts are base units, values nano-dollars, instants UTC."""
 
-from __future__ import annotations
-
 from datetime import date, datetime
 from typing import Any
 

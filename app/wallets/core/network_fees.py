@@ -1,7 +1,5 @@
 """Values in dollars, and the cap on network fees for everything that this service signs, with or without a price."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.core.chains import ChainName, native

@@ -3,8 +3,6 @@
 All problems of a request are reported together. Reads neither the database nor the network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 

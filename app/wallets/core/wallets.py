@@ -1,7 +1,5 @@
 """Wallets: creation, listing, reading and deletion."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

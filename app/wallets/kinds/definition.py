@@ -1,7 +1,5 @@
 """The definition of a kind of movement, and what their schemas share; `app.movements` lists all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The routes of movements, `POST /v1/wallets/{id}/…`: one for each kind, all of the same form."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

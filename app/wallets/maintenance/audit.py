@@ -3,8 +3,6 @@
 Covers what is pending or younger than the windows of the limits; holds of older movements may have been deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import groupby

@@ -4,8 +4,6 @@ Only this service has the keys, so nothing is found unless the database was rest
 `adopt_onchain_tx` and `advance_nonce` make it safe to continue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

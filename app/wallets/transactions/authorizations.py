@@ -4,8 +4,6 @@ The signed bytes are recorded with the hold before anyone gets them, and only th
 authorization is signed for one movement. The chain decides the outcome, as for every movement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The errors returned for failed movements: reasons, messages and error classes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.errors import MOVEMENT_FAILURES, ServiceError, TransferFailed

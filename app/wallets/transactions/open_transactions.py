@@ -1,7 +1,5 @@
 """Queries for the transactions that workers have to check."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

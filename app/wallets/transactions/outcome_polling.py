@@ -4,8 +4,6 @@ One thread per chain polls for all requests that are due. The thread pool limits
 the response is `pending` immediately, and the workers settle.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Prepare reads the chain and simulates. Record holds the value, allocates the non
 A process that dies between phases leaves a `pending` row that `confirmation` settles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal

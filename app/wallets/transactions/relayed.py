@@ -3,8 +3,6 @@
 Submissions use nonces and pay fees like movements, and are recorded and settled like them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

@@ -4,8 +4,6 @@ Without nonces, only the delivery of sold gas is signed again. All signed hashes
 lands is the outcome.
 """
 
-from __future__ import annotations
-
 import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session

@@ -4,8 +4,6 @@ Web requests and workers call the same functions; conditional updates make a sec
 movement counts against balances that were read.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Live balances of a wallet, for which all chains are read concurrently; pending transactions, counted by age."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

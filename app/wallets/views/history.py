@@ -1,7 +1,5 @@
 """The history of a wallet: its transactions, one by one and in pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -3,8 +3,6 @@
 Source: developers.circle.com/cctp, API reference, `/v2`; over 35 requests a second it blocks for five minutes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal

@@ -1,7 +1,5 @@
 """The `BridgeProvider` port for USDC between any two of the chains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal

@@ -3,8 +3,6 @@
 A used nonce proves that some message was received; only the logs of Circle's contract show which.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from app.adapters.bridges.cctp import messages

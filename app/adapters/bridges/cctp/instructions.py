@@ -3,8 +3,6 @@
 Source: github.com/circlefin/solana-cctp-contracts, programs/v2.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

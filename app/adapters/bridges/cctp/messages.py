@@ -3,8 +3,6 @@
 Source: github.com/circlefin/evm-cctp-contracts, `MessageV2.sol` and `BurnMessageV2.sol`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum

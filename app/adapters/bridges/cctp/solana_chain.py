@@ -3,8 +3,6 @@
 The account of a nonce proves that some message with it was received; only the received bytes show which.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 What a service reports proves nothing: its payment is read from the chain.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from app.adapters.bridges.ether import EtherBridge

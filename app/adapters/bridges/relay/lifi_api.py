@@ -3,8 +3,6 @@
 Source: docs.li.fi, `GET /quote` and `GET /status`, and "Rate limits and API authentication".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import AliasPath, Field

@@ -4,8 +4,6 @@ A call is decoded from the service's request, compared, and encoded again. Sourc
 LI.FI's `ILiFi.sol` and `RelayDepositoryFacet.sol`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum

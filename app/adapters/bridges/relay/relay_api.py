@@ -3,8 +3,6 @@
 Source: docs.relay.link, `POST /quote/v2` and `GET /intents/status/v3`; "Rate limits and API keys".
 """
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
 from typing import Any

@@ -1,7 +1,5 @@
 """The calls that several features make; logs are read in ranges of blocks as long as an endpoint accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 

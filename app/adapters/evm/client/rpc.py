@@ -3,8 +3,6 @@
 `jsonrpc` alone sends them: no middleware, retry, cache, ENS name or off-chain lookup (CCIP) that a caller does not see.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 

@@ -4,8 +4,6 @@ An error makes the response a malformed one, so that a lying or broken node is s
 figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The functions and events of several features, and Multicall3, which combines calls at one block. No network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

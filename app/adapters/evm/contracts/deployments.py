@@ -4,8 +4,6 @@ The addresses are those published by Circle, Uniswap, Chainlink and the OP stack
 at the mainnet addresses, under private chain ids, so that nothing signed there is valid elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 

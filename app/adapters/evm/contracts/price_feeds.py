@@ -3,8 +3,6 @@
 A stale feed is left out, each by its own limit (three heartbeats).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.adapters.evm.client.rpc import EvmRpc

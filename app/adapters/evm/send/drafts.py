@@ -1,7 +1,5 @@
 """Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@
 not support it there is no simulation, and safety rests on calldata that we encoded, or decoded, ourselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A node returns how many transactions an address had sent at a block, and a binar
 keeps no old states finds only the latest nonces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls

@@ -5,8 +5,6 @@ its movements. "Void" promises that no money moved, so it is returned only when 
 the receipts were read after that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

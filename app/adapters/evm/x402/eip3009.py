@@ -3,8 +3,6 @@
 No I/O. Formats: x402's `specs/schemes/exact/scheme_exact_evm.md`, which also defines the refusals' tokens.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self

@@ -1,7 +1,5 @@
 """The `Facilitator` port for Ethereum and Base: reads payments from USDC's own logs, and submits EIP-3009 payments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@ fallback handlers and initializers of a Safe, and owners that are contracts, whi
 Sources: `@safe-global/safe-deployments` (addresses and code hashes of Safe), `coinbase/smart-wallet`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The `TransferSponsor` port for Ethereum and Base: EIP-3009 authorizations, submitted together by Multicall3."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from web3.types import StateOverride, TxParams, Wei

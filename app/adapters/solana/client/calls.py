@@ -3,8 +3,6 @@
 The calls that several features make.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import TypeVar

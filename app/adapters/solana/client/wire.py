@@ -4,8 +4,6 @@ Only what is used is read, so that a field or an error that a newer validator ad
 Formats: solana.com/docs/rpc.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Callable, Sequence

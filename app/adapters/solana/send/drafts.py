@@ -1,7 +1,5 @@
 """Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail or lose the money."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from solders.commitment_config import CommitmentLevel

@@ -1,7 +1,5 @@
 """Error messages of nodes and programs, in tables with their sources; and recipients that must not be paid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from solders.pubkey import Pubkey

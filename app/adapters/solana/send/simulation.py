@@ -1,7 +1,5 @@
 """The simulation of a transaction, and all that a draft needs of the cluster, in one HTTP request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

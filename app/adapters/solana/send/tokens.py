@@ -4,8 +4,6 @@ Layouts: github.com/solana-program/token `state.rs` and `instruction.rs`. The li
 they are built: that takes a quarter of a second of processor time, and most processes never build one.
 """
 
-from __future__ import annotations
-
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM

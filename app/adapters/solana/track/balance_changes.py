@@ -3,8 +3,6 @@
 Instructions are not read: a transfer may be hidden in a call of any program, and a balance cannot be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

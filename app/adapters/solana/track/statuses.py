@@ -8,8 +8,6 @@ finalized past, every endpoint that answers does not know the signature, and one
 record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

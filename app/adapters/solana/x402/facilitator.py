@@ -1,7 +1,5 @@
 """The `Facilitator` port for Solana: reads payments from one token account's balances, and co-signs as fee payer."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

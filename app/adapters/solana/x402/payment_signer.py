@@ -3,8 +3,6 @@
 Every instruction is ours: what a seller states chooses the fee payer and the text of the memo, nothing else.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace

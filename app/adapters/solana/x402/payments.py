@@ -4,8 +4,6 @@ No I/O. The fee payer signs everything in the transaction, so it is checked inst
 `specs/schemes/exact/scheme_exact_svm.md`, and stricter where that leaves a choice).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

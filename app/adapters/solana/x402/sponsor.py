@@ -3,8 +3,6 @@
 The wallet signs it first; only the sponsor can complete it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Source: Jupiter's documentation, openapi-spec/swap/v2/swap.yaml, and "Rate limit
 a sliding window of a minute.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from functools import partial

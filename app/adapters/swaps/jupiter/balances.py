@@ -5,8 +5,6 @@ our own instructions behind the route. A payment of an account to itself moves n
 there and the owner may still move it.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

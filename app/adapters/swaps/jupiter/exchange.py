@@ -5,8 +5,6 @@ published Anchor IDL, `route_v2` and `shared_accounts_route_v2`. Both begin with
 readable whatever the route is; the older instructions, with amounts behind it, are refused.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
