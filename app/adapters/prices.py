@@ -6,8 +6,6 @@ nano-dollars; a fraction is rounded up, so that it never causes a limit to be ex
 Sources: docs.coingecko.com, "Coin Price by IDs" and "Authentication"; Jupiter's documentation, "Price API V3".
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -89,6 +87,18 @@ def describe_prices(source: PriceSource, expected: Collection[Token] = (ETH, SOL
     return ", ".join(f"{token.symbol} {usd_string(prices[token])} USD" for token in expected)
 
 
+@dataclass(frozen=True, slots=True)
+class _PriceSnapshot:
+    """The newest prices with their time, by token and whether exchanges count; replaced as a whole, never changed."""
+
+    prices: Mapping[tuple[Token, bool], tuple[PriceRange, float]] = field(default_factory=dict)
+    fresh_until: float = float("-inf")
+
+    def range(self, token: Token, *, with_exchanges: bool, now: float, max_age: float) -> PriceRange | None:
+        found, read_at = self.prices.get((token, with_exchanges), (None, now))
+        return found if now - read_at < max_age else None
+
+
 class MarketPriceFeed:
     """Prices for many threads: one of them reads, the others share the result."""
 
@@ -157,18 +167,6 @@ class MarketPriceFeed:
         now = self._clock()
         prices = {**self._snapshot.prices, **{key: (price, now) for key, price in found.items()}}
         return _PriceSnapshot(prices, now + (_CACHE_SECONDS if self._requested <= found.keys() else _RETRY_SECONDS))
-
-
-@dataclass(frozen=True, slots=True)
-class _PriceSnapshot:
-    """The newest prices with their time, by token and whether exchanges count; replaced as a whole, never changed."""
-
-    prices: Mapping[tuple[Token, bool], tuple[PriceRange, float]] = field(default_factory=dict)
-    fresh_until: float = float("-inf")
-
-    def range(self, token: Token, *, with_exchanges: bool, now: float, max_age: float) -> PriceRange | None:
-        found, read_at = self.prices.get((token, with_exchanges), (None, now))
-        return found if now - read_at < max_age else None
 
 
 class _SourceReader:

@@ -3,13 +3,12 @@
 What a seller answers is text of others: it is stored sealed, returned, and in no log.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from app import base_urls
 from app.core.client_headers import names_client
@@ -74,7 +73,7 @@ class SellerAnswer:
         return json.dumps(document)
 
     @classmethod
-    def from_json(cls, text: bytes) -> SellerAnswer:
+    def from_json(cls, text: bytes) -> Self:
         document = json.loads(text)
         headers = [(name, value) for name, value in document["headers"]]
         body = base64.b64decode(document["body"])

@@ -1,10 +1,8 @@
 """Pagination of lists."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -30,7 +28,7 @@ class Page(Generic[T]):
     request: PageRequest
 
     @property
-    def pagination(self) -> Page[T]:
+    def pagination(self) -> Self:
         """Return the page itself, for schemas that nest the pagination."""
         return self
 

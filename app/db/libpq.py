@@ -5,14 +5,12 @@ rollback it would deallocate everything that is prepared. Without prepared state
 is 0), the server parses each statement each time: a pooler may execute it on any of its connections.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import secrets
 from collections.abc import MutableMapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Self
 
 from psycopg import Connection, OperationalError
 from psycopg.adapt import PyFormat, Transformer
@@ -47,7 +45,7 @@ class PreparedStatements:
         self._prepared: dict[str, bytes] = {}
 
     @classmethod
-    def of(cls, connection: Connection[Any], info: MutableMapping[Any, Any]) -> PreparedStatements:
+    def of(cls, connection: Connection[Any], info: MutableMapping[Any, Any]) -> Self:
         """Return those of a connection of the pool, which keeps them in its `info`."""
         found = info.get(_KEY)
         if isinstance(found, cls) and found.connection is connection:

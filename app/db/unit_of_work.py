@@ -7,8 +7,6 @@ A request for a busy row waits for `striped_lock` in the process, without a conn
 batches pauses between its units, because a waiting writer of SQLite polls and would always find the database locked.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import threading
@@ -60,7 +58,7 @@ class _Unit:
     locked: set[LockRank] = field(default_factory=set)
     inserted: set[LockRank] = field(default_factory=set)
     after_commit: list[Callable[[], object]] = field(default_factory=list)
-    _token: Token[_Unit | None] = field(init=False)
+    _token: "Token[_Unit | None]" = field(init=False)
 
     def __enter__(self) -> Self:
         if is_unit_open():

@@ -5,8 +5,6 @@ Claim keys identify a payment permanently, however it is presented: `auth:…` f
 sponsoring have the phases of a movement: the first reads and simulates, `authorize` signs inside the unit that records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -48,6 +46,16 @@ class AuthorizedPayment:
     extensions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class PaymentAsset:
+    """USDC as x402 names it: the CAIP-2 network, its name in version 1 if there is one, contract or mint."""
+
+    network: str
+    legacy_network: str | None
+    address: str
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
 class PaymentSigner(Protocol):
     """Signs the scheme `exact` of x402 on one chain."""
 
@@ -66,16 +74,6 @@ class PaymentSigner(Protocol):
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign a payment at a time (seconds since 1970). No I/O, so it may run inside a unit of work."""
-
-
-@dataclass(frozen=True, slots=True)
-class PaymentAsset:
-    """USDC as x402 names it: the CAIP-2 network, its name in version 1 if there is one, contract or mint."""
-
-    network: str
-    legacy_network: str | None
-    address: str
-    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

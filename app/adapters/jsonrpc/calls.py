@@ -1,10 +1,8 @@
 """JSON-RPC calls with their results, and the failure of an endpoint to answer them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import structlog
 
@@ -42,7 +40,7 @@ class EndpointError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
     @classmethod
-    def of(cls, error: RpcError, *, retry_after_seconds: int = 0) -> EndpointError:
+    def of(cls, error: RpcError, *, retry_after_seconds: int = 0) -> Self:
         return cls(
             error.kind.value,
             perhaps_executed=error.kind is not RpcErrorKind.RATE_LIMIT,

@@ -5,10 +5,9 @@ read in a pass is bounded and shared evenly, the longest histories last, so that
 the deposits of others. How many entries are listed is bounded for each address only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -70,7 +69,7 @@ class SolanaScanState:
         }
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> SolanaScanState:
+    def from_terms(cls, terms: Terms) -> Self:
         doubt = terms["doubt"]
         return cls(
             since=int(terms["since"] or 0),

@@ -5,9 +5,8 @@ github.com/Uniswap/swap-router-contracts and v3-periphery). By a permit (EIP-261
 amount of one swap.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
@@ -151,7 +150,7 @@ class PermitFacts:
         return {"permit_nonce": self.nonce, "permit_name": self.name, "permit_version": self.version}
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> PermitFacts | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None if there is no permit."""
         if "permit_nonce" not in terms:
             return None

@@ -4,15 +4,13 @@
 signed payment, `PAYMENT-SIGNATURE` a signed one. Nothing here reads a chain or the database.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from app.core.chains import USDC, ChainName
 from app.core.money import decimal_string
@@ -67,7 +65,7 @@ class PaymentHeaders(NamedTuple):
     proof: str | None = None
 
     @classmethod
-    def read(cls, header: Callable[[str], str | None]) -> PaymentHeaders:
+    def read(cls, header: Callable[[str], str | None]) -> Self:
         """Read them with a function that returns a request's header by its name."""
         return cls(header(SIGNED_HEADER), header(PLAIN_HEADER), header(CHAIN_HEADER), header(PROOF_HEADER))
 

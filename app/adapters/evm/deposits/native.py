@@ -5,11 +5,9 @@ nothing. Our own transactions are subtracted from the difference, and the rest i
 there are any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import structlog
 
@@ -38,7 +36,7 @@ class EvmScanState:
     is_unscanned: bool
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> EvmScanState:
+    def from_terms(cls, terms: Terms) -> Self:
         since, number, native, sequence, fresh = (
             int(terms[name] or 0) for name in ("since", "number", "native", "sequence", "fresh")
         )
@@ -54,7 +52,7 @@ class EvmScanState:
             "fresh": int(self.is_unscanned),
         }
 
-    def at_block(self, number: int, native_units: int, sequence: int) -> EvmScanState:
+    def at_block(self, number: int, native_units: int, sequence: int) -> Self:
         return replace(self, number=number, native_units=native_units, sequence=sequence)
 
 

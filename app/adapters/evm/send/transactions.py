@@ -3,11 +3,9 @@
 No I/O, clock or randomness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
@@ -59,7 +57,7 @@ class FeeTerms:
         }
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> FeeTerms:
+    def from_terms(cls, terms: Terms) -> Self:
         names = ("gas", "max_fee_per_gas", "max_priority_fee_per_gas", "l1_fee")
         gas, max_fee, tip, l1_fee = (int(str(terms[name])) for name in names)
         return cls(gas, GasPrice(max_fee, tip), l1_fee)
@@ -120,7 +118,7 @@ class ContractCall:
         }
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> ContractCall | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a plain transfer."""
         if "call_to" not in terms:
             return None

@@ -4,12 +4,10 @@ The contract's own state decides. "Void" promises that an authorization can neve
 deadline, and the contract shows it unused at that block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -46,7 +44,7 @@ class OpenAuthorization:
     """The recipient of a payment by Permit2, which logs nothing itself; None for EIP-3009."""
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> OpenAuthorization | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction."""
         if "authorization_nonce" not in terms:
             return None

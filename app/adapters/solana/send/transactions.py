@@ -4,14 +4,12 @@ No I/O but the reading of lookup tables, from the cluster itself: their indexes 
 checked. Layout of a table: solana-sdk `address_lookup_table::state`, 56 bytes, then addresses, which are only appended.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from solders.address_lookup_table_account import ID as LOOKUP_TABLE_PROGRAM
 from solders.address_lookup_table_account import AddressLookupTableAccount
@@ -81,7 +79,7 @@ class TransactionPlan:
         return asdict(self)
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> TransactionPlan:
+    def from_terms(cls, terms: Terms) -> Self:
         """Read the output of `as_terms`. Raises: ValueError."""
         try:
             return cls(**dict[str, Any](terms))

@@ -1,11 +1,9 @@
 """Histories of accounts and the transactions in them, read in bounded portions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -48,7 +46,7 @@ class HistoryProgress:
         """Return the signature up to which everything was read."""
         return self.recent[0].signature if self.recent else None
 
-    def with_read(self, entry: HistoryEntry) -> HistoryProgress:
+    def with_read(self, entry: HistoryEntry) -> Self:
         return replace(self, recent=(*self.recent, entry)[-_MAX_RECENT:])
 
 
