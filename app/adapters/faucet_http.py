@@ -26,11 +26,7 @@ class HttpFaucet:
         self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS)
 
     def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
-        """Pay once per reference, however often it is called.
-
-        Raises: Rejected("faucet_refused"); Unreachable("faucet_unreachable"), even if the response was lost,
-        because a repetition never pays twice.
-        """
+        """Pay once per reference. Raises: Rejected("faucet_refused"); Unreachable, also if a response was lost."""
         order = {
             "reference": reference,
             "chain": chain.value,

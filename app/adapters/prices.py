@@ -111,10 +111,7 @@ class MarketPriceFeed:
         overrides: Mapping[Token, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store sources in order, prices that override all of them, and a monotonic clock.
-
-        `exchanges` are further fallbacks, after the others: sources that trade at the prices that they report.
-        """
+        """Store sources in order, the last of which are exchanges, overriding prices, and a monotonic clock."""
         self._overrides = dict(overrides)
         self._requested = {(token, True) for token in TOKENS_BY_SYMBOL.values() if token not in {USDC, *overrides}}
         self._readers = [_SourceReader(source, is_fallback=False) for source in onchain]

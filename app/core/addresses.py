@@ -21,12 +21,7 @@ class AddressError(ValueError):
 
 
 def parse(text: str, family: Family) -> str:
-    """Return the canonical form: EIP-55 for EVM chains, base58 of exactly 32 bytes for Solana.
-
-    A mixed-case EVM address with a wrong checksum is refused (EIP-55).
-
-    Raises: AddressError.
-    """
+    """Return the canonical form: EIP-55, or base58 of 32 bytes. Raises: AddressError, also for a wrong checksum."""
     return _parse_evm(text) if family is Family.EVM else _parse_solana(text)
 
 

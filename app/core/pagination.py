@@ -9,10 +9,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested slice; `limit` is already clamped to the list's maximum.
-
-    With `after`, it begins behind the row of that id, however many rows were added to the list since.
-    """
+    """The requested slice, `limit` within the list's maximum; with `after`, it begins behind the row of that id."""
 
     limit: int
     offset: int

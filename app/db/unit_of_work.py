@@ -95,12 +95,7 @@ class ReadOnlySession(Session):
 
 @contextmanager
 def unit_of_work() -> Iterator[Session]:
-    """Open a transaction; commit it on return and roll it back on an exception.
-
-    Callbacks of `after_commit` run after the commit, outside the unit.
-
-    Raises: UnitError if a unit is already open; CommitUnknownError.
-    """
+    """Open a transaction; commit it on return, roll back on an exception. Raises: UnitError, CommitUnknownError."""
     session = db.session()
     with _open_unit(session) as unit:
         yield session

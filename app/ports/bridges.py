@@ -141,11 +141,7 @@ class BridgeProvider(Protocol):
         """Return the terms of a bridge."""
 
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
-        """Draft all transactions of the source chain in their order, and simulate them together.
-
-        Raises: Rejected("insufficient_funds", "insufficient_gas", "unsafe_instructions", "simulation_failed", …),
-        Unreachable.
-        """
+        """Draft the source chain's transactions in order; simulate them together. Raises: Rejected, Unreachable."""
 
     def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
         """Sign a step with a nonce. No I/O, so it may run inside a unit of work."""

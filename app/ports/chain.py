@@ -143,10 +143,7 @@ class NonceUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentTransaction:
-    """A transaction of one of our addresses as the chain shows it; `amount` is None for anything but a plain payment.
-
-    `raw` are its signed bytes, or None if no node returns them.
-    """
+    """A transaction of ours on the chain: `amount` of a plain payment only, `raw` if a node returns its bytes."""
 
     tx_hash: str
     recipient: str | None

@@ -35,10 +35,7 @@ class PaymentIntent:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedPayment:
-    """A signed payment: its identity on the chain, the payload for the seller, and what its outcome is found by.
-
-    `extensions` are what it answers to extensions of the protocol, by their names.
-    """
+    """A signed payment: its identity, the seller's payload, terms of its outcome, and answers to extensions."""
 
     reference: str
     payload: Mapping[str, Any] = field(repr=False)
@@ -175,10 +172,7 @@ class Facilitator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GasSponsor:
-    """The service's wallet that submits on a chain, its address there, and the address that fees are paid to.
-
-    `reserve_units` of the native token must stay in the wallet.
-    """
+    """The service's wallet that submits, its address and that of fees; `reserve_units` must stay in the wallet."""
 
     wallet_id: str
     submitter: str
@@ -216,10 +210,7 @@ class SponsoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class SignedPart:
-    """An authorization: its identity on the chain, and what its outcome is found by.
-
-    The recorded terms have the hash of its first `submission`, too.
-    """
+    """An authorization: its identity, and terms of its outcome, which are recorded with its `submission`."""
 
     reference: str
     terms: Terms

@@ -24,7 +24,4 @@ class PriceFeed(Protocol):
         """
 
     def independent_range(self, token: Token) -> PriceRange | None:
-        """Return the prices of sources that do not trade themselves, or None when none of them is available.
-
-        For checking an exchange: its own prices are no evidence. Otherwise like `nanos_per_token`.
-        """
+        """Return prices of sources that do not trade, to check an exchange by; else as `nanos_per_token`."""

@@ -203,10 +203,7 @@ class Shopper(Protocol):
     """Makes purchases, one at a time."""
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
-        """Make a purchase; a dry run returns the review that it reached, and asks for no authorization.
-
-        Raises: PurchaseFailed when nothing was ordered; PurchaseOutcomeUnknown when the order may have been placed.
-        """
+        """Make a purchase, or return the review of a dry run. Raises: PurchaseFailed, PurchaseOutcomeUnknown."""
 
     def is_sandboxed(self) -> bool:
         """Start a browser and return whether its sandbox works on this machine, for the current user."""

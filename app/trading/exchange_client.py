@@ -54,10 +54,7 @@ _EXPIRY_BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class RateAllowance:
-    """A token bucket: its capacity in units of weight, and the milliseconds in which one unit refills.
-
-    Within any minute, at most `burst + 60000 / ms_per_weight` can be acquired.
-    """
+    """A token bucket: within any minute, at most `burst + 60000 / ms_per_weight` units can be acquired."""
 
     burst: int
     ms_per_weight: int

@@ -34,10 +34,7 @@ SOLANA_MESSENGER = "CCTPV2vPZJS2u2BBsUoscuikbYjnpFmbFsvVuJdgUMQe"
 
 @dataclass(frozen=True, slots=True)
 class CctpDeployment:
-    """The two contracts on the EVM chains of one network, and the address of its attestation service.
-
-    `lookup_table` is Solana's address lookup table of the accounts of a mint, if there is one: Circle publishes none.
-    """
+    """A network's contracts on EVM chains, its service, and a lookup table for mints on Solana: Circle has none."""
 
     messenger: str
     transmitter: str

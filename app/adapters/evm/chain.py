@@ -36,10 +36,7 @@ class EvmChain:
         connect_seconds: float = 3.0,
         read_seconds: float = 10.0,
     ) -> None:
-        """Store the chain's contracts and endpoints; deposits count from `deposit_confirmations` blocks on.
-
-        Transactions are sent to `private_rpc_urls`, if there are any, and nothing is read from these.
-        """
+        """Store contracts, endpoints and when deposits count; `private_rpc_urls`, if any, only get transactions."""
         self.name = name
         self.deployment = deployment
         self.block_time = timedelta(seconds=deployment.block_seconds)

@@ -136,10 +136,7 @@ _BPS_SCALE = 10_000
 
 
 def is_fee_acceptable(fee_units: int, amount: TokenAmount) -> bool | None:
-    """Return whether a fee is within a share of the amount plus the operator's cap on network fees.
-
-    Reads a price from the network if needed; None if that is unknown.
-    """
+    """Return whether a fee is within a share of the amount plus the cap on network fees; None without a price."""
     settings = app_state().settings
     excess_units = fee_units - amount.units * settings.max_bridge_fee_bps // _BPS_SCALE
     if excess_units <= 0:

@@ -60,12 +60,7 @@ def signer_of(wallet_id: str) -> Signer:
 
 
 def assert_network() -> Vault:
-    """Refuse to use keys of another network: what they sign would be valid there. Return the vault.
-
-    The first call on a new database stores its network; a matching network is checked once per application.
-
-    Raises: InternalError.
-    """
+    """Return the vault, unless the keys are another network's; a new database gets this one. Raises: InternalError."""
     state = app_state()
     network = state.settings.network.value
     if network in state.verified_networks:

@@ -67,10 +67,7 @@ class EvmReceiptPoller:
         return found
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        """Return which blocks were removed by a reorg, and the number of the newest `safe` block.
-
-        A block beyond the node's head is not called orphaned: the node may lag behind. Raises: Unreachable.
-        """
+        """Return removed blocks, none beyond a head that may lag, and the newest `safe` number. Raises: Unreachable."""
         safe = calls.header_or_none("safe", tolerates=accept_any_error)
         canonical = {number: calls.header_or_none(number) for number in {ref.number for ref in blocks}}
         self._rpc.run(safe, *canonical.values())

@@ -106,10 +106,7 @@ class _HistoryView:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The reading of a payer's history from its newest end, for payments that can land up to a block height.
-
-    `started` is the finalized moment of its beginning; None while they can still land.
-    """
+    """The reading of a payer's history from its newest end; `started` is None while a payment can still land."""
 
     cursor: HistoryCursor
     last_height: int

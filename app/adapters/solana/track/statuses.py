@@ -280,10 +280,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
 
 
 def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[int]:
-    """Return which of these slots certainly have no block: the parent of the next block lies before them.
-
-    A node reports a slot that it lacks in the same words as one that was skipped. Raises: EndpointError.
-    """
+    """Return slots without a block, as parents prove: nodes also report so what they lack. Raises: EndpointError."""
     following = {
         slot: SolanaRpcCall(
             GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized), _read_slots, tolerates=accept_any_error
