@@ -211,7 +211,8 @@ def _quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     try:
         draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
     except ServiceError as error:
-        if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
+        is_short = error.details.get("reason") == gas.SHORTAGE
+        if is_short and gas.are_available(order.gas, order.chain, order.amount):
             return quote_sponsored(movement, without_gas=error)
         raise
     counted = pipeline.counting_rent(movement, draft)
@@ -253,13 +254,8 @@ def send(
         wait_seconds=wait_seconds,
         claim=claim,
         on_recorded=on_recorded,
-        without_gas=sponsor if _may_be_sponsored(movement, order) else None,
+        without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
     )
-
-
-def _may_be_sponsored(movement: Movement, order: TransferOrder) -> bool:
-    may_be = order.gas is not GasSource.OWN and movement.amount.token == USDC
-    return may_be and gas.is_available(movement.chain)
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:

@@ -158,12 +158,6 @@ class PermitFacts:
         return cls(nonce, str(terms["permit_name"]), str(terms["permit_version"]))
 
 
-def permit_calls(deployment: EvmDeployment, owner: str) -> list[MulticallItem]:
-    """Return the calls that read a token's permit data, the fields of `PermitFacts`."""
-    usdc = deployment.usdc
-    return [PERMIT_NONCE.at(usdc, owner), _NAME.at(usdc), _VERSION.at(usdc)]
-
-
 def sign(
     deployment: EvmDeployment, facts: PermitFacts, signer: Signer, *, units: int, deadline: int
 ) -> PermitSignature:
@@ -236,14 +230,16 @@ class UniswapExchange:
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
     def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
-        request = offer.request
+        request, fee_tier = offer.request, offer.adapter_data
+        if not isinstance(fee_tier, int):
+            raise TypeError("this is not an offer of Uniswap's")
         permit_facts, block_time = self._permit_facts(request)
         now = int(clock.now().timestamp())
         if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
             # A deadline that far in the future would be ineffective.
             raise Unreachable("chain_unreachable")
         deadline = max(now, block_time) + _VALID_SECONDS
-        swap = UniswapSwap(request, _tier_of(offer), minimum_units, deadline, permit=None)
+        swap = UniswapSwap(request, fee_tier, minimum_units, deadline, permit=None)
         if permit_facts is not None and signer is not None:
             swap = self._with_permit(swap, permit_facts, signer)
         is_whole = permit_facts is None or signer is not None
@@ -265,9 +261,10 @@ class UniswapExchange:
 
     def _permit_facts(self, request: SwapRequest) -> tuple[PermitFacts | None, int]:
         """Read the token's permit data, if one is needed, and the time of the newest block."""
-        inner = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)]
+        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
         if request.input_amount.token == USDC:
-            inner += permit_calls(self._deployment, request.owner)
+            # The fields of `PermitFacts`.
+            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
         block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         return (PermitFacts(*facts) if facts else None), block_time
 
@@ -301,12 +298,6 @@ class UniswapExchange:
         target = encode_swap(self._deployment, swap)
         assert_encodes(self._deployment, target, swap)
         return ContractCall(target, swap.deadline)
-
-
-def _tier_of(offer: SwapOffer) -> int:
-    if not isinstance(offer.adapter_data, int):
-        raise TypeError("this is not an offer of Uniswap's")
-    return offer.adapter_data
 
 
 def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:
