@@ -11,7 +11,6 @@ from app.ports.errors import Rejected, Unreachable
 
 _CONNECT_SECONDS = 1.0
 _TOTAL_SECONDS = 20.0
-"""The faucet waits for its transaction."""
 
 
 class _Payment(ForeignModel):

@@ -38,7 +38,6 @@ from app.ports.errors import Unreachable
 
 _MAX_HOSTS = 16
 _MAX_IDLE = 256
-"""Connections to one host that are kept; a busy process opens more."""
 _IDLE_SECONDS = 300.0
 """Networks drop connections that were idle for longer, and nobody is told."""
 

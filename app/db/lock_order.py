@@ -54,7 +54,6 @@ class LockRank(IntEnum):
     CREDIT_ACCOUNT = "credit_accounts"
     USAGE_SUM = "usage_by_provider"
     SERVICE = "services", "subscriptions"
-    """And its subscriptions and texts."""
     AGENT_KEY = "api_keys", "owner_keys", "claim_codes"
     """The keys and codes of an agent, in any order, since the agent is locked."""
     APPROVAL = "approvals"

@@ -79,7 +79,6 @@ class BridgeTransfer:
     delivery_hash: str | None = None
     """Our own transaction on the destination chain, once one was executed."""
     failed_deliveries: int = 0
-    """How many of our own transactions there failed or expired."""
 
 
 class BridgePhase(StrEnum):

@@ -90,7 +90,6 @@ class OrderReview:
     shipping_method: str | None
     payment_pending: bool = False
     amounts: tuple[OrderAmount, ...] = ()
-    """What the review shows, by role."""
 
 
 @dataclass(frozen=True, slots=True)

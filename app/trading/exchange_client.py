@@ -63,7 +63,6 @@ class RateAllowance:
 GLOBAL_ALLOWANCE = RateAllowance(burst=400, ms_per_weight=75)
 """The exchange allows 1200 a minute: a burst of 400 and 800 more."""
 WALLET_ALLOWANCE = RateAllowance(burst=200, ms_per_weight=150)
-"""Half of the global allowance."""
 _GLOBAL_NAME = "all"
 
 

@@ -51,7 +51,6 @@ _WIDE_CONTEXT = Context(prec=200, traps=[InvalidOperation])
 _EXACT_CONTEXT = Context(prec=200, traps=[InvalidOperation, Inexact])
 _MS_PER_SECOND = 1000
 _HIGHEST_LEVERAGE = 50
-"""The highest leverage of any market, used if a market's own limit is unknown."""
 _LEAST_ORDER_USDC = 10
 """The exchange's `MinTradeNtl`."""
 _WITHDRAWAL_FEE = TokenAmount(10**USDC.decimals, USDC)
@@ -305,4 +304,3 @@ _PREPARE: Mapping[str, _Prepare] = {
     "transfer": functools.partial(_pay, SendUsdc),
 }
 ACTIONS = tuple(_PREPARE)
-"""Actions that would change something."""

@@ -85,4 +85,3 @@ _READS: Mapping[str, _Read] = {
     },
 }
 ACTIONS = tuple(_READS)
-"""Actions that read."""

@@ -11,7 +11,6 @@ from eth_utils.crypto import keccak
 from app.ports.vault import Signer
 
 SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
-"""r, s and v of an ECDSA signature."""
 _RECOVERY_IDS = (27, 28, 0, 1)
 """Some wallets count from 0."""
 

@@ -30,7 +30,6 @@ class RpcErrorKind(StrEnum):
     BATCH_LIMIT = "batch_refused"
     """As many calls, or as long a response, in one HTTP request."""
     CALL = "rpc_error"
-    """This call."""
 
     @property
     def is_outage(self) -> bool:

@@ -41,7 +41,6 @@ class JsonRpc:
             RpcEndpoint(http, url, identity, chain=chain, number=number, max_batch=max_batch)
             for number, url in enumerate(urls, first_number)
         )
-        """All endpoints in the operator's order."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._chain.value!r}, endpoints={len(self.endpoints)})"

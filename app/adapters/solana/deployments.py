@@ -61,7 +61,6 @@ DEPLOYMENTS: Mapping[str, SolanaDeployment] = {
         block_seconds=0.0,
     ),
 }
-"""Keyed by network: "mainnet", "testnet" or "sandbox"."""
 
 DEAD_ENDS: Mapping[str, str] = {
     "1nc1nerator11111111111111111111111111111111": "the incinerator",

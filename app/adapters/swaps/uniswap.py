@@ -178,7 +178,6 @@ def sign(
 _VALID_SECONDS = 600
 """Long enough to replace a stuck transaction several times, short enough for its price to be meaningful."""
 _MAX_CLOCK_AHEAD_SECONDS = 900
-"""How far a chain's clock may be ahead of our own."""
 _TYPICAL_GAS = 300_000
 """The gas limit of a swap with permit and unwrapping if it cannot be simulated: half more than measured."""
 _ATTEMPTS = 2

@@ -17,7 +17,6 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_HEADERS = 100
 _MAX_TIMEOUT_RATIO = 1.02
 _MAX_LINE_BYTES = 8192
-"""The size of a chunk-size line, and of all trailers."""
 _MAX_INTERIM_RESPONSES = 10
 _VERSION = b"HTTP/1."
 _STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?: .*)?", re.ASCII | re.DOTALL)

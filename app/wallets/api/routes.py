@@ -43,7 +43,6 @@ LIMIT_ERRORS = (
     errors.DailyLimitExceeded, errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.PerTxLimitExceeded,
     errors.SessionLimitExceeded, errors.WalletFrozen, errors.PriceUnavailable, errors.ApprovalRequired,
 )  # fmt: skip
-"""What the limits of a wallet may answer to a payment."""
 
 
 @blp.before_request

@@ -95,7 +95,6 @@ COLUMNS = (
     Transaction.to_address, Transaction.amount_units, Transaction.currency, Transaction.tx_hash,
     Transaction.output_currency, Transaction.output_units, Transaction.created_at, Transaction.confirmed_at,
 )  # fmt: skip
-"""What an event is made of."""
 _GROUPS = {"funding": "funding", "payment": "payment"}
 """The groups of events by the type of transaction; all others are `transaction`."""
 _UNANNOUNCED_TYPES = {"trading_query"}

@@ -31,7 +31,6 @@ _RAW = case(
 _ATTEMPT = [_RAW.label("raw") if column.name == "raw" else column for column in _ATTEMPTS.c]
 
 SignedBytes: TypeAlias = Row[*tuple[Any, ...]]
-"""The row of signed bytes of a movement, with their state so far."""
 
 
 @dataclass(frozen=True, slots=True)

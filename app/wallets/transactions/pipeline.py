@@ -80,7 +80,6 @@ class Movement:
     gas_fee_units: int | None = None
     """What a transfer that the service submits costs in USDC; None if the wallet pays the network itself."""
     max_fee_nanos: int | None = None
-    """What the request allows for the network, or for a service that pays the network."""
     takes_all: bool = False
     """Whether the amount is a guess at all that can leave: too much is not recorded, and the caller tries less.
 

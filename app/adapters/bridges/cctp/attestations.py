@@ -24,7 +24,6 @@ _TOTAL_SECONDS = 8.0
 _BPS_PER_UNIT = 10_000
 _COMPLETE = "complete"
 _FAST = 1000
-"""The highest threshold of finality that the service calls fast."""
 _log = structlog.get_logger(__name__)
 
 

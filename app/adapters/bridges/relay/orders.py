@@ -127,10 +127,8 @@ class OrderService(ABC):
     name: ClassVar[str]
     """The stored name by which a bridge finds its service again."""
     route: ClassVar[str]
-    """The route's description for people."""
 
     key_header: ClassVar[str]
-    """The header for a key."""
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         """Store the base address, and the plan: its limit is that of quotes, states have another."""

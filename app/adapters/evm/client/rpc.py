@@ -92,7 +92,6 @@ def _has_decimal_number(result: object, name: str | None = None) -> bool:
 
 
 MAX_BATCH = 100
-"""Calls in one HTTP request."""
 _MAX_RESPONSE_BYTES = 64 * 2**20
 
 

@@ -27,7 +27,6 @@ L1_FEE = Function("gas_price_oracle", "getL1Fee")
 AUTHORIZATION_USED_EVENT = ContractEvent("fiat_token", "AuthorizationUsed")
 """EIP-3009: payer and nonce, which every use of an authorization logs."""
 AUTHORIZATION_STATE = Function("fiat_token", "authorizationState")
-"""EIP-3009: whether a nonce was used or cancelled."""
 AGGREGATE = Function("multicall3", "aggregate3")
 """Multicall3: each call with its contract, whether it may fail, and its data."""
 

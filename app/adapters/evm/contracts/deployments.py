@@ -157,4 +157,3 @@ DEPLOYMENTS: Mapping[tuple[str, str], EvmDeployment] = {
         legacy_network=None,
     ),
 }
-"""Keyed by (network, chain): ("mainnet" | "testnet" | "sandbox", "ethereum" | "base")."""

@@ -39,7 +39,6 @@ from app.core.chains import ChainName
 T = TypeVar("T")
 
 MAX_BATCH = 50
-"""Calls in one HTTP request."""
 MAX_LARGE_BATCH = 8
 """Calls in one HTTP request where others decide on the size of the responses: a transaction may be a megabyte."""
 _MAX_RESPONSE_BYTES = 8 * 2**20

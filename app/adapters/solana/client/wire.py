@@ -35,7 +35,6 @@ F = TypeVar("F", bound="_Found[Any]")
 L = TypeVar("L", bound="LandedTransaction")
 
 LEVELS = ("processed", "confirmed", "finalized")
-"""The commitment levels, the weakest first."""
 
 _MAX_ESTIMATE = 2**53
 _MAX_DATA_CHARACTERS = 14_000

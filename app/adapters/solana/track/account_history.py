@@ -21,7 +21,6 @@ from app.adapters.solana.client.wire import HistoryEntry, LandedTransaction, Tra
 T = TypeVar("T")
 
 MAX_PAGE = 1_000
-"""The longest list that `getSignaturesForAddress` returns."""
 MAX_UNAVAILABLE_SLOTS = 1_500
 """How long, about ten minutes, a node may take to show a transaction that it lists."""
 _READ_TIMEOUT_NANOSECONDS = 20 * 10**9

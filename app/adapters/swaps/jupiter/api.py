@@ -30,7 +30,6 @@ _MAX_STEPS = 40
 """Steps in a route, lookup tables and additional instructions: far more than one transaction holds."""
 _FEW = Field(max_length=_MAX_STEPS)
 _NO_ROUTE = ("route", "not tradable", "liquidity")
-"""Words of error messages about a pair without a route."""
 
 
 def _label(step: Mapping[str, Any]) -> str:
