@@ -18,8 +18,6 @@ class _Payment(ForeignModel):
 
 
 class HttpFaucet:
-    """Calls `POST {url}/pay` of the sandbox."""
-
     def __init__(self, url: str) -> None:
         self._url = f"{url.rstrip('/')}/pay"
         self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS)

@@ -76,8 +76,6 @@ _MAX_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class ServicePurchaseView:
-    """What a payment bought where: its row, and the transaction that pays."""
-
     row: ServicePurchase
     payment: TransactionView
 

@@ -202,8 +202,6 @@ def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPayment:
-    """An offer that the wallet can pay, with all that recording and signing need."""
-
     offer: PaymentOffer
     movement: Movement
     funds: AvailableFunds

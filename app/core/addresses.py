@@ -52,7 +52,6 @@ def base58_bytes(text: str) -> bytes:
 
 
 def _hint(text: str) -> str:
-    """Return what distinguishes a text from an address of any family, as the end of a message."""
     if any(letter.isspace() or unicodedata.category(letter) == "Cf" for letter in text):
         return "; this has a space or an invisible character"
     if text.startswith("0X"):

@@ -82,8 +82,6 @@ _ALIVE_WITHIN = {ProcessKind.WORKER: timedelta(seconds=60), ProcessKind.SHOPPER:
 
 
 class Heartbeat(Model):
-    """When a kind of process was last alive."""
-
     __tablename__ = "heartbeats"
 
     name: Mapped[str] = mapped_column(String(40), primary_key=True)

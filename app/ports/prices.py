@@ -15,8 +15,6 @@ class PriceRange:
 
 
 class PriceFeed(Protocol):
-    """Prices in nano-dollars per whole token."""
-
     def nanos_per_token(self, token: Token) -> int | None:
         """Return the price, the higher of two current ones, or None when none is known (USDC is always 1 USD).
 

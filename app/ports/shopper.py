@@ -122,8 +122,6 @@ class ElementCandidate:
 
 
 class ChoicePurpose(StrEnum):
-    """What an element is chosen for."""
-
     CONTINUE = "continue"
     ADD_TO_CART = "add_to_cart"
     PAYMENT = "payment"

@@ -207,8 +207,6 @@ _LONGEST_PENDING = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class _PurchasePlan:
-    """A payment of USDC with the plan of its submission, and what is delivered for it."""
-
     payment: Movement
     submission: SubmissionPlan
     deliveries: Sequence[SponsorTransaction]

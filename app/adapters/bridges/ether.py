@@ -10,8 +10,6 @@ from app.ports.vault import Signer
 
 
 class EtherBridge:
-    """Two EVM chains. Opens no connection before the first call."""
-
     def __init__(self, source: EvmChain, destination: EvmChain) -> None:
         self._source = source
         self._destination = destination

@@ -44,8 +44,6 @@ _ROUTER_ADDRESS_ALIAS = "0x0000000000000000000000000000000000000002"
 
 @dataclass(frozen=True, slots=True)
 class PermitSignature:
-    """An owner's signature that lets the router take exactly the amount of a swap."""
-
     v: int
     r: bytes
     s: bytes
@@ -140,8 +138,6 @@ _LEGACY_V = 27
 
 @dataclass(frozen=True, slots=True)
 class PermitFacts:
-    """The token's EIP-712 domain and the owner's next permit nonce."""
-
     nonce: int
     name: str
     version: str
@@ -184,8 +180,6 @@ _ATTEMPTS = 2
 
 
 class UniswapExchange:
-    """Uniswap V3 on one EVM chain. Opens no connection before the first call."""
-
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
         self._deployment = chain.deployment

@@ -57,8 +57,6 @@ class SignedPayment:
 
 
 class PaymentHeaders(NamedTuple):
-    """The payment headers of a request, as they were sent."""
-
     signed: str | None = None
     plain: str | None = None
     chain: str | None = None

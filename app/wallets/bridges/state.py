@@ -202,8 +202,6 @@ class BridgeState:
 
 @dataclass(frozen=True, slots=True)
 class SentLeg:
-    """A leg that was signed and recorded, to be broadcast once that is committed."""
-
     transaction_id: str
     chain: ChainName
     sender: str

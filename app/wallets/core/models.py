@@ -271,8 +271,6 @@ class FundingDeposit(Model):
 
 
 class FundingAllocation(Model):
-    """The part of a deposit that was allocated to a funding request."""
-
     __tablename__ = "funding_allocations"
 
     deposit_id: Mapped[str] = mapped_column(ID, primary_key=True)

@@ -296,7 +296,6 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
 
 
 def _names_by_id(session: Session, agent_id: str) -> dict[str, str]:
-    """Return the names of an agent's wallets by id, oldest first."""
     rows = session.execute(
         select(Wallet.id, Wallet.name).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
     )

@@ -65,8 +65,6 @@ def kind_of(session: Session, chain: ChainName, tx_hash: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FinalOutcome:
-    """The final outcome of a movement, and its network fee if that is known."""
-
     status: MovementStatus
     reason: str | None
     fee_units: int | None

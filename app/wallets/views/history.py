@@ -173,7 +173,6 @@ def _details(session: Session, rows: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def explorer_url(chain: str, tx_hash: str | None) -> str | None:
-    """Return the page of a transaction in the chain's block explorer, if there is one."""
     served = app_state().ports.chains.get(ChainName(chain))
     return served.explorer_url(tx_hash) if served is not None and tx_hash else None
 

@@ -75,8 +75,6 @@ _read_tiers: Callable[[object], tuple[_Tier, ...]] = foreign.reader(foreign.Item
 
 
 class AttestationClient:
-    """One base address of the service. Opens no connection before the first request."""
-
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = base_url.rstrip("/")
         self._http = RateLimitedClient("circle", access, total_seconds=_TOTAL_SECONDS)

@@ -51,8 +51,6 @@ class BridgeFeeLimits:
 
 
 class CctpBridge:
-    """CCTP V2 from one chain to another. Opens no connection before the first call."""
-
     name = "cctp"
 
     def __init__(

@@ -92,8 +92,6 @@ class JupiterRoute(ForeignModel):
 
 
 class JupiterApi:
-    """One base address of the API. Opens no connection before the first request."""
-
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/swap/v2/build"
         self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=_TOTAL_SECONDS)

@@ -129,8 +129,6 @@ _SLIPPAGE_EXCEEDED = "custom program error 0x1771"
 
 
 class JupiterExchange:
-    """Jupiter on one cluster. Opens no connection before the first call."""
-
     def __init__(self, chain: SolanaChain, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._chain = chain
         self._api = JupiterApi(base_url, access)
