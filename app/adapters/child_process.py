@@ -1,7 +1,5 @@
 """Processes for hostile content: without secrets, with bounded waits and output, and killed with their children."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -47,7 +45,6 @@ class ChildProcess:
                 raise ChildEndedError from None
 
     def close_input(self) -> None:
-        """Let the process read the end of its input."""
         self._input.close()
 
     def read_line(self, *, deadline: float) -> bytes:

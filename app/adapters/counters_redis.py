@@ -1,7 +1,5 @@
 """Counters in one Redis hash. Losing it resets them, which Prometheus treats as a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from redis import Redis

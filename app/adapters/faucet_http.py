@@ -1,7 +1,5 @@
 """The sandbox's faucet over HTTP, which pays each reference once."""
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
 
@@ -13,7 +11,6 @@ from app.ports.errors import Rejected, Unreachable
 
 _CONNECT_SECONDS = 1.0
 _TOTAL_SECONDS = 20.0
-"""The faucet waits for its transaction."""
 
 
 class _Payment(ForeignModel):
@@ -21,18 +18,12 @@ class _Payment(ForeignModel):
 
 
 class HttpFaucet:
-    """Calls `POST {url}/pay` of the sandbox."""
-
     def __init__(self, url: str) -> None:
         self._url = f"{url.rstrip('/')}/pay"
         self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS)
 
     def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
-        """Pay once per reference, however often it is called.
-
-        Raises: Rejected("faucet_refused"); Unreachable("faucet_unreachable"), even if the response was lost,
-        because a repetition never pays twice.
-        """
+        """Pay once per reference. Raises: Rejected("faucet_refused"); Unreachable, also if a response was lost."""
         order = {
             "reference": reference,
             "chain": chain.value,

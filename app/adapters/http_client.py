@@ -5,8 +5,6 @@ a deadline, and connections whose next bytes are a response. A response is bound
 address, because an address may contain a key. Requests must be harmless to repeat.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import socket
@@ -40,7 +38,6 @@ from app.ports.errors import Unreachable
 
 _MAX_HOSTS = 16
 _MAX_IDLE = 256
-"""Connections to one host that are kept; a busy process opens more."""
 _IDLE_SECONDS = 300.0
 """Networks drop connections that were idle for longer, and nobody is told."""
 
@@ -197,7 +194,6 @@ class HttpClient:
         max_bytes: int = 2**22,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Store the time limits for the connection and the whole exchange, the size limit, and further headers."""
         self._connect_seconds = connect_seconds
         self._total_seconds = total_seconds
         self._max_bytes = max_bytes
@@ -271,10 +267,7 @@ def _prepare(method: str, url: str, headers: Mapping[str, str], body: bytes) -> 
 
 
 def _retry_after_seconds(status: int, headers: Mapping[str, str]) -> int:
-    """Return when a server wants the next request, in seconds: 0 if it does not say so.
-
-    Servers without `Retry-After` state when their limit is reset, as seconds or as a time.
-    """
+    """Return when a server wants the next request, in seconds: by `Retry-After`, or the reset of its limit; else 0."""
     names = ["retry-after"]
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         names += ["ratelimit-reset", "x-ratelimit-reset"]

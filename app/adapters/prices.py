@@ -6,8 +6,6 @@ nano-dollars; a fraction is rounded up, so that it never causes a limit to be ex
 Sources: docs.coingecko.com, "Coin Price by IDs" and "Authentication"; Jupiter's documentation, "Price API V3".
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,10 +65,7 @@ PriceNanos = Annotated[int, foreign.parsed(nanos_from_json)]
 def prices_in(
     response: HttpResponse, names: Mapping[Token, str], read: Callable[[object], int], *, source: str
 ) -> Mapping[Token, int]:
-    """Read the entries that a price service names so; unusable ones are left out. Raises: Unreachable.
-
-    `read` raises ValueError for an unusable entry.
-    """
+    """Read the entries with these names; those for which `read` raises ValueError are left out. Raises: Unreachable."""
     if response.status != HTTPStatus.OK:
         raise Unreachable(f"http_{response.status}")
     entries = response.read(_read_entries)
@@ -92,6 +87,18 @@ def describe_prices(source: PriceSource, expected: Collection[Token] = (ETH, SOL
     return ", ".join(f"{token.symbol} {usd_string(prices[token])} USD" for token in expected)
 
 
+@dataclass(frozen=True, slots=True)
+class _PriceSnapshot:
+    """The newest prices with their time, by token and whether exchanges count; replaced as a whole, never changed."""
+
+    prices: Mapping[tuple[Token, bool], tuple[PriceRange, float]] = field(default_factory=dict)
+    fresh_until: float = float("-inf")
+
+    def range(self, token: Token, *, with_exchanges: bool, now: float, max_age: float) -> PriceRange | None:
+        found, read_at = self.prices.get((token, with_exchanges), (None, now))
+        return found if now - read_at < max_age else None
+
+
 class MarketPriceFeed:
     """Prices for many threads: one of them reads, the others share the result."""
 
@@ -104,12 +111,9 @@ class MarketPriceFeed:
         overrides: Mapping[Token, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store sources in order, prices that override all of them, and a monotonic clock.
-
-        `exchanges` are further fallbacks, after the others: sources that trade at the prices that they report.
-        """
+        """Store sources in order, the last of which are exchanges, overriding prices, and a monotonic clock."""
         self._overrides = dict(overrides)
-        self._requested_tokens = frozenset(TOKENS_BY_SYMBOL.values()) - {USDC} - set(overrides)
+        self._requested = {(token, True) for token in TOKENS_BY_SYMBOL.values() if token not in {USDC, *overrides}}
         self._readers = [_SourceReader(source, is_fallback=False) for source in onchain]
         self._readers += [_SourceReader(source, is_fallback=True) for source in fallback]
         self._readers += [_SourceReader(source, is_fallback=True, is_exchange=True) for source in exchanges]
@@ -119,25 +123,26 @@ class MarketPriceFeed:
 
     def nanos_per_token(self, token: Token) -> int | None:
         """Return the price, the higher of two current ones, or None when none is known; USDC is 1 USD."""
-        found = self._fixed_range(token) or self._current(token).price(token, now=self._clock())
+        found = self._range(token, with_exchanges=True)
         return None if found is None else found.max_nanos
 
     def independent_range(self, token: Token) -> PriceRange | None:
         """Return the lowest and the highest price of sources that are not exchanges, or None; USDC is 1 USD."""
-        return self._fixed_range(token) or self._current(token).independent_range(token, now=self._clock())
+        return self._range(token, with_exchanges=False)
 
-    def _fixed_range(self, token: Token) -> PriceRange | None:
+    def _range(self, token: Token, *, with_exchanges: bool) -> PriceRange | None:
         assert_no_unit()
         nanos = NANOS_PER_USD if token == USDC else self._overrides.get(token)
-        return None if nanos is None else PriceRange(nanos, nanos)
-
-    def _current(self, token: Token) -> _PriceSnapshot:
+        if nanos is not None:
+            return PriceRange(nanos, nanos)
         if self._clock() >= self._snapshot.fresh_until:
             self._refresh(token)
-        return self._snapshot
+        snapshot, now = self._snapshot, self._clock()
+        return snapshot.range(token, with_exchanges=with_exchanges, now=now, max_age=_LAST_KNOWN_SECONDS)
 
     def _refresh(self, token: Token) -> None:
-        is_tolerable = self._snapshot.age(token, now=self._clock()) <= _MAX_STALE_SECONDS
+        snapshot, now = self._snapshot, self._clock()
+        is_tolerable = snapshot.range(token, with_exchanges=True, now=now, max_age=_MAX_STALE_SECONDS) is not None
         if not self._lock.acquire(blocking=not is_tolerable):
             return
         try:
@@ -147,48 +152,18 @@ class MarketPriceFeed:
             self._lock.release()
 
     def _read(self) -> _PriceSnapshot:
-        found: dict[Token, PriceRange] = {}
-        independent: dict[Token, PriceRange] = {}
+        found: dict[tuple[Token, bool], PriceRange] = {}
         for reader in self._readers:
-            if reader.is_fallback and self._requested_tokens <= found.keys():
+            if reader.is_fallback and self._requested <= found.keys():
                 break
             for token, nanos in reader.read(now=self._clock()).items():
-                other = found.get(token, PriceRange(nanos, nanos))
-                found[token] = PriceRange(min(other.min_nanos, nanos), max(other.max_nanos, nanos))
+                other = found.get((token, True), PriceRange(nanos, nanos))
+                found[token, True] = PriceRange(min(other.min_nanos, nanos), max(other.max_nanos, nanos))
                 if not reader.is_exchange:
-                    independent[token] = found[token]
+                    found[token, False] = found[token, True]
         now = self._clock()
-        is_complete = self._requested_tokens <= found.keys()
-        return _PriceSnapshot(
-            prices={**self._snapshot.prices, **{token: (price, now) for token, price in found.items()}},
-            independent={**self._snapshot.independent, **{token: (price, now) for token, price in independent.items()}},
-            fresh_until=now + (_CACHE_SECONDS if is_complete else _RETRY_SECONDS),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _PriceSnapshot:
-    """The newest prices of each token with their reading time; replaced as a whole, never changed.
-
-    `apart` contains those without an exchange as source.
-    """
-
-    prices: Mapping[Token, tuple[PriceRange, float]] = field(default_factory=dict)
-    independent: Mapping[Token, tuple[PriceRange, float]] = field(default_factory=dict)
-    fresh_until: float = float("-inf")
-
-    def age(self, token: Token, *, now: float) -> float:
-        return now - self.prices[token][1] if token in self.prices else float("inf")
-
-    def price(self, token: Token, *, now: float) -> PriceRange | None:
-        return _unexpired(self.prices.get(token), now)
-
-    def independent_range(self, token: Token, *, now: float) -> PriceRange | None:
-        return _unexpired(self.independent.get(token), now)
-
-
-def _unexpired(reading: tuple[PriceRange, float] | None, now: float) -> PriceRange | None:
-    return reading[0] if reading is not None and now - reading[1] < _LAST_KNOWN_SECONDS else None
+        prices = {**self._snapshot.prices, **{key: (price, now) for key, price in found.items()}}
+        return _PriceSnapshot(prices, now + (_CACHE_SECONDS if self._requested <= found.keys() else _RETRY_SECONDS))
 
 
 class _SourceReader:
@@ -240,8 +215,6 @@ class _CoinGeckoPrice(ForeignModel):
 
 
 class CoinGeckoPrices:
-    """A price source for operators who have a key."""
-
     def __init__(self, base_url: str, *, api_key: str) -> None:
         """Store the API's base address and a key; paid keys have a separate host and header."""
         self._url = f"{base_url.rstrip('/')}/simple/price"
@@ -286,8 +259,6 @@ class _JupiterPrice(ForeignModel):
 
 
 class JupiterPrices:
-    """The last source before the last known price."""
-
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/price/v3"
         self._http = RateLimitedClient(

@@ -3,8 +3,6 @@
 Payloads are JSON, never pickle. The workers check each record before they use it (`workers.listed_jobs`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -57,10 +55,7 @@ class RqQueue:
         return "RqQueue()"
 
     def enqueue(self, job: JobName, *arguments: str) -> bool:
-        """Enqueue a job unless the same one is already queued; return whether the queue could be reached.
-
-        While Redis is unreachable this returns immediately, trying again about once a second.
-        """
+        """Enqueue a job unless the same one is queued; return whether Redis could be reached, without a long wait."""
         return self._run(lambda: self._enqueue(job, arguments), otherwise=False)
 
     def ping(self) -> bool:

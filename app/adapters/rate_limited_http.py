@@ -1,7 +1,5 @@
 """HTTP exchanges with a service that limits requests: within its limit, repeated after a refusal, in bounded time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -41,7 +39,6 @@ class ServiceAccess:
     await_permit: AwaitPermit = unlimited
 
     def headers(self, name: str) -> Mapping[str, str]:
-        """Return the key under a header's name; nothing without one."""
         return {name: self.api_key} if self.api_key else {}
 
 
@@ -61,7 +58,6 @@ class RateLimitedClient(HttpClient):
         total_seconds: float,
         wait_seconds: float = _WAIT_SECONDS,
     ) -> None:
-        """Store the service's name, the plan, the header for its key, and how long a request may wait in total."""
         headers = access.headers(key_header)
         super().__init__(connect_seconds=_CONNECT_SECONDS, total_seconds=total_seconds, headers=headers)
         self._service = service
@@ -103,7 +99,6 @@ class RateLimitedClient(HttpClient):
 
 
 def no_quote(failure: PortError) -> Rejected:
-    """Return the refusal of a quote that a service did not give."""
     reason = "quote_rate_limited" if failure.reason == RATE_LIMITED else "quote_unavailable"
     return Rejected(reason, details=failure.details)
 

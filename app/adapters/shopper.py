@@ -3,15 +3,13 @@
 Answers its requests for decisions, and removes the credentials that a hostile shop may have put into its messages.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,42 +53,32 @@ _log = structlog.get_logger(__name__)
 _PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 
 
+@dataclass(frozen=True, slots=True)
 class BrowserShopper:
     """Makes purchases, one at a time per calling process."""
 
-    def __init__(
-        self,
-        executable: str,
-        *,
-        private: bool,
-        sandbox_required: bool,
-        deadline_seconds: float = 150.0,
-        reachable: Collection[str] = (),
-        max_memory: int = 3 * 1024**3,
-    ) -> None:
-        """`private` permits shops at any address, `reachable` at these `host:port` along with public ones.
-
-        With `sandbox_required` a browser that does not start with its sandbox is not used. `max_memory`, in bytes, is
-        of one purchase.
-        """
-        self._executable = executable
-        self._sandbox_required = sandbox_required
-        self._private = private
-        self._deadline_seconds = deadline_seconds
-        self._reachable = tuple(reachable)
-        self._max_memory = max_memory
+    executable: str
+    private: bool
+    """Whether shops may have any address."""
+    sandbox_required: bool
+    """Whether a browser that does not start with its sandbox is not used."""
+    deadline_seconds: float = 150.0
+    reachable: Collection[str] = ()
+    """Each `host:port` that is reachable besides public ones."""
+    max_memory: int = 3 * 1024**3
+    """In bytes, of one purchase."""
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
         assert_no_unit()
         _remove_stale_profiles()
         with self._process() as (child, environment):
-            deadline = time.monotonic() + self._deadline_seconds
+            deadline = time.monotonic() + self.deadline_seconds
             conversation = _BrowserConversation(child, request, handler)
             command = protocol.encode(
                 "buy",
-                request=protocol.request_to_json(request), browser=self._executable,
-                private=self._private, reachable=self._reachable, environment=environment,
-                sandbox_required=self._sandbox_required, max_memory=self._max_memory,
+                request=protocol.request_to_json(request), browser=self.executable,
+                private=self.private, reachable=tuple(self.reachable), environment=environment,
+                sandbox_required=self.sandbox_required, max_memory=self.max_memory,
             )  # fmt: skip
             try:
                 child.write(command, deadline=deadline)
@@ -104,9 +92,9 @@ class BrowserShopper:
 
     def is_sandboxed(self) -> bool:
         with self._process() as (child, environment):
-            deadline = time.monotonic() + self._deadline_seconds
+            deadline = time.monotonic() + self.deadline_seconds
             command = protocol.encode(
-                "check_sandbox", browser=self._executable, environment=environment, sandbox_required=True
+                "check_sandbox", browser=self.executable, environment=environment, sandbox_required=True
             )
             try:
                 child.write(command, deadline=deadline)
@@ -117,7 +105,7 @@ class BrowserShopper:
     @contextmanager
     def _process(self) -> Iterator[tuple[ChildProcess, dict[str, str]]]:
         """Start the browser's process; yield it and the environment that the browser gets."""
-        user = find_unprivileged_user(child_process.ROOT, self._executable)
+        user = find_unprivileged_user(child_process.ROOT, self.executable)
         with _profile_folder(user) as folder:
             environment = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": str(folder), "TMPDIR": str(folder)}
             with child_process.run(
@@ -147,10 +135,7 @@ class _BrowserConversation:
         return failure
 
     def run(self, *, deadline: float) -> OrderConfirmation | OrderReview:
-        """Serve the child until it ends.
-
-        Raises: PurchaseFailed, PurchaseOutcomeUnknown, ChildEndedError, ChildTimeoutError.
-        """
+        """Serve the child. Raises: PurchaseFailed, PurchaseOutcomeUnknown, ChildEndedError, ChildTimeoutError."""
         self._deadline = deadline
         for line in self._lines(deadline):
             try:
@@ -263,7 +248,6 @@ class _BrowserConversation:
 
 @contextmanager
 def _profile_folder(user: int | None) -> Iterator[Path]:
-    """Make a folder for the browser's profile; remove it with its contents at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     try:
         if user is not None:

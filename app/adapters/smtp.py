@@ -1,7 +1,5 @@
 """E-mail over SMTP: `smtp://` with STARTTLS, `smtps://` with TLS from the start."""
 
-from __future__ import annotations
-
 import smtplib
 import ssl
 from email.message import EmailMessage

@@ -4,8 +4,6 @@ No repr, log, exception or pickle of anything here contains a secret. A wallet's
 entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -48,7 +46,6 @@ def phrase(entropy: bytes) -> str:
 
 
 def seed(words: str, passphrase: str = "") -> bytes:
-    """Return the 64-byte BIP-39 seed of a phrase."""
     text, salt = (normalize("NFKD", each).encode() for each in (words, f"mnemonic{passphrase}"))
     # `Mnemonic.to_seed` takes a third more processor time, with the OpenSSL of Python.
     return PBKDF2HMAC(SHA512(), _SEED_BYTES, salt, _SEED_ROUNDS).derive(text)
@@ -208,17 +205,11 @@ class LocalVault(_NonCopyable):
         return hmac.compare_digest(expected.encode(), text.encode())
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
-        """Generate 128 bits of BIP-39 entropy, and seal it with the keys derived from it.
-
-        Deriving them again for every signature would take a millisecond.
-        """
+        """Seal new entropy of 128 bits with its keys: to derive them for each signature would take a millisecond."""
         entropy = secrets.token_bytes(ENTROPY_BYTES)
         evm, solana = wallet_keys(entropy)
-        return NewWallet(
-            sealed=self.seal(entropy + evm.secret + solana.private_bytes_raw(), location),
-            evm_address=evm_address(evm),
-            solana_address=solana_address(solana),
-        )
+        sealed = self.seal(entropy + evm.secret + solana.private_bytes_raw(), location)
+        return NewWallet(location.row_id, sealed, evm_address(evm), solana_address(solana))
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal two keys of 32 bytes unchanged; a missing one is generated. Raises: ValueError."""
@@ -226,7 +217,7 @@ class LocalVault(_NonCopyable):
         if len(secret) != _PAIR_BYTES:
             raise ValueError("a private key has 32 bytes")
         pair = _signer(secret)
-        return NewWallet(self.seal(secret, location), pair.evm_address, pair.solana_address)
+        return NewWallet(location.row_id, self.seal(secret, location), pair.evm_address, pair.solana_address)
 
     def signer(self, sealed: str, location: SecretLocation) -> LocalSigner:
         secret = self.open(sealed, location)

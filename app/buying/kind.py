@@ -1,7 +1,5 @@
 """Payments to web services as a kind of movement."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from app.buying import schemas, sellers, service

@@ -3,8 +3,6 @@
 Nothing that a seller states is signed: network, asset and domain must be those of a payment signer.
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 import re
@@ -72,7 +70,6 @@ class PaymentOffer:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """Return what the scheme adds to these terms."""
         return self.requirements.get("extra") or {}
 
     def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:
@@ -102,7 +99,6 @@ class _StatedTerms(ForeignModel):
 
 
 def header_name(version: int | None) -> str:
-    """Return the name of the header that carries a payment."""
     return SIGNED_HEADER if version == _V2 else _LEGACY_HEADER
 
 
@@ -153,10 +149,7 @@ def payable_offers(
     networks: Collection[ChainName],
     own_addresses: Collection[str],
 ) -> list[PaymentOffer]:
-    """Return the offers that can be paid, the cheapest first.
-
-    Raises: PerTxLimitExceeded if only the price prevents it, TermsNotSupported with the reason for each.
-    """
+    """Return payable offers, the cheapest first. Raises: PerTxLimitExceeded for the price; TermsNotSupported."""
     found: list[PaymentOffer] = []
     refusals: list[dict[str, str]] = []
     for stated in terms.accepts:

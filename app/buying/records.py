@@ -3,8 +3,6 @@
 The only writer of `service_purchases` and `pinned_payees`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -78,8 +76,6 @@ _MAX_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class ServicePurchaseView:
-    """What a payment bought where: its row, and the transaction that pays."""
-
     row: ServicePurchase
     payment: TransactionView
 
@@ -225,7 +221,6 @@ def prune_answers(now: datetime) -> int:
 
 
 def remove_rows_of(session: Session, wallet_id: str) -> None:
-    """Remove the purchases and payees of a wallet that is being deleted."""
     for table in (ServicePurchase, PinnedPayee):
         session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
 

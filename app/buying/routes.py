@@ -1,13 +1,11 @@
 """`/v1/wallets/{id}/x402`: pay web services that answer 402, what was bought, and whom the wallet pays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from flask import Response, jsonify, request
 
-from app import long_poll
+from app import errors, long_poll
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor
@@ -15,18 +13,6 @@ from app.buying import records, schemas, service
 from app.buying.kind import X402
 from app.buying.service import FetchOrder
 from app.core.pagination import Page
-from app.errors import (
-    AddressNotAllowed,
-    ControlsLocked,
-    DomainNotAllowed,
-    InsufficientCredits,
-    Overloaded,
-    PayeeChanged,
-    PaymentFailed,
-    TermsNotSupported,
-    UpstreamError,
-    UpstreamTimeout,
-)
 from app.forwarding import redaction
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
@@ -89,10 +75,7 @@ def _derived_key() -> str:
 
 
 def _resume(subject_id: str) -> Any:
-    """Return the response to a repeated request, with the body of the first.
-
-    Once its approval is executed, it is that of the payment.
-    """
+    """Return the response to a repeated request: of the first body, or of the payment once an approval was executed."""
     approval = approvals.find(subject_id)
     transaction_id = subject_id if approval is None else approval.transaction_id
     if approval is not None and transaction_id is None:
@@ -117,8 +100,8 @@ def _resume(subject_id: str) -> Any:
 @blp.alt_response(approvals.ACCEPTED, schema=AwaitingApproval, description=approvals.DESCRIPTION)
 @blp.doc(responses=_FETCH_RESPONSES)
 @blp.raises(
-    *LIMIT_ERRORS, AddressNotAllowed, DomainNotAllowed, PayeeChanged, TermsNotSupported, PaymentFailed,
-    UpstreamError, UpstreamTimeout, Overloaded, InsufficientCredits,
+    *LIMIT_ERRORS, errors.AddressNotAllowed, errors.DomainNotAllowed, errors.PayeeChanged, errors.TermsNotSupported,
+    errors.PaymentFailed, errors.UpstreamError, errors.UpstreamTimeout, errors.Overloaded, errors.InsufficientCredits,
 )  # fmt: skip
 @blp.header(
     "Prefer", "`respond-async` returns without waiting for the chain; `wait=N` waits up to N (at most 25) seconds."
@@ -163,7 +146,7 @@ def list_payees(wallet: WalletView) -> dict[str, Any]:
 
 @blp.delete("/<string:wallet_id>/x402/payees/<string:domain>")
 @blp.response(200, schemas.RemovedPayee)
-@blp.raises(ControlsLocked)
+@blp.raises(errors.ControlsLocked)
 def remove_payee(domain: str, wallet: WalletView) -> dict[str, Any]:
     """Allow another payee at a domain: the next payment there stores it."""
     host = domain.lower()

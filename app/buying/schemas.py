@@ -1,7 +1,5 @@
 """Requests and responses of payments to web services."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 from urllib.parse import urlsplit
@@ -193,7 +191,6 @@ class RemovedPayee(Schema):
 
 
 def fetched(result: FetchResult) -> dict[str, Any]:
-    """Return the response of a fetch."""
     payment = result.payment
     return {
         **_answer(result.answer),
@@ -202,7 +199,6 @@ def fetched(result: FetchResult) -> dict[str, Any]:
 
 
 def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dict[str, Any]:
-    """Return a purchase with its answer."""
     return {
         **_answer(answer),
         "payment": _payment(purchase.payment, purchase.row.version, purchase.row.network),
@@ -214,7 +210,6 @@ def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dic
 
 
 def quoted(quote: FetchQuote) -> dict[str, Any]:
-    """Return the response of a dry run."""
     offer = quote.offer
     return {
         "dry_run": True,

@@ -3,13 +3,12 @@
 What a seller answers is text of others: it is stored sealed, returned, and in no log.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from app import base_urls
 from app.core.client_headers import names_client
@@ -40,8 +39,6 @@ _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", 
 
 @dataclass(frozen=True, slots=True)
 class SellerRequest:
-    """A request to a web service, as the client asked for it."""
-
     method: str
     url: str
     host: str
@@ -76,7 +73,7 @@ class SellerAnswer:
         return json.dumps(document)
 
     @classmethod
-    def from_json(cls, text: bytes) -> SellerAnswer:
+    def from_json(cls, text: bytes) -> Self:
         document = json.loads(text)
         headers = [(name, value) for name, value in document["headers"]]
         body = base64.b64decode(document["body"])
@@ -101,10 +98,7 @@ def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: st
 
 
 def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None = None) -> SellerAnswer:
-    """Send a request once, with a payment header if one is given, and return the answer.
-
-    Raises: PortError: Rejected or Unreachable if nothing was sent, OutcomeUnknown if no answer came.
-    """
+    """Send a request once; return the answer. Raises: Rejected or Unreachable if nothing was sent; OutcomeUnknown."""
     given = {name.lower() for name, _ in request.headers}
     headers = [
         *request.headers,

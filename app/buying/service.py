@@ -6,8 +6,6 @@ never signed. Whether they were used is read from the chain, whatever the seller
 payment has a price: a free key must not send anything to anybody from our address.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from http import HTTPStatus
 
 import structlog
 
+from app import errors
 from app.buying import offers, records, sellers
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
@@ -26,14 +25,6 @@ from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import (
-    AddressNotAllowed,
-    ApprovalRequired,
-    InsufficientCredits,
-    PaymentFailed,
-    RateLimited,
-    ServiceError,
-)
 from app.idempotency.service import Claim
 from app.ports.chain import Terms
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
@@ -87,11 +78,11 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
     try:
         with unit_of_work() as session:
             usage.begin(session, wallet.agent_id, call, hold_id=new, nanos=PRICE_NANOS, estimate=price, lease=_LEASE)
-    except InsufficientCredits as refusal:
+    except errors.InsufficientCredits as refusal:
         hold_id = None
         try:
             limiter.check(_UNCHARGED, *uncharged)
-        except RateLimited:
+        except errors.RateLimited:
             raise refusal from None
     try:
         yield meter
@@ -104,7 +95,7 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
                 else:
                     usage.cancel(session, hold_id)
         elif is_due:
-            with suppress(RateLimited):
+            with suppress(errors.RateLimited):
                 limiter.count(_UNCHARGED, *uncharged)
 
 
@@ -113,20 +104,20 @@ def _count_host(wallet: WalletView, host: str) -> None:
     hosts = (f"{MAX_HOSTS} per day", "fetched-hosts", wallet.agent_id)
     try:
         limiter.check("1 per day", "fetched-host", seen)
-    except RateLimited:
+    except errors.RateLimited:
         return
     if records.has_payee(wallet.id, host):
         return
     try:
         limiter.check(*hosts)
-    except RateLimited as refusal:
-        raise RateLimited(
+    except errors.RateLimited as refusal:
+        raise errors.RateLimited(
             f"Today this agent has sent requests to {MAX_HOSTS} hosts that it has never paid, which is the maximum. "
             "Hosts that it has paid are not counted. Try another host tomorrow.",
             retry_after_seconds=refusal.retry_after_seconds,
         ) from None
     # Only the first of concurrent requests to one host counts it.
-    with suppress(RateLimited):
+    with suppress(errors.RateLimited):
         limiter.count("1 per day", "fetched-host", seen)
         limiter.count(*hosts)
 
@@ -211,8 +202,6 @@ def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPayment:
-    """An offer that the wallet can pay, with all that recording and signing need."""
-
     offer: PaymentOffer
     movement: Movement
     funds: AvailableFunds
@@ -259,20 +248,20 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
         networks=order.networks,
         own_addresses=frozenset(wallet.addresses.values()),
     )
-    failures: list[ServiceError] = []
+    failures: list[errors.ServiceError] = []
     for offer in payable:
         movement = _movement(wallet, order, offer)
         try:
             try:
                 with read_only_unit() as session:
                     spending_holds.check(session, wallet.id, movement.spending_request)
-            except ApprovalRequired:
+            except errors.ApprovalRequired:
                 _assert_funds(movement)
                 raise
             with read_only_unit() as session:
                 records.check_payee(session, wallet.id, order.request.host, offer)
             return _prepare(movement, offer)
-        except AddressNotAllowed as error:
+        except errors.AddressNotAllowed as error:
             # The address of another chain may be allowed; other limits apply to all of them.
             failures.append(error)
         except (Rejected, Unreachable) as error:
@@ -354,17 +343,17 @@ def _present(
     return replace(stored, answer=answer, payment=payment)
 
 
-def _payment_failed(error: PortError) -> PaymentFailed:
+def _payment_failed(error: PortError) -> errors.PaymentFailed:
     details = {"reason": error.reason, **error.details}
     if isinstance(error, NotAffordable):
         missing, symbol = error.details["missing"], error.details["currency"]
-        return PaymentFailed(
+        return errors.PaymentFailed(
             f"The wallet does not hold enough {symbol} on a network that the web service accepts; missing: {missing}. "
             "Nothing was paid.",
             details=details,
         )
     if isinstance(error, Rejected):
-        return PaymentFailed(
+        return errors.PaymentFailed(
             "The payment would fail on every network that the wallet could pay on. Nothing was paid.", details=details
         )
-    return PaymentFailed("The chain cannot be read at the moment. Nothing was paid.", details=details)
+    return errors.PaymentFailed("The chain cannot be read at the moment. Nothing was paid.", details=details)

@@ -1,7 +1,5 @@
 """Addresses and their canonical form in each chain family."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 
@@ -23,12 +21,7 @@ class AddressError(ValueError):
 
 
 def parse(text: str, family: Family) -> str:
-    """Return the canonical form: EIP-55 for EVM chains, base58 of exactly 32 bytes for Solana.
-
-    A mixed-case EVM address with a wrong checksum is refused (EIP-55).
-
-    Raises: AddressError.
-    """
+    """Return the canonical form: EIP-55, or base58 of 32 bytes. Raises: AddressError, also for a wrong checksum."""
     return _parse_evm(text) if family is Family.EVM else _parse_solana(text)
 
 
@@ -59,7 +52,6 @@ def base58_bytes(text: str) -> bytes:
 
 
 def _hint(text: str) -> str:
-    """Return what distinguishes a text from an address of any family, as the end of a message."""
     if any(letter.isspace() or unicodedata.category(letter) == "Cf" for letter in text):
         return "; this has a space or an invisible character"
     if text.startswith("0X"):

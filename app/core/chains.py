@@ -1,7 +1,5 @@
 """The chains and tokens that wallets hold. Contract addresses are in the adapters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,8 +12,6 @@ class Family(StrEnum):
 
 
 class ChainName(StrEnum):
-    """A chain as it is spelled on the wire."""
-
     ETHEREUM = "ethereum"
     BASE = "base"
     SOLANA = "solana"

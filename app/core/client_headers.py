@@ -1,7 +1,5 @@
 """Headers that state the identity or address of a client, which only a proxy can know."""
 
-from __future__ import annotations
-
 OF_CLIENT = frozenset(
     {
         "forwarded", "via", "origin", "referer", "from", "x-real-ip", "x-client-ip", "x-cluster-client-ip",

@@ -1,7 +1,5 @@
 """The current time, as aware datetimes in UTC."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,7 +11,6 @@ _MS_PER_SECOND = 1000
 
 
 def now() -> datetime:
-    """Return the current instant in UTC."""
     return datetime.now(UTC)
 
 

@@ -1,7 +1,5 @@
 """Incremental decoding of compressed responses: upstreams are asked for none, and some compress all the same."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Integers are never booleans, fractions or texts unless a type says so, and each 
 bad entry, so that no answer makes millions of errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
@@ -65,16 +63,13 @@ def _from_digits(value: object) -> object:
 
 
 Items = Annotated[tuple[T, ...], Strict(strict=False), FailFast()]
-"""A list."""
 OptionalItems = Annotated[Items[T], BeforeValidator(lambda value: () if value is None else value)]
 """A list, or null for an empty one; give it a default if it may be missing."""
 Text = Annotated[str, Strict()]
 OptionalText = Annotated[str | None, Strict(), BeforeValidator(lambda value: value or None)]
-"""A text, or None for an empty one."""
 HexBytes = Annotated[bytes, parsed(lambda text: bytes.fromhex(text.removeprefix("0x")))]
 U64 = Annotated[int, Field(strict=True, ge=0, lt=2**64)]
 U64Digits = Annotated[U64, BeforeValidator(_from_digits)]
-"""A number, also as text in decimal digits."""
 U256Digits = Annotated[int, Field(strict=True, ge=0, lt=2**256), BeforeValidator(_from_digits)]
 
 

@@ -4,8 +4,6 @@ Each row of sizes was measured: docs/performance.md, "Small hosts". Read by guni
 nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Generated identifiers and secrets: UUIDs for rows, 256-bit keys with a prefix for their kind."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os
@@ -20,7 +18,6 @@ os.register_at_fork(after_in_child=_unused_ids.clear)
 
 
 def new_id() -> str:
-    """Return a random UUID as text."""
     try:
         return _unused_ids.pop()
     except IndexError:

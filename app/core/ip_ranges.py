@@ -3,8 +3,6 @@
 IPv6 is an allowlist (2000::/3, RFC 4291) without the prefixes that embed an IPv4 address.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from functools import lru_cache
 

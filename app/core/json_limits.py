@@ -5,8 +5,6 @@ text would then crash the process. A value may take a hundred times its bytes as
 four times, so memory is estimated here.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 
@@ -27,10 +25,7 @@ class JsonTooDeepError(ValueError):
 
 
 class JsonTooLargeError(ValueError):
-    """The text holds more names and values than allowed.
-
-    `found` of them are in its first `read` bytes.
-    """
+    """There are more names and values than allowed: `found` of them in the first `read` bytes."""
 
     def __init__(self, found: int, read: int) -> None:
         super().__init__(f"{found} values in {read} bytes")
@@ -40,8 +35,6 @@ class JsonTooLargeError(ValueError):
 
 @dataclass(slots=True)
 class JsonFootprint:
-    """The cost of decoding a JSON text."""
-
     values: int = 1
     """An upper bound for the names and values."""
     memory_bytes: int = 0
@@ -51,12 +44,7 @@ class JsonFootprint:
 
 
 def measure_json(text: bytes, *, max_depth: int, max_values: int | None = None) -> JsonFootprint:
-    """Measure a JSON text.
-
-    It need not be valid: the bounds hold for what a decoder reads before it fails.
-
-    Raises: JsonTooDeepError; JsonTooLargeError.
-    """
+    """Measure a text, valid or not, as far as a decoder reads it. Raises: JsonTooDeepError; JsonTooLargeError."""
     footprint = JsonFootprint()
     position, depth, short_bytes, short_weight = 0, 0, len(text), _ESCAPED
     # The unterminated string at the end of a piece: its start, and the cost of a byte of it.

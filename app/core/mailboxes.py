@@ -1,7 +1,5 @@
 """Mailboxes: the spellings of an e-mail address that arrive in one."""
 
-from __future__ import annotations
-
 _WITHOUT_DOTS = frozenset({"gmail.com", "googlemail.com"})
 
 

@@ -5,8 +5,6 @@ rounds up, so that a limit is never exceeded by a fraction. Float noise beyond t
 removed (`usd_without_float_noise`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DecimalException, Inexact, InvalidOperation
@@ -44,10 +42,7 @@ class TokenAmount:
 
 
 def parse_amount(text: str, token: Token) -> TokenAmount:
-    """Read a positive plain decimal such as `12.5`: no sign, exponent, spaces or surplus decimals.
-
-    Raises: AmountError with a message for the client.
-    """
+    """Read a positive decimal such as `12.5`: no sign, exponent, spaces or surplus decimals. Raises: AmountError."""
     if not _AMOUNT.fullmatch(text):
         raise AmountError('must be a plain decimal number such as "12.5"')
     whole, _, fraction = text.partition(".")
@@ -81,10 +76,7 @@ def value_nanos(amount: TokenAmount, nanos_per_token: int) -> int:
 
 
 def nanos_from_usd(usd: Decimal) -> int:
-    """Convert dollars to nano-dollars.
-
-    Raises: AmountError when the number is not finite or is finer than a nano-dollar.
-    """
+    """Convert dollars. Raises: AmountError when the number is not finite or is finer than a nano-dollar."""
     try:
         scaled = _EXACT_CONTEXT.multiply(usd, Decimal(NANOS_PER_USD))
         # Infinity is its own integral value, and raises OverflowError.

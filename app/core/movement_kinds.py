@@ -1,7 +1,5 @@
 """The names of the kinds of movements, as the API and the database have them."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 
@@ -14,7 +12,6 @@ class MovementKind(StrEnum):
     BRIDGE = "bridge"
     TOPUP = "topup"
     X402 = "x402"
-    """A payment to a web service by the x402 protocol."""
     PURCHASE = "purchase"
     LEG = "bridge_leg"
     """One of several transactions of a movement; agents see it only among the movement's legs."""

@@ -1,7 +1,5 @@
 """The amounts of a shop's order by role, and whether its total is what the parts add up to. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum

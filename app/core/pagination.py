@@ -1,20 +1,15 @@
 """Pagination of lists."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested slice; `limit` is already clamped to the list's maximum.
-
-    With `after`, it begins behind the row of that id, however many rows were added to the list since.
-    """
+    """The requested slice, `limit` within the list's maximum; with `after`, it begins behind the row of that id."""
 
     limit: int
     offset: int
@@ -30,11 +25,10 @@ class Page(Generic[T]):
     request: PageRequest
 
     @property
-    def pagination(self) -> Page[T]:
+    def pagination(self) -> Self:
         """Return the page itself, for schemas that nest the pagination."""
         return self
 
     @property
     def has_more(self) -> bool:
-        """Return whether rows follow this slice."""
         return self.request.offset + len(self.items) < self.total

@@ -4,8 +4,6 @@ A gap inside of a word spells what is missing. So a secret shorter than MIN_ANYW
 a word of its own, and one that is an ordinary word of sentences never.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection
 

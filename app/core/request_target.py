@@ -55,10 +55,7 @@ class RequestTarget(NamedTuple):
 
 
 def parse_target(line: str, query: str, *prefix: str) -> RequestTarget:
-    """Return what a request line asks for below a prefix of segments; `query` is the line's.
-
-    Raises: InvalidInput for a path that could lead elsewhere; NotFound when the prefix itself is encoded.
-    """
+    """Return what is asked for below a prefix. Raises: InvalidInput if it could lead elsewhere; NotFound."""
     if "#" in line:
         raise _invalid_path("has a fragment")
     raw_path = line.partition("?")[0]

@@ -1,7 +1,5 @@
 """Types of settings, and the parsers of their texts."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -20,7 +18,6 @@ _DEFAULT_PORT = re.compile(r"https://.*:443|http://.*:80")
 
 
 def split(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the parts of a text that commas separate."""
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(part.strip() for part in parts if part.strip())
 

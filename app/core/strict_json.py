@@ -4,8 +4,6 @@ Python's decoder recurses, and a deep text would end the process (`app.core.json
 or checked itself is read with `json.loads`.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable
@@ -49,7 +47,6 @@ class JsonNumber:
 
     @property
     def decimal(self) -> Decimal:
-        """The exact value."""
         return Decimal(self.text)
 
 
@@ -102,10 +99,7 @@ def parse_response(
     parse_float: Callable[[str], Any] = _parse_fraction,
     parse_constant: Callable[[str], Any] = _reject_constant,
 ) -> Any:
-    """Parse JSON of another service. `parse_constant` is for NaN and Infinity, which are refused by default.
-
-    Raises: ValueError.
-    """
+    """Parse another service's JSON; `parse_constant` is for NaN and Infinity, else refused. Raises: ValueError."""
     # Without as many brackets there cannot be as many levels.
     if text.count(b"{") + text.count(b"[") > max_depth:
         measure_json(text, max_depth=max_depth)

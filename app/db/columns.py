@@ -1,7 +1,5 @@
 """Column types that are exact on both databases: instants in UTC, token units of up to 256 bits."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +15,6 @@ SERIAL = BigInteger().with_variant(Integer, "sqlite")
 
 
 def partial_index(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
-    """Return an index of the rows that meet a condition."""
     condition = text(where)
     return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
 
@@ -50,11 +47,9 @@ class Units(TypeDecorator[int]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the type that stores every digit."""
         return dialect.type_descriptor(String(80) if dialect.name == "sqlite" else Numeric(78, 0))
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:
-        """Convert the integer for the database."""
         if value is None:
             return None
         return str(value) if dialect.name == "sqlite" else value

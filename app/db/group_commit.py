@@ -6,8 +6,6 @@ because of an exception raised in it from outside: its operation is cancelled un
 lead, the next one does.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time
@@ -70,7 +68,10 @@ class GroupCommit(Generic[JobT, ResultT]):
         own: _Waiting[JobT, ResultT] = _Waiting(job)
         own.gate.acquire()
         try:
-            self._enter(own)
+            with self._lock:
+                self._waiting.append(own)
+                own.leads = not self._is_busy
+                self._is_busy = True
             if not own.leads:
                 self._await(own)
             if own.leads:
@@ -81,12 +82,6 @@ class GroupCommit(Generic[JobT, ResultT]):
         if own.error is not None:
             raise own.error
         return own.result  # type: ignore[return-value]
-
-    def _enter(self, own: _Waiting[JobT, ResultT]) -> None:
-        with self._lock:
-            self._waiting.append(own)
-            own.leads = not self._is_busy
-            self._is_busy = True
 
     def _await(self, own: _Waiting[JobT, ResultT]) -> None:
         """Wait until a leader has run the job, or this thread leads. Raises: CommitUnknownError, NotStartedError."""

@@ -4,8 +4,6 @@ A lease is an optimisation, not a guarantee: the work must be correct even when 
 The only writer of `work_leases` and `heartbeats`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -48,10 +46,7 @@ def lease(name: str, *, duration: timedelta) -> Iterator[bool]:
 
 @contextmanager
 def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Iterator[bool]:
-    """Yield whether work is due that one process does once per period.
-
-    Work that fails, or dies with its process, is due again after `duration`.
-    """
+    """Yield whether work is due that one process does per period; what failed is due again after `duration`."""
     holder, started = new_id(), clock.now()
     is_due = _acquire(name, holder=holder, until=started + duration)
     yield is_due
@@ -65,7 +60,6 @@ def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Ite
 
 
 def is_free(name: str, now: datetime) -> ColumnElement[bool]:
-    """Return the condition that no process holds a lease."""
     return ~exists().where(WorkLease.name == name, WorkLease.until >= now)
 
 
@@ -88,8 +82,6 @@ _ALIVE_WITHIN = {ProcessKind.WORKER: timedelta(seconds=60), ProcessKind.SHOPPER:
 
 
 class Heartbeat(Model):
-    """When a kind of process was last alive."""
-
     __tablename__ = "heartbeats"
 
     name: Mapped[str] = mapped_column(String(40), primary_key=True)

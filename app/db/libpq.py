@@ -5,14 +5,12 @@ rollback it would deallocate everything that is prepared. Without prepared state
 is 0), the server parses each statement each time: a pooler may execute it on any of its connections.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import secrets
 from collections.abc import MutableMapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Self
 
 from psycopg import Connection, OperationalError
 from psycopg.adapt import PyFormat, Transformer
@@ -47,7 +45,7 @@ class PreparedStatements:
         self._prepared: dict[str, bytes] = {}
 
     @classmethod
-    def of(cls, connection: Connection[Any], info: MutableMapping[Any, Any]) -> PreparedStatements:
+    def of(cls, connection: Connection[Any], info: MutableMapping[Any, Any]) -> Self:
         """Return those of a connection of the pool, which keeps them in its `info`."""
         found = info.get(_KEY)
         if isinstance(found, cls) and found.connection is connection:
@@ -94,10 +92,7 @@ class PreparedStatements:
 
 
 def keeps_prepared_statements(engine: Engine) -> bool:
-    """Try whether each connection has its own statements: PgBouncer before 1.22 in transaction mode mixes them up.
-
-    Raises: psycopg.Error; SQLAlchemyError.
-    """
+    """Try whether connections keep statements: PgBouncer before 1.22 mixes them up. Raises: database errors."""
     name = b"purser_try_%s" % secrets.token_hex(8).encode()
     with closing(engine.raw_connection()) as first, closing(engine.raw_connection()) as second:
         both: list[Any] = [first.driver_connection, second.driver_connection]

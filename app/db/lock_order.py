@@ -4,15 +4,12 @@ Two units that lock the same rows in different orders deadlock. The locks are re
 that no function has to declare them.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum, auto
-from types import MappingProxyType
-from typing import Any
+from enum import IntEnum
+from typing import Any, Self
 
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -25,70 +22,49 @@ _LOCKS = re.compile(r"\bFROM (\w+)(?=.*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|S
 
 
 class LockRank(IntEnum):
-    """The ranks of row locks, first to last; a unit skips those that it does not need.
+    """The ranks of row locks with their tables, first to last; a unit skips those that it does not need.
 
     Several rows of one rank are locked in the order of their ids.
     """
 
-    AGENT = auto()
+    tables: tuple[str, ...]
+
+    def __new__(cls, *tables: str) -> Self:
+        rank = int.__new__(cls, len(cls.__members__) + 1)
+        rank._value_, rank.tables = int(rank), tables
+        return rank
+
+    AGENT = "agents", "master_keys"
     """When its wallets are counted or named, or it is changed, frozen or deleted."""
-    PASSKEY = auto()
+    PASSKEY = "owner_passkeys"
     """Its counter, when an owner signs in or confirms; the confirmed change follows in the same unit."""
-    SPENDING_ACCOUNT = auto()
+    SPENDING_ACCOUNT = "spending_accounts"
     """The lock of a wallet: taken by every unit that deletes it, moves its tokens or settles its deposits."""
-    SPONSORED_DAY = auto()
+    SPONSORED_DAY = "sponsored_days"
     """The count of an agent's transfers, once the wallet is locked."""
-    NONCE = auto()
-    DEPOSIT_CURSOR = auto()
-    SCAN_STATE = auto()
-    DEPOSIT = auto()
-    TRANSACTION = auto()
+    NONCE = "nonces"
+    DEPOSIT_CURSOR = "deposit_cursors"
+    SCAN_STATE = "deposit_marks"
+    DEPOSIT = "funding_deposits"
+    TRANSACTION = "transactions", "purchases"
     """A movement with its attempts, events and holds, or a purchase."""
-    WALLET = auto()
+    WALLET = "wallets"
     """For the count of its transactions."""
-    CREDIT_HOLD = auto()
-    CREDIT_ACCOUNT = auto()
-    USAGE_SUM = auto()
-    SERVICE = auto()
-    """And its subscriptions and texts."""
-    AGENT_KEY = auto()
+    CREDIT_HOLD = "credit_holds"
+    CREDIT_ACCOUNT = "credit_accounts"
+    USAGE_SUM = "usage_by_provider"
+    SERVICE = "services", "subscriptions"
+    AGENT_KEY = "api_keys", "owner_keys", "claim_codes"
     """The keys and codes of an agent, in any order, since the agent is locked."""
-    APPROVAL = auto()
+    APPROVAL = "approvals"
     """The hold of the movement or purchase that the unit records, or alone after its wallet's account."""
-    IDEMPOTENCY_KEY = auto()
-    GRANT_BUDGET = auto()
+    IDEMPOTENCY_KEY = "idempotency_keys"
+    GRANT_BUDGET = "grant_budgets"
     """One row for all, like the next."""
-    AUDIT_HEAD = auto()
+    AUDIT_HEAD = "audit_heads"
 
 
-RANKS: Mapping[str, LockRank] = MappingProxyType(
-    {
-        "agents": LockRank.AGENT,
-        "master_keys": LockRank.AGENT,
-        "owner_passkeys": LockRank.PASSKEY,
-        "spending_accounts": LockRank.SPENDING_ACCOUNT,
-        "sponsored_days": LockRank.SPONSORED_DAY,
-        "nonces": LockRank.NONCE,
-        "deposit_cursors": LockRank.DEPOSIT_CURSOR,
-        "deposit_marks": LockRank.SCAN_STATE,
-        "funding_deposits": LockRank.DEPOSIT,
-        "transactions": LockRank.TRANSACTION,
-        "purchases": LockRank.TRANSACTION,
-        "wallets": LockRank.WALLET,
-        "credit_holds": LockRank.CREDIT_HOLD,
-        "credit_accounts": LockRank.CREDIT_ACCOUNT,
-        "usage_by_provider": LockRank.USAGE_SUM,
-        "services": LockRank.SERVICE,
-        "subscriptions": LockRank.SERVICE,
-        "api_keys": LockRank.AGENT_KEY,
-        "owner_keys": LockRank.AGENT_KEY,
-        "claim_codes": LockRank.AGENT_KEY,
-        "approvals": LockRank.APPROVAL,
-        "idempotency_keys": LockRank.IDEMPOTENCY_KEY,
-        "grant_budgets": LockRank.GRANT_BUDGET,
-        "audit_heads": LockRank.AUDIT_HEAD,
-    }
-)
+RANKS: Mapping[str, LockRank] = {table: rank for rank in LockRank for table in rank.tables}
 """Rows of other tables are locked under one of these, or in units of their own."""
 
 
@@ -131,10 +107,7 @@ def _ranks(found: Iterable[re.Match[str]]) -> tuple[LockRank, ...]:
 
 
 def lock_rows(session: Session, key: InstrumentedAttribute[Any], *conditions: ColumnElement[bool]) -> list[Any]:
-    """Lock the rows that meet the conditions until the unit ends; return their keys in order.
-
-    The rows must be read after this, not before.
-    """
+    """Lock the rows that meet the conditions, to be read after this; return their keys in order."""
     if session.get_bind().dialect.name == "postgresql":
         rows = select(key).where(*conditions).order_by(key).with_for_update(key_share=True)
         return list(session.scalars(rows))

@@ -4,8 +4,6 @@ SQLAlchemy's pre-ping costs a round trip per unit. Here a connection is checked 
 its socket is readable, as it is once the server has closed it.
 """
 
-from __future__ import annotations
-
 import select
 import time
 from typing import Any

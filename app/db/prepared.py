@@ -41,7 +41,6 @@ class PreparedStatement:
         return count
 
     def all(self, session: Session, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the rows, as named tuples."""
         rows, _ = self._execute_in_transaction(session, parameters)
         return rows
 
@@ -102,7 +101,6 @@ class PreparedRead(PreparedStatement):
         super().__init__(statement)
 
     def all(self, session: Session, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the rows, as named tuples."""
         if not isinstance(session, ReadOnlySession) or session.in_transaction():
             return super().all(session, parameters)
         if not is_unit_open():

@@ -1,7 +1,5 @@
 """State machines of status columns, which only this module writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

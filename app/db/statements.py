@@ -4,8 +4,6 @@ The latter are built once, of the table's columns and `bindparam`: this saves th
 at each execution, which are most of the cost of a small statement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -31,7 +29,6 @@ def insert_into(session: Session, model: type[Base]) -> Any:
 
 
 def count(session: Session, model: type[Base], *conditions: ColumnElement[bool]) -> int:
-    """Return how many rows meet all conditions."""
     return session.scalar(select(func.count()).select_from(model).where(*conditions)) or 0
 
 
@@ -56,10 +53,7 @@ def page_of(
 def rows_after(
     session: Session, table: Table, after: str, *conditions: ColumnElement[bool], newest_first: bool = True
 ) -> tuple[ColumnElement[bool], int]:
-    """Return the condition of the rows that follow one in a list, and their number.
-
-    Raises: InvalidInput unless the row is in the list.
-    """
+    """Return the condition of the rows after one, and their number. Raises: InvalidInput if it is not in the list."""
     columns = (table.c.created_at, table.c.id)
     row = session.execute(select(*columns).where(table.c.id == after, *conditions)).first()
     if row is None:
@@ -102,10 +96,7 @@ def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Seque
 
 
 def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[Any]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of many values.
-
-    On PostgreSQL they are one parameter: compiling a statement of thousands takes longer than running it, under locks.
-    """
+    """Return the condition of many values: on PostgreSQL one parameter, because compiling thousands takes longer."""
     if session.get_bind().dialect.name != "postgresql":
         return of.in_(values)
     return of == func.any(bindparam(None, list(values), type_=ARRAY(of.type)))

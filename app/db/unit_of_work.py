@@ -7,8 +7,6 @@ A request for a busy row waits for `striped_lock` in the process, without a conn
 batches pauses between its units, because a waiting writer of SQLite polls and would always find the database locked.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import threading
@@ -38,10 +36,7 @@ _LOCKS = tuple(threading.Lock() for _ in range(1024))
 
 @contextmanager
 def striped_lock(name: str, *, timeout_seconds: int = _TIMEOUT_SECONDS) -> Iterator[bool]:
-    """Acquire the lock of a name; yield whether that succeeded in time. Taken before the unit of work.
-
-    Raises: UnitError inside a unit, which would hold row locks while waiting.
-    """
+    """Acquire a name's lock, before the unit; yield whether that succeeded in time. Raises: UnitError inside a unit."""
     assert_no_unit()
     lock = _LOCKS[hash(name) % len(_LOCKS)]
     acquired = lock.acquire(timeout=timeout_seconds)
@@ -63,7 +58,7 @@ class _Unit:
     locked: set[LockRank] = field(default_factory=set)
     inserted: set[LockRank] = field(default_factory=set)
     after_commit: list[Callable[[], object]] = field(default_factory=list)
-    _token: Token[_Unit | None] = field(init=False)
+    _token: "Token[_Unit | None]" = field(init=False)
 
     def __enter__(self) -> Self:
         if is_unit_open():
@@ -100,12 +95,7 @@ class ReadOnlySession(Session):
 
 @contextmanager
 def unit_of_work() -> Iterator[Session]:
-    """Open a transaction; commit it on return and roll it back on an exception.
-
-    Callbacks of `after_commit` run after the commit, outside the unit.
-
-    Raises: UnitError if a unit is already open; CommitUnknownError.
-    """
+    """Open a transaction; commit it on return, roll back on an exception. Raises: UnitError, CommitUnknownError."""
     session = db.session()
     with _open_unit(session) as unit:
         yield session
@@ -127,10 +117,7 @@ def unit_of_work() -> Iterator[Session]:
 
 @contextmanager
 def read_only_unit() -> Iterator[Session]:
-    """Open a unit for reading only; nothing is ever committed.
-
-    Raises: UnitError if a unit is already open, and on any statement that writes or locks rows.
-    """
+    """Open a unit for reading. Raises: UnitError in a unit, and on a statement that writes or locks rows."""
     engine = db.engine
     # Under READ COMMITTED each statement has its own snapshot, so that a transaction would only add two round trips.
     # SQLite's driver opens none for reading. A write would be final immediately.
@@ -146,10 +133,7 @@ def _autocommit(engine: Engine) -> Engine:
 
 @contextmanager
 def driver_connection(engine: Engine) -> Iterator[PoolProxiedConnection]:
-    """Borrow a connection from the pool for statements without a transaction.
-
-    After an exception it is closed: it may be lost, interrupted within a response, or in a transaction.
-    """
+    """Borrow a connection without a transaction; after an exception, which may leave it in any state, it is closed."""
     pooled = engine.raw_connection()
     try:
         yield pooled
@@ -168,10 +152,7 @@ def check_statement(statement: str) -> None:
 
 @contextmanager
 def snapshot() -> Iterator[Session]:
-    """Open a unit for reading in which all statements see one snapshot of the database, for audits.
-
-    Raises: UnitError if a unit is already open.
-    """
+    """Open a unit for reading in which all statements see one snapshot, for audits. Raises: UnitError in a unit."""
     session = db.session()
     with _open_unit(session) as unit:
         if session.get_bind().dialect.name == "postgresql":
@@ -185,10 +166,7 @@ def snapshot() -> Iterator[Session]:
 
 
 def after_commit(callback: Callable[[], object]) -> None:
-    """Run a callback after the current unit's commit; not if it rolls back.
-
-    Raises: UnitError outside a unit.
-    """
+    """Run a callback after the current unit's commit; not after a rollback. Raises: UnitError outside a unit."""
     unit = _current.get()
     if unit is None:
         raise UnitError("after_commit needs an open unit of work")
@@ -196,15 +174,11 @@ def after_commit(callback: Callable[[], object]) -> None:
 
 
 def is_unit_open() -> bool:
-    """Return whether the current thread or task is inside a unit."""
     return _current.get() is not None
 
 
 def assert_no_unit() -> None:
-    """Forbid network calls while a database transaction is open; every adapter calls this first.
-
-    Raises: UnitError inside a unit.
-    """
+    """Forbid network calls in a transaction; every adapter calls this first. Raises: UnitError inside a unit."""
     if is_unit_open():
         raise UnitError("no network call inside a unit of work: it would hold locks while waiting")
 

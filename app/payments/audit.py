@@ -1,7 +1,5 @@
 """Audit of payments: top-ups agree with the ledger, and every payment has its claim."""
 
-from __future__ import annotations
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 

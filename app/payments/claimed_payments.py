@@ -5,8 +5,6 @@ expired. Clients that cannot present a signed payment again sign another one: th
 open, and the first serves its request.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Iterable
@@ -95,8 +93,6 @@ PAYMENTS = StateMachine(
 
 
 class PaymentRail(StrEnum):
-    """How a payment was presented."""
-
     HASH = "hash"
     SIGNED = "signed"
 
@@ -123,16 +119,12 @@ def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
 
 
 def fingerprint_macs(fingerprint: str) -> list[str]:
-    """Return the HMAC of a request's fingerprint with each secret key; the first one is stored.
-
-    A plain digest would let passwords in bodies be guessed.
-    """
+    """Return a fingerprint's HMAC by each secret; the first is stored. A digest would let passwords be guessed."""
     keys = [hashlib.sha256(b"payments" + secret.encode()).digest() for secret in app_state().settings.secret_key_list()]
     return [hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest() for key in keys]
 
 
 def matches_fingerprint(payment: PaymentRow, fingerprint: str) -> bool:
-    """Return whether a payment was claimed for the request with this fingerprint."""
     return any(hmac.compare_digest(payment.fingerprint, mac) for mac in fingerprint_macs(fingerprint))
 
 
@@ -154,7 +146,6 @@ def find_claimed(session: Session, key: str) -> PaymentRow | None:
 
 
 def is_claimed(session: Session, keys: Iterable[str]) -> bool:
-    """Return whether any of these claims exists."""
     existing = select(PaymentClaim.key).where(PaymentClaim.key.in_(list(keys))).limit(1)
     return session.scalar(existing) is not None
 
@@ -247,10 +238,7 @@ def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> No
 
 
 def mark_reversed(session: Session, payment_id: str) -> bool:
-    """Record that a payment was reversed permanently.
-
-    Its claims stay: a later transaction with the same authorization must not pay for another call.
-    """
+    """Record a permanent reversal. The claims stay: the same authorization must not pay for another call."""
     return bool(PAYMENTS.move(session, payment_id, _COMPLETED_STATUSES, PaymentStatus.REVERSED))
 
 
@@ -266,7 +254,6 @@ def find_by_transactions(session: Session, hashes: Iterable[str], *, since: date
 
 
 def reversed_by_chain(session: Session) -> dict[str, int]:
-    """Return how many payments were reversed on each chain."""
     rows = (
         select(Payment.chain, func.count())
         .where(Payment.status == PaymentStatus.REVERSED.value)
@@ -291,7 +278,6 @@ def find_without_claim(session: Session) -> list[str]:
 
 
 def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
-    """Return the condition that a payment is being settled on a chain."""
     return and_(Payment.status == PaymentStatus.SETTLING.value, Payment.chain == chain.value)
 
 

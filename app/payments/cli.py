@@ -1,7 +1,5 @@
 """`flask treasury`: recipients and balances of payments, and withdrawals."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import click
@@ -26,7 +24,6 @@ group = AppGroup("treasury", help="The recipients of payments, and the settlemen
 
 
 def register(app: Flask) -> None:
-    """Add the commands to an application."""
     app.cli.add_command(group)
 
 

@@ -1,7 +1,5 @@
 """Periodic work for payments: open settlements, top-up grants, gas reserves and reversed payments."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import structlog
@@ -26,7 +24,6 @@ _SANDBOX_OPENING_UNITS = 1
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    """Return the condition that a settlement or a top-up of a chain is open."""
     return or_(exists().where(claimed_payments.is_settling_on(chain)), topups.has_open(chain))
 
 

@@ -1,7 +1,5 @@
 """Top-ups as a kind of movement."""
 
-from __future__ import annotations
-
 from app.approvals.schemas import APPROVAL_NOTE
 from app.core.movement_kinds import MovementKind
 from app.payments import topups

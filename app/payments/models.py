@@ -1,7 +1,5 @@
 """Tables of payments and top-ups. Amounts are base units of USDC, instants UTC."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -3,8 +3,6 @@
 Credits are held or charged before the call, and settled once on every exit.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
@@ -64,10 +62,7 @@ class PaidCall(ABC):
 
     @abstractmethod
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Hold or charge the price; return the request that it pays for.
-
-        Raises: InsufficientCredits, PaymentAlreadyUsed.
-        """
+        """Hold or charge the price; return the request to send. Raises: InsufficientCredits, PaymentAlreadyUsed."""
 
     @abstractmethod
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
@@ -94,10 +89,7 @@ class PaidCall(ABC):
         """Settle the call."""
 
     def headers(self) -> Collection[tuple[str, str]]:
-        """Return the response headers with the cost, once it is known, or of the payment.
-
-        They are read after the end of a buffered response, and at the start of a stream.
-        """
+        """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
         if self._payment is not None:
             return [*self._payment.headers.items()]
         names = ("X-Cost-Usd", "X-Credits-Remaining") if self._bill else ()
@@ -113,10 +105,7 @@ class PaidCall(ABC):
         self._bill = outcome.charged_nanos, outcome.credits_nanos
 
     def _run(self, step: Step[ResultT], alone: Callable[[Session], ResultT] | None = None) -> ResultT:
-        """Run a step together with those of other calls; if it is not the usual case, run it, or `alone`, by itself.
-
-        Raises: InsufficientCredits; CommitUnknownError.
-        """
+        """Run a step with other calls' steps, or alone. Raises: InsufficientCredits; CommitUnknownError."""
         unknown: CommitUnknownError | None = None
         try:
             result = app_state().part(StepGroups).run(step)
@@ -134,10 +123,7 @@ class PaidCall(ABC):
             raise
 
     def _settle(self, operation: Callable[[Session], HoldResult] | Settlement) -> None:
-        """Run a settlement, release or refund in a unit.
-
-        After the last failed attempt, the lease expires and the estimate is charged.
-        """
+        """Settle, release or refund in a unit. After the last failed attempt, the lapsed lease charges the estimate."""
 
         def settled() -> None:
             if isinstance(operation, Settlement):

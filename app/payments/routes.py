@@ -1,7 +1,5 @@
 """`/v1/credits`: top-ups of credits with USDC from the agent's wallets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Response

@@ -3,8 +3,6 @@
 The capacity is read from the chains periodically, not for every request for the terms.
 """
 
-from __future__ import annotations
-
 import threading
 from datetime import datetime, timedelta
 
@@ -60,7 +58,6 @@ class SettlementCapacityCache:
             lock.release()
 
     def clear(self) -> None:
-        """Forget everything, so that the chains are read again."""
         self._cached.clear()
 
 
@@ -93,7 +90,6 @@ def fee_nanos(chain: ChainName, fee_units: int) -> int | None:
 
 
 def covers_gas(state: SettlementCapacity) -> bool:
-    """Return whether the settler holds enough gas for the next submissions."""
     return state.native_units >= _MIN_SUBMISSIONS * state.fee_units
 
 
@@ -136,7 +132,6 @@ def _submissions(state: SettlementCapacity) -> int:
 
 
 def read_capacity(chain: ChainName) -> SettlementCapacity | None:
-    """Read the capacity from the chain; None when it cannot be read."""
     try:
         settler, recipient = treasury.settler(chain), treasury.recipient(chain)
         return app_state().ports.facilitators[chain].settlement_capacity(settler, recipient)

@@ -4,8 +4,6 @@ Between its simulation and its block, a payer can move the funds, or let the cod
 submission that then fails costs its network fee, and nothing is paid.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """The service as the sponsor of transfers: the settlement wallet submits them, the treasury receives their fees."""
 
-from __future__ import annotations
-
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit

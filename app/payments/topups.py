@@ -3,8 +3,6 @@
 The transfer counts against the wallet's limits like any other. The grant is keyed by it, so it is made once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -41,17 +39,12 @@ _GRANT_BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class TopUpOrder:
-    """A requested top-up, which is validated together with its wallet."""
-
     chain: str
     amount: str
 
 
 def send(wallet: WalletView, order: TopUpOrder, *, wait_seconds: Decimal | None, claim: Claim) -> TransactionView:
-    """Transfer USDC from a wallet to the treasury; its value is granted when the transfer is final.
-
-    Raises: what a transfer raises.
-    """
+    """Transfer USDC to the treasury; its value is granted once that is final. Raises: what a transfer raises."""
     transfer = _transfer(wallet, order)
 
     def record(session: Session, movement: TransactionView) -> None:
@@ -86,7 +79,6 @@ def _transfer(wallet: WalletView, order: TopUpOrder) -> TransferOrder:
 
 
 def grant_reference(transaction_id: str) -> str:
-    """Return the reference of a top-up's grant in the ledger."""
     return f"{REFERENCE_PREFIX}{transaction_id}"
 
 
@@ -104,7 +96,6 @@ def open_topup_error(session: Session, wallet_id: str) -> TransactionInProgress 
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    """Return the condition that a top-up on a chain is open."""
     return exists().where(TopUp.chain == chain.value, TopUp.closed_at.is_(None))
 
 
@@ -131,10 +122,7 @@ def grant_due(chain: ChainName) -> int:
 
 
 def reopen_grant(session: Session, transaction_id: str) -> None:
-    """Allow a top-up to be closed again because its transfer's outcome was reversed.
-
-    Does nothing to a top-up that granted credits, nor to another kind of transaction.
-    """
+    """Let a top-up without granted credits be closed again because its transfer's outcome was reversed."""
     topup = session.get(TopUp, transaction_id, with_for_update=True)
     if topup is not None and not topup.granted_nanos:
         topup.granted_nanos = topup.closed_at = None

@@ -3,8 +3,6 @@
 They are ordinary wallets of an agent without a key. The only writer of `payment_wallets`.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import structlog
@@ -15,9 +13,9 @@ from app.core.chains import ChainName, Family
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments.models import ServiceWallet
 from app.ports.errors import Rejected
+from app.ports.vault import NewWallet
 from app.state import app_state
 from app.wallets.core import custody, wallets
-from app.wallets.core.custody import NewWalletKey
 from app.wallets.core.wallets import WalletView
 
 OWNER_AGENT_ID = "00000000-0000-4000-8000-000000000402"
@@ -27,8 +25,6 @@ _log = structlog.get_logger(__name__)
 
 
 class WalletRole(StrEnum):
-    """The purpose of one of the service's wallets."""
-
     TREASURY = "treasury"
     SETTLEMENT = "settlement"
 
@@ -103,7 +99,7 @@ def _create_wallet(role: WalletRole, family: Family) -> WalletView:
     return created
 
 
-def _operator_key(role: WalletRole, family: Family) -> NewWalletKey | None:
+def _operator_key(role: WalletRole, family: Family) -> NewWallet | None:
     """Return the operator's key for one family only: the other family's may be in another wallet already."""
     evm, solana = app_state().settings.settlement_keys()
     key = evm if family is Family.EVM else solana
@@ -112,5 +108,5 @@ def _operator_key(role: WalletRole, family: Family) -> NewWalletKey | None:
     return custody.import_key(family, key)
 
 
-def _address(key: NewWalletKey, family: Family) -> str:
+def _address(key: NewWallet, family: Family) -> str:
     return key.evm_address if family is Family.EVM else key.solana_address

@@ -6,8 +6,6 @@ The methods follow the legs. `quote` and `prepare` read from the network (no uni
 single transactions belong to the `Chain` port.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -81,7 +79,6 @@ class BridgeTransfer:
     delivery_hash: str | None = None
     """Our own transaction on the destination chain, once one was executed."""
     failed_deliveries: int = 0
-    """How many of our own transactions there failed or expired."""
 
 
 class BridgePhase(StrEnum):
@@ -143,11 +140,7 @@ class BridgeProvider(Protocol):
         """Return the terms of a bridge."""
 
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
-        """Draft all transactions of the source chain in their order, and simulate them together.
-
-        Raises: Rejected("insufficient_funds", "insufficient_gas", "unsafe_instructions", "simulation_failed", …),
-        Unreachable.
-        """
+        """Draft the source chain's transactions in order; simulate them together. Raises: Rejected, Unreachable."""
 
     def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
         """Sign a step with a nonce. No I/O, so it may run inside a unit of work."""
@@ -156,7 +149,4 @@ class BridgeProvider(Protocol):
         """Return the progress of a bridge after its source transaction was executed. Raises: Unreachable."""
 
     def prepare_delivery(self, transfer: BridgeTransfer) -> BridgeStep:
-        """Draft the next transaction that we have to send on the destination chain.
-
-        Raises: Rejected("insufficient_gas", "simulation_failed", …), Unreachable.
-        """
+        """Draft the next transaction to send on the destination chain. Raises: Rejected, Unreachable."""

@@ -5,8 +5,6 @@ that records), `broadcast` sends, `outcomes` finds what happened. All methods th
 when no node answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -86,8 +84,6 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class StoredTransaction:
-    """A transaction that was signed earlier, as stored."""
-
     intent: TransferIntent
     tx_hash: str
     raw: bytes
@@ -113,8 +109,6 @@ class TransactionQuery:
 
 
 class TransactionStatus(StrEnum):
-    """The outcome of a movement."""
-
     WAITING = "waiting"
     SUCCEEDED = "succeeded"
     REVERTED = "reverted"
@@ -149,9 +143,9 @@ class NonceUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentTransaction:
-    """A transaction of one of our addresses as the chain shows it; `amount` is None for anything but a plain payment.
+    """A transaction of ours on the chain: `amount` of a plain payment only, `raw` if a node returns its bytes.
 
-    `raw` are its signed bytes, or None if no node returns them; `terms` those of bytes that have the form that we sign.
+    `terms` are those of bytes in the form that we sign.
     """
 
     tx_hash: str
@@ -287,10 +281,7 @@ class Chain(Protocol):
         """Sign a draft with a nonce. No I/O, so it may run inside a unit of work."""
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
-        """Draft the same movement with the same nonce at a fee that replaces the attempt (+12.5 % or the market's).
-
-        None on chains without nonces.
-        """
+        """Draft the same with a fee that replaces the attempt (+12.5 % or the market's); None without nonces."""
 
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
         """Draft an empty transaction to the sender that consumes the attempt's nonce; None on chains without nonces."""
@@ -303,18 +294,12 @@ class Chain(Protocol):
         """
 
     def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:
-        """Broadcast many signed transactions again in few requests; single refusals are ignored.
-
-        Unless `publicly`, a private endpoint gets them, if there is one.
-        """
+        """Send many again, ignoring single refusals; to a private endpoint, if there is one, unless `publicly`."""
 
     def outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
-        """Return the outcomes of many movements in few requests, by the queries' keys.
-
-        With `landed_only`, for a request that waits, `VOID` is not looked for.
-        """
+        """Return outcomes by the queries' keys, in few requests; `VOID` is not looked for with `landed_only`."""
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return which of these blocks were removed by a reorg, and the number of the newest `safe` block."""

@@ -3,9 +3,10 @@
 They are not API errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+
+from app.core.chains import Token
+from app.core.money import decimal_string
 
 
 class PortError(Exception):
@@ -20,6 +21,20 @@ class PortError(Exception):
 
 class Rejected(PortError):
     """Certain: it was refused and nothing happened."""
+
+
+class Shortage(Rejected):
+    """Certain: a balance does not cover what is required."""
+
+    def __init__(self, token: Token, reason: str, available: int, required: int) -> None:
+        amounts = {"available": available, "required": required, "missing": required - available}
+        texts = {name: decimal_string(units, token.decimals) for name, units in amounts.items()}
+        super().__init__(reason, details={"currency": token.symbol, **texts})
+
+    @classmethod
+    def check(cls, token: Token, reason: str, available: int, required: int) -> None:
+        if required > available:
+            raise cls(token, reason, available, required)
 
 
 class Unreachable(PortError):

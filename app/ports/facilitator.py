@@ -5,8 +5,6 @@ Claim keys identify a payment permanently, however it is presented: `auth:…` f
 sponsoring have the phases of a movement: the first reads and simulates, `authorize` signs inside the unit that records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,15 +35,22 @@ class PaymentIntent:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedPayment:
-    """A signed payment: its identity on the chain, the payload for the seller, and what its outcome is found by.
-
-    `extensions` are what it answers to extensions of the protocol, by their names.
-    """
+    """A signed payment: its identity, the seller's payload, terms of its outcome, and answers to extensions."""
 
     reference: str
     payload: Mapping[str, Any] = field(repr=False)
     terms: Terms
     extensions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentAsset:
+    """USDC as x402 names it: the CAIP-2 network, its name in version 1 if there is one, contract or mint."""
+
+    network: str
+    legacy_network: str | None
+    address: str
+    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 class PaymentSigner(Protocol):
@@ -62,23 +67,10 @@ class PaymentSigner(Protocol):
         """Return whether a seller's additional terms are those of the asset and of a supported transfer method."""
 
     def prepare(self, intent: PaymentIntent) -> Terms:
-        """Read what signing needs of the chain, and check that the payment can be executed.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Read what signing needs, and check that the payment can be executed. Raises: Rejected, Unreachable."""
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign a payment at a time (seconds since 1970). No I/O, so it may run inside a unit of work."""
-
-
-@dataclass(frozen=True, slots=True)
-class PaymentAsset:
-    """USDC as x402 names it: the CAIP-2 network, its name in version 1 if there is one, contract or mint."""
-
-    network: str
-    legacy_network: str | None
-    address: str
-    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +149,7 @@ class Facilitator(Protocol):
         """
 
     def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
-        """Parse a signed payment and run all checks that need no chain, including a key's signature. No I/O.
-
-        Raises: Rejected with x402's error token.
-        """
+        """Run all checks that need no chain, including a key's signature. No I/O. Raises: Rejected, x402's token."""
 
     def assert_signed(self, authorization: PaymentAuthorization) -> None:
         """Check on the chain what `verify` cannot: a contract's signature. Raises: Rejected, Unreachable."""
@@ -169,19 +158,13 @@ class Facilitator(Protocol):
         """Draft and simulate the submission of a signed payment. Raises: Rejected, Unreachable."""
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
-        """Return the hash of the transaction in which a signed payment landed, by any submitter, or None.
-
-        Raises: Unreachable.
-        """
+        """Return the transaction in which a signed payment landed, by any submitter, or None. Raises: Unreachable."""
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's balance and whether the recipient can receive. Raises: Unreachable."""
 
     def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:
-        """Draft the creation of the recipient's token account, paid by the settlement address; None if none is needed.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Draft the recipient's token account, paid by the settler, unless it exists. Raises: Rejected, Unreachable."""
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
         """Return whether an address signed a text (EIP-191, or plain Ed25519 in base58). No I/O."""
@@ -189,10 +172,7 @@ class Facilitator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GasSponsor:
-    """The service's wallet that submits on a chain, its address there, and the address that fees are paid to.
-
-    `reserve_units` of the native token must stay in the wallet.
-    """
+    """The service's wallet that submits, its address and that of fees; `reserve_units` must stay in the wallet."""
 
     wallet_id: str
     submitter: str
@@ -230,10 +210,7 @@ class SponsoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class SignedPart:
-    """An authorization: its identity on the chain, and what its outcome is found by.
-
-    The recorded terms have the hash of its first `submission`, too.
-    """
+    """An authorization: its identity, and terms of its outcome, which are recorded with its `submission`."""
 
     reference: str
     terms: Terms
@@ -249,8 +226,6 @@ class AuthorizedTransfer:
 
 
 class TransferSponsor(Protocol):
-    """Prepares sponsored transfers on one chain."""
-
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
         """Read balances and fees, and simulate. Raises: Rejected("simulation_failed", …), Unreachable."""
 

@@ -3,8 +3,6 @@
 Queries use the network; payloads are built without it and without a key, so a preview needs no exchange.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -19,8 +17,6 @@ Json = Any
 
 
 class PerpdexTopic(StrEnum):
-    """The kinds of queries."""
-
     ACCOUNT = "account"
     SPOT = "spot"
     ORDERS = "orders"
@@ -42,10 +38,7 @@ class PerpdexQuery:
 
 @dataclass(frozen=True, slots=True)
 class PerpdexReply:
-    """The exchange's document, and its weight beyond the query's known weight (long responses have more).
-
-    `document` is None if the exchange has no order book of that symbol.
-    """
+    """A document, None without an order book of that symbol, and its weight beyond the query's known one."""
 
     document: Json
     surplus_weight: int = 0
@@ -94,8 +87,6 @@ class LimitOrder:
 
 @dataclass(frozen=True, slots=True)
 class OrderRef:
-    """A resting order by its market's index and its number."""
-
     market_index: int
     order_id: int
 
@@ -154,11 +145,7 @@ class Perpdex(Protocol):
         """Return a query's weight against the exchange's rate limit per IP address. No network."""
 
     def fetch(self, query: PerpdexQuery) -> PerpdexReply:
-        """Query the exchange.
-
-        Raises: Rejected("refused"); Unreachable("rate_limited", "not_sent", "no_answer", "unexpected_answer",
-        "exchange_failed").
-        """
+        """Query the exchange. Raises: Rejected("refused"); Unreachable, with the reason."""
 
     def parse_markets(self, document: Json) -> tuple[PerpMarket, ...]:
         """Parse the markets in a response about `PerpdexTopic.MARKETS`. No I/O."""

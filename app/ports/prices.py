@@ -1,7 +1,5 @@
 """Token prices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +15,6 @@ class PriceRange:
 
 
 class PriceFeed(Protocol):
-    """Prices in nano-dollars per whole token."""
-
     def nanos_per_token(self, token: Token) -> int | None:
         """Return the price, the higher of two current ones, or None when none is known (USDC is always 1 USD).
 
@@ -26,7 +22,4 @@ class PriceFeed(Protocol):
         """
 
     def independent_range(self, token: Token) -> PriceRange | None:
-        """Return the prices of sources that do not trade themselves, or None when none of them is available.
-
-        For checking an exchange: its own prices are no evidence. Otherwise like `nanos_per_token`.
-        """
+        """Return prices of sources that do not trade, to check an exchange by; else as `nanos_per_token`."""

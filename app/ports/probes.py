@@ -1,19 +1,14 @@
 """Requests to outside systems by `flask doctor --live`, each read by the adapter's own parser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from app.core.chains import Family
 
-ADDRESSES: Mapping[Family, str] = MappingProxyType(
-    {
-        Family.EVM: "0x000000000000000000000000000000000000dEaD",
-        Family.SOLANA: "4zvwRjXUKGfvwnParsHAS3HuSVzV5cA4McphgmoCtajS",
-    }
-)
+ADDRESSES: Mapping[Family, str] = {
+    Family.EVM: "0x000000000000000000000000000000000000dEaD",
+    Family.SOLANA: "4zvwRjXUKGfvwnParsHAS3HuSVzV5cA4McphgmoCtajS",
+}
 """Addresses that belong to no one: the usual burn address, and that of the key of 32 zero bytes."""
 
 

@@ -3,8 +3,6 @@
 Losing one of their calls loses no fact: a job is a hint to read the database now, and no decision depends on counters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -40,15 +38,11 @@ class JobQueue(Protocol):
 
 
 class Faucet(Protocol):
-    """Pays real deposits on the sandbox's chains."""
-
     def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
         """Pay once per reference, however often it is called. Raises: Rejected, Unreachable."""
 
 
 class Mailer(Protocol):
-    """Hands messages to a mail server."""
-
     def send(self, recipient: str, *, subject: str, text: str, message_id: str) -> None:
         """Send a message; a repeated one has the same `message_id`.
 

@@ -4,8 +4,6 @@ The shopper navigates; the handler decides about money. The shopper asks before 
 it once at most: after `authorize_order` has returned, every end but an `OrderConfirmation` may be an order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -92,7 +90,6 @@ class OrderReview:
     shipping_method: str | None
     payment_pending: bool = False
     amounts: tuple[OrderAmount, ...] = ()
-    """What the review shows, by role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +122,6 @@ class ElementCandidate:
 
 
 class ChoicePurpose(StrEnum):
-    """What an element is chosen for."""
-
     CONTINUE = "continue"
     ADD_TO_CART = "add_to_cart"
     PAYMENT = "payment"
@@ -205,10 +200,7 @@ class Shopper(Protocol):
     """Makes purchases, one at a time."""
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
-        """Make a purchase; a dry run returns the review that it reached, and asks for no authorization.
-
-        Raises: PurchaseFailed when nothing was ordered; PurchaseOutcomeUnknown when the order may have been placed.
-        """
+        """Make a purchase, or return the review of a dry run. Raises: PurchaseFailed, PurchaseOutcomeUnknown."""
 
     def is_sandboxed(self) -> bool:
         """Start a browser and return whether its sandbox works on this machine, for the current user."""

@@ -1,7 +1,5 @@
 """Reading untrusted OpenAPI documents: their content is checked, nothing that they refer to is fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -4,8 +4,6 @@ The methods follow the phases of a movement: `quote` and `draft` read (no unit o
 the unit that records). Broadcasting, replacing and tracking belong to the `Chain` port.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -52,10 +50,7 @@ class SwapExchange(Protocol):
     """An exchange on one chain. It is not trusted: what it asks to sign is decoded or refused."""
 
     def quote(self, request: SwapRequest) -> SwapOffer:
-        """Return an offer.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited"), Unreachable for the chain.
-        """
+        """Return an offer. Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited"), Unreachable."""
 
     def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
         """Draft and simulate a swap that yields at least `minimum_units` or fails.
@@ -70,7 +65,4 @@ class SwapExchange(Protocol):
     def sign(
         self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
     ) -> SignedTransaction:
-        """Sign a draft with a nonce, taking concurrent outflows into account.
-
-        No I/O, so it may run inside a unit of work.
-        """
+        """Sign a draft with a nonce, aware of concurrent outflows. No I/O, so it may run inside a unit of work."""

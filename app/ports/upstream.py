@@ -3,8 +3,6 @@
 The target is sent unchanged, redirects are returned and nothing is ever sent twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -39,10 +37,7 @@ class UpstreamResponse(Protocol):
         """All header fields in their order, names as the upstream sent them."""
 
     def read(self) -> bytes:
-        """Return the bytes that have arrived, waiting for at least one; empty at the end.
-
-        Raises: OutcomeUnknown("timeout") after silence, OutcomeUnknown("broken") when it was cut off.
-        """
+        """Return what has arrived, at least a byte; empty at the end. Raises: OutcomeUnknown("timeout", "broken")."""
 
     def read_within(self, seconds: Decimal) -> bytes | None:
         """Return what `read` does, or None if nothing arrives for this time: then call it again, or `read`."""

@@ -1,7 +1,5 @@
 """Custody: sealing of secrets and signatures of wallets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +15,9 @@ class SecretLocation:
 
 @dataclass(frozen=True, slots=True)
 class NewWallet:
-    """A new wallet: its sealed BIP-39 entropy and keys, and its addresses."""
+    """A new wallet: its id, its sealed BIP-39 entropy and keys, and its addresses."""
 
+    wallet_id: str
     sealed: str
     evm_address: str
     solana_address: str
@@ -62,7 +61,7 @@ class Vault(Protocol):
         """Return whether `authenticate` made a MAC of this message, under any of the operator's keys."""
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
-        """Generate 128 bits of BIP-39 entropy and derive its addresses (BIP-44 for EVM, SLIP-0010 for Solana)."""
+        """Generate 128 bits of BIP-39 entropy for the wallet of a row (BIP-44 for EVM, SLIP-0010 for Solana)."""
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal keys that the operator supplies, 32 bytes each; a missing one is generated. Raises: ValueError."""

@@ -4,8 +4,6 @@ The exchange limits the weight of all requests from one IP address. The budget i
 share; it refills steadily, and each wallet has a share, so that one busy agent does not block the others.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,10 +54,7 @@ _EXPIRY_BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class RateAllowance:
-    """A token bucket: its capacity in units of weight, and the milliseconds in which one unit refills.
-
-    Within any minute, at most `burst + 60000 / ms_per_weight` can be acquired.
-    """
+    """A token bucket: within any minute, at most `burst + 60000 / ms_per_weight` units can be acquired."""
 
     burst: int
     ms_per_weight: int
@@ -68,15 +63,11 @@ class RateAllowance:
 GLOBAL_ALLOWANCE = RateAllowance(burst=400, ms_per_weight=75)
 """The exchange allows 1200 a minute: a burst of 400 and 800 more."""
 WALLET_ALLOWANCE = RateAllowance(burst=200, ms_per_weight=150)
-"""Half of the global allowance."""
 _GLOBAL_NAME = "all"
 
 
 def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
-    """Acquire the weight of a request from the budget, and from the wallet's share for a private request.
-
-    Raises: PerpdexError with the time of a retry; then nothing was acquired.
-    """
+    """Acquire weight from the budget and a wallet's share, or nothing. Raises: PerpdexError, with when to retry."""
     with unit_of_work() as session:
         if wallet_id is not None:
             subject = "This wallet's share of the"
@@ -198,8 +189,6 @@ class ExchangeDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeFeed:
-    """The cache and the request slots of one process."""
-
     cache: SingleFlightCache = field(default_factory=SingleFlightCache)
     slots: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MAX_CONCURRENT_REQUESTS)
@@ -207,10 +196,7 @@ class ExchangeFeed:
 
 
 def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None) -> ExchangeDocument:
-    """Return public data that is at most seconds old; call `on_read` after reading it anew.
-
-    Raises: PerpdexError.
-    """
+    """Return public data, at most seconds old; `on_read` gets what was read anew. Raises: PerpdexError."""
 
     def load() -> ExchangeDocument:
         document = ExchangeDocument(fetch(query, wallet_id=None), clock.now())
@@ -259,7 +245,6 @@ def _request_slot(slots: threading.BoundedSemaphore) -> Iterator[None]:
 
 
 def unavailable_error(reason: str) -> PerpdexError:
-    """Return the error for a failed request, with the time of a retry."""
     is_limit = reason == "rate_limited"
     return retry_later_error(
         reason,

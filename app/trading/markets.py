@@ -3,8 +3,6 @@
 Markets keep their numbers, so an older list is correct for the markets that it contains.
 """
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, time
@@ -36,8 +34,6 @@ class MarketSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MarketList:
-    """The markets, the source of the list, and its time."""
-
     markets: tuple[PerpMarket, ...]
     source: MarketSource
     as_of: str
@@ -57,10 +53,7 @@ def live_markets() -> ExchangeDocument:
 
 
 def load_markets() -> MarketList:
-    """Return the markets, even while the exchange is unavailable.
-
-    Raises: PerpdexError if it is unavailable and there is no stored or bundled list of this network.
-    """
+    """Return the markets, even while the exchange is unavailable. Raises: PerpdexError if no other list exists."""
     perpdex = app_state().ports.perpdex
     try:
         snapshot = live_markets()

@@ -4,8 +4,6 @@ Nothing is signed, sent, recorded or counted as spent. Data from the exchange is
 payload is built from stored data.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -53,7 +51,6 @@ _WIDE_CONTEXT = Context(prec=200, traps=[InvalidOperation])
 _EXACT_CONTEXT = Context(prec=200, traps=[InvalidOperation, Inexact])
 _MS_PER_SECOND = 1000
 _HIGHEST_LEVERAGE = 50
-"""The highest leverage of any market, used if a market's own limit is unknown."""
 _LEAST_ORDER_USDC = 10
 """The exchange's `MinTradeNtl`."""
 _WITHDRAWAL_FEE = TokenAmount(10**USDC.decimals, USDC)
@@ -78,10 +75,7 @@ def parse(text: str) -> Decimal:
 
 
 def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Decimal:
-    """Return the nearest price on the grid that is not worse for the client: rounded down for a buy, up for a sell.
-
-    Raises: GridError if a buy's price is below the smallest.
-    """
+    """Return the nearest price on the grid that is not worse for the client. Raises: GridError below the smallest."""
     finest = -max(0, _PRICE_DECIMALS - size_decimals)
     figures = min(0, requested.adjusted() - (_SIGNIFICANT_FIGURES - 1))
     rounding = ROUND_FLOOR if is_buy else ROUND_CEILING
@@ -110,10 +104,7 @@ def notional_nanos(price: Decimal, size: Decimal, *, nanos_per_usdc: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class PreparedAction:
-    """An action with its value, its recipient and its notes.
-
-    `notes` are further members of the response. `complete` adds what only the exchange knows.
-    """
+    """An action with value, recipient and further members; `complete` adds what only the exchange knows."""
 
     action: Action
     value_nanos: int | None = 0
@@ -126,10 +117,7 @@ _Prepare = Callable[[WalletView, Parameters], PreparedAction]
 
 
 def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
-    """Check an action and return the 501 response with its payload.
-
-    Raises: InvalidInput; WalletFrozen, AddressNotAllowed, PriceUnavailable, and a class for each limit.
-    """
+    """Check an action; return the 501 response with its payload. Raises: InvalidInput and what a movement raises."""
     prepared = _PREPARE[action](wallet, parameters)
     with read_only_unit() as session:
         request = SpendingRequest(prepared.value_nanos, prepared.recipient, Family.EVM)
@@ -316,4 +304,3 @@ _PREPARE: Mapping[str, _Prepare] = {
     "transfer": functools.partial(_pay, SendUsdc),
 }
 ACTIONS = tuple(_PREPARE)
-"""Actions that would change something."""

@@ -3,8 +3,6 @@
 A failed query is not recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,10 +19,7 @@ _Read = Callable[[WalletView, Parameters], dict[str, Json]]
 
 
 def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dict[str, Json]:
-    """Execute a read action and return its result with the id of its history row.
-
-    Raises: InvalidInput for an unknown symbol, PerpdexError, NotFound if the wallet was deleted concurrently.
-    """
+    """Execute a read, record it and return its result. Raises: InvalidInput, PerpdexError, NotFound."""
     found = _READS[action](wallet, parameters)
     address = exchange_address(wallet)
     transaction_id = relayed.record_query(wallet.id, address=address, kind=action)
@@ -37,10 +32,6 @@ def exchange_address(wallet: WalletView) -> str:
 
 def _account_query(topic: PerpdexTopic, wallet: WalletView) -> Json:
     return exchange_client.fetch(PerpdexQuery(topic, address=exchange_address(wallet)), wallet_id=wallet.id)
-
-
-def _status(wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
-    return {"account": _account_query(PerpdexTopic.ACCOUNT, wallet), "spot": _account_query(PerpdexTopic.SPOT, wallet)}
 
 
 def _markets(_wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
@@ -79,7 +70,10 @@ def _market(symbol: str) -> PerpMarket:
 
 
 _READS: Mapping[str, _Read] = {
-    "status": _status,
+    "status": lambda wallet, _: {
+        "account": _account_query(PerpdexTopic.ACCOUNT, wallet),
+        "spot": _account_query(PerpdexTopic.SPOT, wallet),
+    },
     "positions": lambda wallet, _: {"positions": _account_query(PerpdexTopic.ACCOUNT, wallet)["assetPositions"]},
     "orders": lambda wallet, _: {"orders": _account_query(PerpdexTopic.ORDERS, wallet)},
     "fills": lambda wallet, _: {"fills": _account_query(PerpdexTopic.FILLS, wallet)},
@@ -91,4 +85,3 @@ _READS: Mapping[str, _Read] = {
     },
 }
 ACTIONS = tuple(_READS)
-"""Actions that read."""

@@ -1,7 +1,5 @@
 """`/v1/trading/perpdex`: fourteen actions. Reads return data, others 501 with the unsigned payload."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import request

@@ -1,7 +1,5 @@
 """Schemas of the trading API: one request body per kind of action, one response for all reads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

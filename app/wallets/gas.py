@@ -6,8 +6,6 @@ After it, they are ordinary transactions, which workers complete. Nothing else d
 requested again. Also the cost of such a submission, how many an agent has free in a day, and what covers it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -81,13 +79,11 @@ class SubmissionPlan:
     cost_nanos: int
 
     def submission(self, authorized: AuthorizedTransfer) -> SponsorTransaction:
-        """Return the submission of the payment once it is signed."""
         sponsor = self.draft.transfer.sponsor
         return SponsorTransaction(self.chain, authorized.submission, sponsor, self.sponsor_wallet)
 
 
 def is_available(chain: ChainName) -> bool:
-    """Return whether the service submits payments of USDC on a chain at all."""
     state = app_state()
     return chain in state.ports.sponsors and state.settings.sponsored_per_day > 0
 
@@ -133,9 +129,7 @@ def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraf
     unmined_units, _fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.since_block
     )
-    needed = units + unmined_units.get(USDC, 0)
-    if needed > draft.token_units:
-        raise NotAffordable("insufficient_funds", USDC, available=draft.token_units, required=needed)
+    NotAffordable.check(USDC, "insufficient_funds", draft.token_units, units + unmined_units.get(USDC, 0))
 
 
 def next_number_today(session: Session, agent_id: str) -> int:
@@ -213,8 +207,6 @@ _LONGEST_PENDING = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class _PurchasePlan:
-    """A payment of USDC with the plan of its submission, and what is delivered for it."""
-
     payment: Movement
     submission: SubmissionPlan
     deliveries: Sequence[SponsorTransaction]

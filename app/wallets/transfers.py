@@ -6,8 +6,6 @@ nothing that was signed is known to anyone before. The chain then decides on eac
 on the submission, which is a transaction of the service's wallet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -105,10 +103,7 @@ def _plan(movement: Movement) -> SubmissionPlan:
 
 
 def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tuple[Movement, Movement | None]:
-    """Return a movement with its fee, and the movement that pays the fee, if it is not free.
-
-    Raises: Rejected("gas_fee_too_high") if the fee exceeds the amount.
-    """
+    """Return a movement with its fee, and what pays the fee unless it is free. Raises: Rejected("gas_fee_too_high")."""
     units = 0 if is_free else gas.price_units(plan.cost_nanos)
     gas.assert_fee_below(units, movement.amount)
     network_fees.assert_below(units * gas.NANOS_PER_UNIT, movement.max_fee_nanos)
@@ -125,10 +120,7 @@ def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tup
 def _record(
     movement: Movement, plan: SubmissionPlan, *, claim: Claim, on_recorded: RecordedCallback | None
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
-    """Count, hold, sign and store, in one unit; return the transfer, and the submission with its bytes.
-
-    Raises: Rejected, and the 403 errors of refused limits.
-    """
+    """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
     signer, submitter = custody.signer_of(movement.wallet.id), custody.signer_of(plan.sponsor_wallet.id)
     sponsor = app_state().ports.sponsors[movement.chain]
     transfer_id, fee_id = new_id(), new_id()
@@ -242,7 +234,8 @@ def _quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     try:
         draft = pipeline.dry_run(movement, lambda _signer: _draft(movement))
     except ServiceError as error:
-        if error.details.get("reason") == "insufficient_gas" and _may_be_sponsored(movement, order):
+        is_short = error.details.get("reason") == gas.SHORTAGE
+        if is_short and gas.are_available(order.gas, order.chain, order.amount):
             return quote_sponsored(movement, without_gas=error)
         raise
     counted = pipeline.counting_rent(movement, draft)
@@ -284,13 +277,8 @@ def send(
         wait_seconds=wait_seconds,
         claim=claim,
         on_recorded=on_recorded,
-        without_gas=sponsor if _may_be_sponsored(movement, order) else None,
+        without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
     )
-
-
-def _may_be_sponsored(movement: Movement, order: TransferOrder) -> bool:
-    may_be = order.gas is not GasSource.OWN and movement.amount.token == USDC
-    return may_be and gas.is_available(movement.chain)
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:

@@ -1,7 +1,5 @@
 """Bridges of ether between EVM chains: one deposit on the source chain, and nothing to deliver."""
 
-from __future__ import annotations
-
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import ContractCall
@@ -12,8 +10,6 @@ from app.ports.vault import Signer
 
 
 class EtherBridge:
-    """Two EVM chains. Opens no connection before the first call."""
-
     def __init__(self, source: EvmChain, destination: EvmChain) -> None:
         self._source = source
         self._destination = destination

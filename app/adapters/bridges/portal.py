@@ -3,8 +3,6 @@
 Deposits and what results from them: specs.optimism.io, "Deposits" (source hash, opaque fields, type 0x7e).
 """
 
-from __future__ import annotations
-
 import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 
@@ -37,7 +35,6 @@ _OPAQUE = 73
 
 
 def deposit_call(portal: str, recipient: str, units: int) -> CallTarget:
-    """Return the call that sends ether to an address of the other chain."""
     return CallTarget(portal, units, _DEPOSIT.encode(recipient, units, _GAS, False, b""))  # noqa: FBT003 - creates no contract
 
 

@@ -1,7 +1,5 @@
 """The `Chain` port for Ethereum and Base. Methods that use the network refuse to run inside a unit of work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -38,10 +36,7 @@ class EvmChain:
         connect_seconds: float = 3.0,
         read_seconds: float = 10.0,
     ) -> None:
-        """Store the chain's contracts and endpoints; deposits count from `deposit_confirmations` blocks on.
-
-        Transactions are sent to `private_rpc_urls`, if there are any, and nothing is read from these.
-        """
+        """Store contracts, endpoints and when deposits count; `private_rpc_urls`, if any, only get transactions."""
         self.name = name
         self.deployment = deployment
         self.block_time = timedelta(seconds=deployment.block_seconds)
@@ -102,8 +97,7 @@ class EvmChain:
         native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
         return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
 
-    def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
-        """Return why a recipient can never be paid, as the end of a sentence about it, or None."""
+    def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         if recipient.lower() == ZERO_EVM_ADDRESS:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient.lower() == self.deployment.usdc.lower():

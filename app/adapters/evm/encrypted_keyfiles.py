@@ -4,8 +4,6 @@ Their library, eth-keyfile, loads the curves of py_ecc: a sixth of the processor
 recursion of 100 000, far more than a thread's C stack holds.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

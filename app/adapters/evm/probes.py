@@ -1,7 +1,5 @@
 """Probes of an EVM endpoint: the reads of each feature, by the feature's own code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from app.adapters.evm.chain import EvmChain

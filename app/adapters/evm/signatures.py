@@ -1,7 +1,5 @@
 """EIP-712 and EIP-191 messages, their digests and their signers, by eth-account. No I/O."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from eth_utils.crypto import keccak
 from app.ports.vault import Signer
 
 SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
-"""r, s and v of an ECDSA signature."""
 _RECOVERY_IDS = (27, 28, 0, 1)
 """Some wallets count from 0."""
 

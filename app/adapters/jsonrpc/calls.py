@@ -1,9 +1,8 @@
 """JSON-RPC calls with their results, and the failure of an endpoint to answer them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Generic, Self, TypeVar
 
 import structlog
 
@@ -41,8 +40,7 @@ class EndpointError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
     @classmethod
-    def of(cls, error: RpcError, *, retry_after_seconds: int = 0) -> EndpointError:
-        """Return the failure of an endpoint because of an error that is not tolerated."""
+    def of(cls, error: RpcError, *, retry_after_seconds: int = 0) -> Self:
         return cls(
             error.kind.value,
             perhaps_executed=error.kind is not RpcErrorKind.RATE_LIMIT,
@@ -54,12 +52,11 @@ class EndpointError(Exception):
 
 
 class WrongChainError(EndpointError):
-    """The endpoint serves another chain than the configured one."""
-
     def __init__(self) -> None:
         super().__init__("wrong_chain", perhaps_executed=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RpcCall(Generic[T]):
     """One call and, once it was run, its result.
 
@@ -67,25 +64,15 @@ class RpcCall(Generic[T]):
     in `error`; any other, and each that does not depend on the call, makes the endpoint fail.
     """
 
-    __slots__ = ("_answers", "_read", "_tolerates", "_tolerates_malformed", "error", "method", "params")
-
-    def __init__(
-        self,
-        method: str,
-        params: Sequence[object],
-        *,
-        read: Callable[[object], T],
-        tolerates: Callable[[RpcError], bool] | None = None,
-        tolerates_malformed: bool = False,
-    ) -> None:
-        """Store the call; with `tolerates_malformed`, `tolerates` decides on a malformed result, too, as UNREADABLE."""
-        self.method = method
-        self.params = params
-        self.error: RpcError | None = None
-        self._read = read
-        self._tolerates = tolerates
-        self._tolerates_malformed = tolerates_malformed
-        self._answers: list[T] = []
+    method: str
+    params: Sequence[object]
+    _: KW_ONLY
+    read: Callable[[object], T]
+    tolerates: Callable[[RpcError], bool] | None = None
+    tolerates_malformed: bool = False
+    """`tolerates` decides on a malformed result, too, as UNREADABLE."""
+    error: RpcError | None = field(default=None, init=False)
+    _answers: list[T] = field(default_factory=list, init=False)
 
     @property
     def sends(self) -> bool:
@@ -101,17 +88,17 @@ class RpcCall(Generic[T]):
         self.error, self._answers = None, []
         try:
             if reply.get("error") is None:
-                self._answers = [self._read(result_of(reply))]
+                self._answers = [self.read(result_of(reply))]
             else:
                 self.error = error_of(reply)
         except MalformedResponseError as malformed:
-            if not self._tolerates_malformed:
+            if not self.tolerates_malformed:
                 raise EndpointError("unexpected_answer") from None
             self.set_unreadable(str(malformed))
 
     def set_unreadable(self, reason: str) -> None:
         """Store that the response cannot be used. Raises: EndpointError if that is not tolerated."""
-        if self._tolerates is None or not self._tolerates(UNREADABLE):
+        if self.tolerates is None or not self.tolerates(UNREADABLE):
             raise EndpointError("unexpected_answer")
         _log.warning("rpc_response_invalid", request=self.method, reason=reason)
         self.error, self._answers = UNREADABLE, []
@@ -120,11 +107,10 @@ class RpcCall(Generic[T]):
         """Fail unless the call has a result or a tolerated error. Raises: EndpointError."""
         if self.error is None:
             return
-        is_tolerated = self._tolerates is not None and self._tolerates(self.error)
+        is_tolerated = self.tolerates is not None and self.tolerates(self.error)
         if self.error.kind.is_outage or not is_tolerated:
             raise EndpointError.of(self.error, retry_after_seconds=retry_after_seconds)
 
 
 def accept_any_error(_error: RpcError) -> bool:
-    """Tolerate every error that depends on the call."""
     return True

@@ -7,8 +7,6 @@ by number.
 Outages are logged twice, when they begin and when they end, however many calls fail in between.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -70,10 +68,7 @@ ChainIdentity = Callable[[], RpcCall[None]]
 
 
 class AdaptiveLimit:
-    """A size that an endpoint accepts: halved when it refuses, doubled again after a while.
-
-    A refusal may have had another cause than the size, and providers change their limits.
-    """
+    """A size that an endpoint accepts: halved by a refusal, which may have another cause, and doubled after a while."""
 
     def __init__(self, maximum: int) -> None:
         self.value = maximum
@@ -118,7 +113,6 @@ class RpcEndpoint:
 
     @property
     def is_backing_off(self) -> bool:
-        """Return whether it failed recently."""
         return self._backoff_until > time.monotonic()
 
     def identify(self) -> None:

@@ -4,8 +4,6 @@ Codes are shared between meanings (-32005: over the rate limit, a log query that
 -32007: over the rate limit, a skipped slot of Solana), so the messages decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,7 +30,6 @@ class RpcErrorKind(StrEnum):
     BATCH_LIMIT = "batch_refused"
     """As many calls, or as long a response, in one HTTP request."""
     CALL = "rpc_error"
-    """This call."""
 
     @property
     def is_outage(self) -> bool:
@@ -88,7 +85,6 @@ class RpcError:
 
 
 def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
-    """Return a reader of what may not exist."""
     return lambda result: None if result is None else read(result)
 
 
@@ -117,10 +113,7 @@ class _ErrorReply(ForeignModel):
 
 
 def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[str, object]]:
-    """Return the replies in the order of their requests; a server may answer a batch in any order.
-
-    Raises: MalformedResponseError.
-    """
+    """Return the replies in the order of the requests; servers may use any. Raises: MalformedResponseError."""
     numbers = [_Reply.read(reply).id for reply in replies[: expected + 1]]
     if numbers == [None] and expected == 1:
         numbers = [0]  # JSON-RPC 2.0 §5: null when the node could not read the request

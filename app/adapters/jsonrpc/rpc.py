@@ -4,10 +4,9 @@ Reads fail over to the next endpoint; one that failed is used last for a while. 
 `Broadcaster` only, which decides what a refusal and a lost response mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.adapters.http_client import HttpClient
@@ -42,7 +41,6 @@ class JsonRpc:
             RpcEndpoint(http, url, identity, chain=chain, number=number, max_batch=max_batch)
             for number, url in enumerate(urls, first_number)
         )
-        """All endpoints in the operator's order."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._chain.value!r}, endpoints={len(self.endpoints)})"
@@ -58,10 +56,7 @@ class JsonRpc:
         return call.result
 
     def run_on_first(self, operation: Callable[[RpcEndpoint], T]) -> T:
-        """Return the result of `operation` for the first endpoint that does not fail.
-
-        Raises: Unreachable("chain_unreachable") when all of them do.
-        """
+        """Return the result of the first endpoint that does not fail. Raises: Unreachable("chain_unreachable")."""
         failures: list[EndpointError] = []
         for result in self.run_on_each(operation, failures=failures):
             return result
@@ -87,10 +82,7 @@ class JsonRpc:
         return sorted(self.endpoints, key=lambda endpoint: endpoint.is_backing_off)
 
     def verify_identity(self) -> None:
-        """Check that no endpoint that answers serves another chain.
-
-        Raises: Rejected("wrong_chain"), Unreachable when none answers.
-        """
+        """Check that no endpoint serves another chain. Raises: Rejected("wrong_chain"); Unreachable if none answers."""
         answered = False
         for endpoint in self.endpoints:
             try:
@@ -122,26 +114,16 @@ class JsonRpc:
         return ChainDiagnosis(tuple(states), tuple(missing or ()))
 
 
+@dataclass(frozen=True, slots=True)
 class Broadcaster:
     """Sends the signed transactions of one chain; sending the same bytes twice is harmless."""
 
-    def __init__(
-        self,
-        rpc: JsonRpc,
-        send_call: Callable[[bytes], RpcCall[Any]],
-        *,
-        refusals: Sequence[tuple[str, str]],
-        is_accepted: Callable[[str, bytes], bool],
-    ) -> None:
-        """Store the call that sends, and what its errors mean.
-
-        `refusals` has words of error messages with the reason that they prove, and `is_accepted` returns whether the
-        network has these very bytes in spite of a reason.
-        """
-        self._rpc = rpc
-        self._send_call = send_call
-        self._refusals = refusals
-        self._is_accepted = is_accepted
+    rpc: JsonRpc
+    send_call: Callable[[bytes], RpcCall[Any]]
+    refusals: Sequence[tuple[str, str]]
+    """Words of error messages, and the reason that they prove."""
+    is_accepted: Callable[[str, bytes], bool]
+    """Whether the network has these very bytes in spite of a reason."""
 
     def broadcast(self, raw: bytes) -> None:
         """Send to the first endpoint that answers. What a node may have accepted is never reported as refused.
@@ -149,7 +131,7 @@ class Broadcaster:
         Raises: Rejected, Unreachable (no endpoint can have received it), OutcomeUnknown; ValueError for other bytes.
         """
         may_be_accepted = False
-        for endpoint in self._rpc.candidates():
+        for endpoint in self.rpc.candidates():
             try:
                 reason = self._send(endpoint, raw)
             except EndpointError as failure:
@@ -157,7 +139,7 @@ class Broadcaster:
                 may_be_accepted = may_be_accepted or failure.perhaps_executed
                 continue
             endpoint.recover()
-            if reason is None or self._is_accepted(reason, raw):
+            if reason is None or self.is_accepted(reason, raw):
                 return
             if may_be_accepted:
                 break
@@ -171,16 +153,16 @@ class Broadcaster:
         sends = []
         for raw in raws:
             with suppress(ValueError):  # bytes that are no transaction must not stop the others
-                sends.append(self._send_call(raw))
-        self._rpc.run(*sends)
+                sends.append(self.send_call(raw))
+        self.rpc.run(*sends)
 
     def _send(self, endpoint: RpcEndpoint, raw: bytes) -> str | None:
         """Return why an endpoint refused; None if it did not. Raises: EndpointError if that is unknown."""
-        send = self._send_call(raw)
+        send = self.send_call(raw)
         endpoint.run([send])
         if send.error is None:
             return None
-        reason = send.error.look_up(self._refusals)
+        reason = send.error.look_up(self.refusals)
         # "Response too large" is about the response: the transaction may have been accepted.
         if reason is None or send.error.kind is RpcErrorKind.BATCH_LIMIT:
             raise EndpointError.of(send.error)

@@ -6,8 +6,6 @@ validated by OpenAPI's official schemas, then by the rules that no schema can ex
 are never executed, because an untrusted pattern may run forever.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -59,10 +57,7 @@ class OpenApiSchemas:
 
 
 def check_rules(document: Mapping[str, Any]) -> None:
-    """Refuse duplicate operation ids, duplicate parameters, and path parameters that are not declared.
-
-    Raises: InvalidDocumentError.
-    """
+    """Refuse duplicate operation ids and parameters, and undeclared path parameters. Raises: InvalidDocumentError."""
     ids: set[str] = set()
     for path, raw in (document.get("paths") or {}).items():
         item = resolve(document, raw)
@@ -274,7 +269,6 @@ def main() -> None:
 
 
 def read_document(text: str, schemas: OpenApiSchemas) -> dict[str, Any]:
-    """Return the content of a document, or where it is invalid."""
     try:
         document = limits.load(text)
         schemas.check(document)

@@ -3,8 +3,6 @@
 No step here is recursive or takes more than a few operations for each value of the document.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -18,11 +16,10 @@ MAX_PARAMETERS = 5_000
 _VERSION = re.compile(r"3\.[01]\.[0-9]{1,3}(-.{1,50})?", re.ASCII)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef", "operationRef")
 _POINTER = re.compile(r"#(/.*)?", re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class InvalidDocumentError(Exception):
-    """The document is refused: a message, and the position of the reason."""
-
     def __init__(self, problem: str, path: str = "#") -> None:
         super().__init__(problem)
         self.problem = problem
@@ -36,10 +33,7 @@ def json_pointer(path: tuple[str, ...] | list[Any]) -> str:
 
 
 def load(text: str) -> dict[str, Any]:
-    """Parse a document and refuse one that is too large, too deep, of another version, or refers outside itself.
-
-    Raises: InvalidDocumentError.
-    """
+    """Parse a document; refuse what is too large, too deep, or refers outside itself. Raises: InvalidDocumentError."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise InvalidDocumentError("The document exceeds the limit of 1 MiB.")
     try:
@@ -98,7 +92,7 @@ def _check_values(document: dict[str, Any]) -> None:
         if len(path) > MAX_DEPTH:
             raise InvalidDocumentError(f"The document is nested deeper than {MAX_DEPTH} levels.", json_pointer(path))
         texts = value if isinstance(value, dict) else (value,)
-        if any(isinstance(text, str) and not _is_text(text) for text in texts):
+        if any(isinstance(text, str) and not text.isascii() and _SURROGATE.search(text) for text in texts):
             # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
             raise InvalidDocumentError("A string of the document contains an unpaired surrogate.", json_pointer(path))
         if isinstance(value, dict):
@@ -111,10 +105,6 @@ def _check_values(document: dict[str, Any]) -> None:
             raise InvalidDocumentError("The number is too large for a double-precision float.", json_pointer(path))
         elif isinstance(value, list):
             open_values += [(inner, (*path, str(index))) for index, inner in enumerate(value)]
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _check_reference(document: dict[str, Any], reference: Any, path: tuple[str, ...]) -> None:

@@ -1,7 +1,5 @@
 """Our side of reading a document: a new process for each, few concurrently, killed after a time limit."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -26,8 +24,6 @@ _MAX_ANSWER_BYTES = 16 * MAX_BYTES
 
 
 class OpenApiReader:
-    """Reads documents in processes with neither secrets nor network access."""
-
     def __init__(self, *, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
         self._semaphore = threading.BoundedSemaphore(_MAX_PROCESSES)

@@ -1,7 +1,5 @@
 """The exchange's address on each network, and the network's names in actions. Only data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

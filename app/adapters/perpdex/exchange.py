@@ -5,8 +5,6 @@ what is used is checked. The order of an action's keys is part of what is signed
 "Exchange endpoint" and "Signing").
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -103,10 +101,7 @@ _CHECKS: Mapping[PerpdexTopic, Callable[[object], object]] = {
 
 
 def read(topic: PerpdexTopic, document: Json) -> Json:
-    """Return a response's document for a topic; None for the book of an unknown market.
-
-    Raises: Unreachable("unexpected_answer").
-    """
+    """Return the document for a topic; None for the book of an unknown market. Raises: Unreachable."""
     _checked(_CHECKS[topic], document)
     if topic is PerpdexTopic.FUNDING:
         return _rates(*document)
@@ -270,7 +265,10 @@ class HyperliquidExchange:
     def fetch(self, query: PerpdexQuery) -> PerpdexReply:
         """Send a query. Raises: Rejected("refused"), Unreachable."""
         try:
-            response = self._http.post(self._info_url, json.dumps(_body(query)).encode())
+            # "Addresses should be lowercased."
+            body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
+            given = {name: value for name, value in body.items() if value}
+            response = self._http.post(self._info_url, json.dumps(given).encode())
             document = _document(response)
             content = read(query.topic, document)
         except Unreachable as failure:
@@ -289,12 +287,6 @@ class HyperliquidExchange:
 
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
         return build_payload(action, nonce=nonce, deployment=self._deployment)
-
-
-def _body(query: PerpdexQuery) -> dict[str, str]:
-    # "Addresses should be lowercased."
-    body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
-    return {name: value for name, value in body.items() if value}
 
 
 def _document(response: HttpResponse) -> Json:

@@ -1,7 +1,5 @@
 """The `Chain` port for Solana. Methods that use the network refuse to run inside a unit of work."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -87,16 +85,14 @@ class SolanaChain:
 
         return self.rpc.diagnose(lambda: calls.slot(CommitmentLevel.Confirmed), missing_contracts)
 
-    def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:  # noqa: ARG002 - part of the port
+    def rebroadcast(self, raws: Sequence[bytes], *, publicly: bool = True) -> None:
         self._rebroadcast(raws)
 
     def explorer_url(self, tx_hash: str) -> str | None:
-        """Return Solscan's page of a transaction; the sandbox has no explorer."""
         template = self.deployment.explorer_tx_url
         return None if template is None else template.format(tx_hash=tx_hash)
 
-    def recipient_rejection(self, recipient: str, token: Token) -> str | None:  # noqa: ARG002 - part of the port
-        """Return why a recipient can never be paid, as the end of a sentence about it, or None."""
+    def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         if recipient == _ZERO_ADDRESS:
             return "is the zero address, from which tokens cannot be recovered"
         if recipient == self.deployment.usdc_mint:
@@ -142,24 +138,20 @@ class SolanaChain:
         raw, tx_hash = transactions.sign(partial, signer, sender=draft.intent.sender)
         return SignedTransaction(tx_hash, raw, None, int(terms["last_valid_block_height"] or 0), terms)
 
-    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:  # noqa: ARG002 - part of the port
+    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
         """Return None: other bytes in addition to those that may still land could pay twice."""
         return None
 
-    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:  # noqa: ARG002 - part of the port
+    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
         """Return None: there is no nonce to consume, the bytes expire automatically."""
         return None
 
-    def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:  # noqa: ARG002 - part of the port
+    def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
         """Return nothing: there are no nonces to count."""
         return {}
 
     def transaction_at_nonce(
-        self,
-        sender: str,  # noqa: ARG002 - part of the port
-        sequence: int,  # noqa: ARG002
-        *,
-        expected: StoredTransaction | None = None,  # noqa: ARG002
+        self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
     ) -> SentTransaction | None:
         return None
 

@@ -5,10 +5,9 @@ read in a pass is bounded and shared evenly, the longest histories last, so that
 the deposits of others. How many entries are listed is bounded for each address only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -70,7 +69,7 @@ class SolanaScanState:
         }
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> SolanaScanState:
+    def from_terms(cls, terms: Terms) -> Self:
         doubt = terms["doubt"]
         return cls(
             since=int(terms["since"] or 0),
@@ -102,8 +101,6 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _ScannedAccount:
-    """A watched address with its scan state and its current balances."""
-
     watched: WatchedAddress
     holder: TokenHolder
     scan_state: SolanaScanState
@@ -126,7 +123,6 @@ class _UnreadHistory:
 
 class SolanaDepositScanner:
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, read_limits: HistoryReadLimits) -> None:
-        """Store the cluster's endpoints, the mint of USDC, and how much a pass may read."""
         self._rpc = rpc
         self._mint = mint
         self._read_limits = read_limits

@@ -5,9 +5,8 @@ github.com/Uniswap/swap-router-contracts and v3-periphery). By a permit (EIP-261
 amount of one swap.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
@@ -45,8 +44,6 @@ _ROUTER_ADDRESS_ALIAS = "0x0000000000000000000000000000000000000002"
 
 @dataclass(frozen=True, slots=True)
 class PermitSignature:
-    """An owner's signature that lets the router take exactly the amount of a swap."""
-
     v: int
     r: bytes
     s: bytes
@@ -54,8 +51,6 @@ class PermitSignature:
 
 @dataclass(frozen=True, slots=True)
 class UniswapSwap:
-    """The parameters of one swap's calldata."""
-
     request: SwapRequest
     fee_tier: int
     minimum_units: int
@@ -91,10 +86,7 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
 
 
 def assert_encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> None:
-    """Decode a call and check that it is this swap for its owner, and nothing else.
-
-    Raises: Rejected("unsafe_instructions") for anything else.
-    """
+    """Check that a call, decoded, is this swap and nothing else. Raises: Rejected("unsafe_instructions")."""
     try:
         is_right = _encodes(deployment, target, swap)
     except ValueError:
@@ -146,8 +138,6 @@ _LEGACY_V = 27
 
 @dataclass(frozen=True, slots=True)
 class PermitFacts:
-    """The token's EIP-712 domain and the owner's next permit nonce."""
-
     nonce: int
     name: str
     version: str
@@ -156,18 +146,12 @@ class PermitFacts:
         return {"permit_nonce": self.nonce, "permit_name": self.name, "permit_version": self.version}
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> PermitFacts | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None if there is no permit."""
         if "permit_nonce" not in terms:
             return None
         nonce = int(terms["permit_nonce"] or 0)
         return cls(nonce, str(terms["permit_name"]), str(terms["permit_version"]))
-
-
-def permit_calls(deployment: EvmDeployment, owner: str) -> list[MulticallItem]:
-    """Return the calls that read a token's permit data, the fields of `PermitFacts`."""
-    usdc = deployment.usdc
-    return [PERMIT_NONCE.at(usdc, owner), _NAME.at(usdc), _VERSION.at(usdc)]
 
 
 def sign(
@@ -190,24 +174,18 @@ def sign(
 _VALID_SECONDS = 600
 """Long enough to replace a stuck transaction several times, short enough for its price to be meaningful."""
 _MAX_CLOCK_AHEAD_SECONDS = 900
-"""How far a chain's clock may be ahead of our own."""
 _TYPICAL_GAS = 300_000
 """The gas limit of a swap with permit and unwrapping if it cannot be simulated: half more than measured."""
 _ATTEMPTS = 2
 
 
 class UniswapExchange:
-    """Uniswap V3 on one EVM chain. Opens no connection before the first call."""
-
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
         self._deployment = chain.deployment
 
     def quote(self, request: SwapRequest) -> SwapOffer:
-        """Quote the pools of all fee tiers at one block, and return the best.
-
-        Raises: Rejected("no_liquidity"), Unreachable.
-        """
+        """Return the best of the pools of all fee tiers at one block. Raises: Rejected("no_liquidity"), Unreachable."""
         inner = [quote(self._deployment, request, tier) for tier in FEE_TIERS]
         answers = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         quotes = zip(answers, FEE_TIERS, strict=True)
@@ -218,10 +196,7 @@ class UniswapExchange:
         return SwapOffer(request, output_units, f"Uniswap V3, {decimal_string(tier, 4)} %", tier)
 
     def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
-        """Build and simulate the swap's call; without a signer one that needs a permit is not simulated.
-
-        Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
-        """
+        """Build and simulate the call; without a signer, not one with a permit. Raises: Rejected, Unreachable."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._draft(offer, minimum_units, signer)
@@ -248,14 +223,16 @@ class UniswapExchange:
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
     def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
-        request = offer.request
+        request, fee_tier = offer.request, offer.adapter_data
+        if not isinstance(fee_tier, int):
+            raise TypeError("this is not an offer of Uniswap's")
         permit_facts, block_time = self._permit_facts(request)
         now = int(clock.now().timestamp())
         if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
             # A deadline that far in the future would be ineffective.
             raise Unreachable("chain_unreachable")
         deadline = max(now, block_time) + _VALID_SECONDS
-        swap = UniswapSwap(request, _tier_of(offer), minimum_units, deadline, permit=None)
+        swap = UniswapSwap(request, fee_tier, minimum_units, deadline, permit=None)
         if permit_facts is not None and signer is not None:
             swap = self._with_permit(swap, permit_facts, signer)
         is_whole = permit_facts is None or signer is not None
@@ -277,9 +254,10 @@ class UniswapExchange:
 
     def _permit_facts(self, request: SwapRequest) -> tuple[PermitFacts | None, int]:
         """Read the token's permit data, if one is needed, and the time of the newest block."""
-        inner = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)]
+        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
         if request.input_amount.token == USDC:
-            inner += permit_calls(self._deployment, request.owner)
+            # The fields of `PermitFacts`.
+            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
         block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         return (PermitFacts(*facts) if facts else None), block_time
 
@@ -313,12 +291,6 @@ class UniswapExchange:
         target = encode_swap(self._deployment, swap)
         assert_encodes(self._deployment, target, swap)
         return ContractCall(target, swap.deadline)
-
-
-def _tier_of(offer: SwapOffer) -> int:
-    if not isinstance(offer.adapter_data, int):
-        raise TypeError("this is not an offer of Uniswap's")
-    return offer.adapter_data
 
 
 def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:

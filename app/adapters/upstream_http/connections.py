@@ -1,7 +1,5 @@
 """Connections: opened to a checked address, pooled between two requests, closed when they are dead."""
 
-from __future__ import annotations
-
 import functools
 import os
 import select

@@ -3,8 +3,6 @@
 requests and urllib3 rewrite targets, and resolve a name again after its addresses were checked.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import socket
@@ -42,10 +40,7 @@ class HttpUpstreamResponse:
         *,
         extends_deadline: bool = True,
     ) -> None:
-        """Store a connection after the response's head was read.
-
-        Each piece has the time limit of its own, or without `extends_deadline` what the head left of it.
-        """
+        """Store an open response. Without `extends_deadline`, all pieces share what the head left of the time."""
         self._reader = reader
         self._extends_deadline = extends_deadline
         self._connection: UpstreamConnection | None = connection

@@ -4,8 +4,6 @@ Where the response ends is parsed strictly; other header lines are returned as t
 not lose a response that was paid for. `http.client` parses heads as e-mail, which took most of an exchange's time.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import time
@@ -19,7 +17,6 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_HEADERS = 100
 _MAX_TIMEOUT_RATIO = 1.02
 _MAX_LINE_BYTES = 8192
-"""The size of a chunk-size line, and of all trailers."""
 _MAX_INTERIM_RESPONSES = 10
 _VERSION = b"HTTP/1."
 _STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?: .*)?", re.ASCII | re.DOTALL)
@@ -123,10 +120,7 @@ class Http1Reader:
         self._deadline = time.monotonic() + self._seconds
 
     def read(self) -> bytes:
-        """Return the bytes that have arrived, waiting for at least one; empty at the end.
-
-        Raises: MalformedResponse, OSError (TimeoutError among them), StillSilent.
-        """
+        """Return what arrived, at least a byte; empty at the end. Raises: MalformedResponse, OSError, StillSilent."""
         if self._ended:
             return b""
         if self.head.is_chunked:

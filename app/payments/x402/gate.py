@@ -3,8 +3,6 @@
 The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,10 +44,7 @@ def is_proven_by(payer: str, presented: HashPayment, fingerprint: str) -> bool:
 
 
 def verify_and_claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) -> str:
-    """Verify a payment by hash and claim it; return the payment's id.
-
-    Raises: Rejected, Unreachable; IntegrityError when it was claimed concurrently.
-    """
+    """Verify and claim a payment by hash; return its id. Raises: Rejected, Unreachable; IntegrityError in a race."""
     facilitator, recipient = presented.facilitator, treasury.recipient(presented.facilitator.name)
     incoming = facilitator.incoming_payment(presented.tx_hash, recipient)
     if incoming is None:
@@ -228,10 +223,7 @@ def find_served_payment(price: PaymentPrice) -> str | None:
 
 
 def _find_claimed(presented: HashPayment | SignedPayment, fingerprint: str) -> PaymentRow | None:
-    """Return the payment that was claimed with this presentation for the same request, None if nothing was claimed.
-
-    Raises: Rejected when it was claimed for another request or by another payment.
-    """
+    """Return the payment claimed for this request, or None. Raises: Rejected if the claim is of another."""
     key = presented.claim_key()
     with read_only_unit() as session:
         payment = claimed_payments.find_claimed(session, key)

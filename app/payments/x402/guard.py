@@ -1,7 +1,5 @@
 """The choice of the payer of a call: the credits of its caller, or the payment in its request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from werkzeug.wrappers import Response
@@ -60,7 +58,6 @@ def payable(request: ClientRequest) -> PayableRequest:
 
 
 def key_or_payment_required() -> Unauthorized:
-    """Return the error for a call with an invalid key and without a payment."""
     return Unauthorized(
         "A valid API key is required in the X-API-Key header; the one sent is unknown, expired or revoked, or not where"
         " this route reads it. Without any key, a call can be paid for with USDC (x402)."

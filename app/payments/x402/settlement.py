@@ -4,8 +4,6 @@ A payment is claimed, signed and recorded in one unit of work and broadcast afte
 can no longer land. Workers resume what a process left unfinished.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 
@@ -174,10 +172,7 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
 
 
 def resolve_pending(chain: ChainName) -> int:
-    """Resolve payments of a chain without an outcome yet; return how many were checked. For a worker.
-
-    Per chain, so that one that cannot be read does not delay the others.
-    """
+    """Resolve open payments of one chain, which another cannot delay; return how many. For a worker."""
     with read_only_unit() as session:
         pending = claimed_payments.find_settling(session, chain, _RESOLVE_BATCH)
     for payment_id in pending:

@@ -4,15 +4,13 @@
 signed payment, `PAYMENT-SIGNATURE` a signed one. Nothing here reads a chain or the database.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from app.core.chains import USDC, ChainName
 from app.core.money import decimal_string
@@ -59,15 +57,13 @@ class SignedPayment:
 
 
 class PaymentHeaders(NamedTuple):
-    """The payment headers of a request, as they were sent."""
-
     signed: str | None = None
     plain: str | None = None
     chain: str | None = None
     proof: str | None = None
 
     @classmethod
-    def read(cls, header: Callable[[str], str | None]) -> PaymentHeaders:
+    def read(cls, header: Callable[[str], str | None]) -> Self:
         """Read them with a function that returns a request's header by its name."""
         return cls(header(SIGNED_HEADER), header(PLAIN_HEADER), header(CHAIN_HEADER), header(PROOF_HEADER))
 
@@ -167,7 +163,6 @@ class PaymentPrice:
 
     @property
     def amount(self) -> str:
-        """Return the price as a decimal string of USDC."""
         return decimal_string(self.units, USDC.decimals)
 
 
@@ -203,9 +198,14 @@ def request_fingerprint(method: str, target: str, body: bytes) -> str:
 def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
     """Add the terms to the body and headers of a refusal with status 402; return it."""
     refusal.headers = {"Cache-Control": "no-store", **refusal.headers}
-    chain = _parse_chain(price.headers.chain)
-    if chain in _facilitators():
-        options = [] if price.unavailable_reason else _signed_payment_options(price)
+    requested, facilitators = (price.headers.chain or "").lower(), _facilitators()
+    chain = next((name for name in ChainName if name.value == requested), ChainName.BASE)
+    if chain in facilitators:
+        options = [
+            each
+            for name, each in facilitators.items()
+            if not price.unavailable_reason and settlement_capacity.refusal_reason(name, price.nanos) is None
+        ]
         refusal.members |= _body_members(price, chain, options)
         headers = _headers(price, chain, options, error=_x402_error(refusal))
         refusal.headers = {**headers, **refusal.headers}
@@ -293,21 +293,9 @@ def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> d
     }
 
 
-def _signed_payment_options(price: PaymentPrice) -> list[Facilitator]:
-    return [
-        facilitator
-        for name, facilitator in _facilitators().items()
-        if settlement_capacity.refusal_reason(name, price.nanos) is None
-    ]
-
-
 def _facilitators() -> dict[ChainName, Facilitator]:
     facilitators = app_state().ports.facilitators
     return {name: facilitators[name] for name in _CHAIN_ORDER if name in facilitators}
-
-
-def _parse_chain(requested: str | None) -> ChainName:
-    return next((name for name in ChainName if name.value == (requested or "").lower()), ChainName.BASE)
 
 
 def _instructions(price: PaymentPrice, chain: ChainName, options: list[Facilitator]) -> str:

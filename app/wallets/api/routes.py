@@ -3,13 +3,12 @@
 Wallets of other agents are not found (404).
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
 from flask import request
 
+from app import errors
 from app.audit_log import trail
 from app.audit_log.actors import current_actor
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -17,22 +16,6 @@ from app.core import clock
 from app.core.money import usd_string
 from app.core.pagination import Page
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
-from app.errors import (
-    ApprovalRequired,
-    BalanceFetchError,
-    ControlsLocked,
-    DailyLimitExceeded,
-    InvalidInput,
-    LimitReached,
-    MonthlyLimitExceeded,
-    PerTxLimitExceeded,
-    PriceUnavailable,
-    SessionLimitExceeded,
-    TransactionInProgress,
-    WalletFrozen,
-    WalletNotEmpty,
-    WeeklyLimitExceeded,
-)
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, limits
@@ -57,10 +40,9 @@ blp = Blueprint(
 )
 IDEMPOTENCY_NOTE = "Repeating a request with the same key returns the first response and executes nothing again."
 LIMIT_ERRORS = (
-    DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, PerTxLimitExceeded, SessionLimitExceeded,
-    WalletFrozen, PriceUnavailable, ApprovalRequired,
+    errors.DailyLimitExceeded, errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.PerTxLimitExceeded,
+    errors.SessionLimitExceeded, errors.WalletFrozen, errors.PriceUnavailable, errors.ApprovalRequired,
 )  # fmt: skip
-"""What the limits of a wallet may answer to a payment."""
 
 
 @blp.before_request
@@ -88,7 +70,7 @@ def list_wallets(query: dict[str, Any]) -> Page[WalletView]:
 @idempotent(owner=guards.require_agent, rebuild=wallets.get_with_controls, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.NewWalletBody)
 @blp.response(201, schemas.WalletShape)
-@blp.raises(LimitReached)
+@blp.raises(errors.LimitReached)
 def create_wallet(body: dict[str, Any], claim: Claim) -> WalletView:
     """Create another wallet; it has no controls unless the agent's are locked, in which case it inherits them."""
     return wallets.create_for_agent(guards.require_agent(), name=body["name"], claim=claim)
@@ -105,7 +87,13 @@ def get_wallet(wallet: WalletView) -> WalletView:
 @blp.arguments(schemas.DeletionQuery, location="query")
 @blp.arguments(schemas.DeletionBody, required=False)
 @blp.response(200, schemas.RemovedWallet)
-@blp.raises(TransactionInProgress, ControlsLocked, WalletFrozen, WalletNotEmpty, BalanceFetchError)
+@blp.raises(
+    errors.TransactionInProgress,
+    errors.ControlsLocked,
+    errors.WalletFrozen,
+    errors.WalletNotEmpty,
+    errors.BalanceFetchError,
+)
 def delete_wallet(query: dict[str, Any], body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first."""
     refusal = None if query["force"] or body["force"] else balances.find_deletion_refusal(wallet)
@@ -115,7 +103,7 @@ def delete_wallet(query: dict[str, Any], body: dict[str, Any], wallet: WalletVie
 
 @blp.get("/<string:wallet_id>/balances")
 @blp.response(200, schemas.WalletBalancesShape)
-@blp.raises(BalanceFetchError)
+@blp.raises(errors.BalanceFetchError)
 def get_balances(wallet: WalletView) -> dict[str, Any]:
     """Read the live balances on all chains."""
     return {"wallet_id": wallet.id, "balances": balances.read_all(wallet)}
@@ -125,7 +113,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @idempotent(owner=guards.idempotency_owner, rebuild=funding.initial_response, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.FundBody)
 @blp.response(200, schemas.FundingShape)
-@blp.raises(LimitReached, BalanceFetchError)
+@blp.raises(errors.LimitReached, errors.BalanceFetchError)
 def fund(body: dict[str, Any], wallet: WalletView, claim: Claim) -> funding.FundingRequest:
     """Request a deposit; the request is confirmed once deposits made after it reach the amount."""
     return funding.create_request(wallet, **body, claim=claim)
@@ -167,7 +155,7 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
 @blp.put("/<string:wallet_id>/controls")
 @blp.arguments(schemas.ControlsBody)
 @blp.response(200, schemas.UpdatedControls)
-@blp.raises(ControlsLocked)
+@blp.raises(errors.ControlsLocked)
 def set_controls(body: dict[str, Any], wallet: WalletView) -> dict[str, Any]:
     """Create or change the controls; omitted fields keep their values.
 
@@ -200,12 +188,12 @@ def _rebuild(session_id: str) -> SpendingSession:
 @idempotent(owner=guards.require_agent, rebuild=_rebuild, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.SessionBody)
 @blp.response(201, schemas.SpendingSessionShape)
-@blp.raises(LimitReached)
+@blp.raises(errors.LimitReached)
 def open_session(body: dict[str, Any], wallet: WalletView, claim: Claim) -> SpendingSession:
     """Open a session: a transfer, withdrawal or x402 payment that names it stays within its budget, too."""
     now = clock.now()
     if not now < body["expires_at"] <= now + _MAX_DURATION:
-        raise InvalidInput.field("expires_at", f"must be in the future, at most {_MAX_DURATION.days} days")
+        raise errors.InvalidInput.field("expires_at", f"must be in the future, at most {_MAX_DURATION.days} days")
     with unit_of_work() as session:
         opened = sessions.open_session(session, wallet.id, **body)
         claim.bind(session, opened.id)

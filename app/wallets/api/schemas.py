@@ -1,7 +1,5 @@
 """Schemas of wallets, balances, funding, history and controls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

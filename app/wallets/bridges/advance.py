@@ -3,8 +3,6 @@
 A bridge in `crossing` is pending, with the last obstacle as its `error`.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import replace
@@ -44,7 +42,6 @@ _FINALITY_RECHECK_SECONDS = 60
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:
-    """Return the condition that a bridge is due for a step."""
     return exists().where(Bridge.next_step_at <= now)
 
 
@@ -81,10 +78,7 @@ def advance_due(*, seconds: int = _PASS_SECONDS) -> int:
 
 
 def advance(bridge_id: str) -> bool:
-    """Advance a bridge by one step; return False if a chain or service did not respond.
-
-    Never raises for an obstacle that may be temporary.
-    """
+    """Advance a bridge by one step; return False if a chain or service did not respond. Obstacles do not raise."""
     apply_source_status(bridge_id)
     state = bridge_states.read(bridge_id)
     if state is None:
@@ -281,7 +275,6 @@ def _first_finality_check(chain: ChainName, block: BlockRef | None) -> datetime 
 
 
 def _store_progress(state: BridgeState, progress: BridgeProgress) -> None:
-    """Store the proof, and what the bridge waits for."""
     with unit_of_work() as session:
         bridge = bridge_states.lock(session, state.id)
         if bridge is None or not _is_as_read(bridge, state):
@@ -292,7 +285,6 @@ def _store_progress(state: BridgeState, progress: BridgeProgress) -> None:
 
 
 def _record_obstacle(bridge_id: str, obstacle: str) -> None:
-    """Record why a bridge is blocked, and schedule the next step."""
     _log.warning("bridge_blocked", transaction_id=bridge_id, reason=obstacle)
     with unit_of_work() as session:
         lifecycle.set_error(session, bridge_id, obstacle)

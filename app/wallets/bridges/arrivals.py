@@ -1,7 +1,5 @@
 """Arrivals and refunds of bridges, so that they are not taken for deposits."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 

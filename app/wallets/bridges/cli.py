@@ -1,7 +1,5 @@
 """`flask bridges`: the operator closes bridges that were never paid out."""
 
-from __future__ import annotations
-
 import click
 from flask.cli import AppGroup
 

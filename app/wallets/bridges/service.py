@@ -4,8 +4,6 @@ Only the fee counts against the limits. All transactions of the source chain are
 then on `advance` completes the bridge, identified by the hash of the source transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -50,8 +48,6 @@ _TRY_NEXT_ADAPTER_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BridgeOrder:
-    """A requested bridge: exactly this amount, to the wallet's address on another chain."""
-
     source: ChainName
     destination: ChainName
     amount: TokenAmount
@@ -61,8 +57,6 @@ class BridgeOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeQuote(MovementQuote):
-    """The result of a dry run that passed: the route, its maximum fee, and its usual duration."""
-
     destination_chain: ChainName
     route: str
     fee: TokenAmount
@@ -70,10 +64,7 @@ class BridgeQuote(MovementQuote):
 
 
 class _GasShortage(Rejected):
-    """A planned bridge that the wallet cannot pay the networks for, with what it lacks on each chain.
-
-    `fee_units` is the network fee on the source chain.
-    """
+    """A bridge for which networks cannot be paid, with what lacks on each chain; `fee_units` is the source's."""
 
     def __init__(
         self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected], *, fee_units: int

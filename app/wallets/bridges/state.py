@@ -3,8 +3,6 @@
 A leg appears only within its bridge.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +87,13 @@ def _by_bridge(session: Session, bridge_ids: Sequence[str]) -> Mapping[str, list
 def _view(bridge: Bridge, parent: Transaction, rows: Sequence[Transaction]) -> BridgeView:
     token = TOKENS_BY_SYMBOL[parent.currency]
     # A failed leg may have been retried: the last one counts.
-    by_leg = {row.leg: _of_row(row) for row in rows}
+    by_leg = {
+        row.leg: LegView(
+            row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
+            row.confirmed_at,
+        )
+        for row in rows
+    }  # fmt: skip
     legs = [by_leg[leg] for leg in (BridgeLegKind.APPROVE, BridgeLegKind.SOURCE) if leg in by_leg]
     is_over = parent.status == MovementStatus.FAILED.value
     if bridge.attested_at is not None or (bridge.terms.get("attested") and not is_over):
@@ -128,21 +132,11 @@ def _destination(bridge: Bridge, parent: Transaction, ours: LegView | None) -> L
     )  # fmt: skip
 
 
-def _of_row(row: Transaction) -> LegView:
-    return LegView(
-        row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
-        row.confirmed_at,
-    )  # fmt: skip
-
-
 _BPS_SCALE = 10_000
 
 
 def is_fee_acceptable(fee_units: int, amount: TokenAmount) -> bool | None:
-    """Return whether a fee is within a share of the amount plus the operator's cap on network fees.
-
-    Reads a price from the network if needed; None if that is unknown.
-    """
+    """Return whether a fee is within a share of the amount plus the cap on network fees; None without a price."""
     settings = app_state().settings
     excess_units = fee_units - amount.units * settings.max_bridge_fee_bps // _BPS_SCALE
     if excess_units <= 0:
@@ -152,10 +146,7 @@ def is_fee_acceptable(fee_units: int, amount: TokenAmount) -> bool | None:
 
 
 def is_sufficient_refund(refunded_units: int, amount: TokenAmount) -> bool | None:
-    """Return whether a payment refunds the amount: all but an acceptable fee, and at least half.
-
-    None if that depends on an unknown price.
-    """
+    """Return whether all is refunded but an acceptable fee, and at least half; None if that needs an unknown price."""
     if 2 * refunded_units < amount.units:
         return False
     return is_fee_acceptable(amount.units - refunded_units, amount)
@@ -211,8 +202,6 @@ class BridgeState:
 
 @dataclass(frozen=True, slots=True)
 class SentLeg:
-    """A leg that was signed and recorded, to be broadcast once that is committed."""
-
     transaction_id: str
     chain: ChainName
     sender: str
@@ -252,7 +241,6 @@ def read(bridge_id: str) -> BridgeState | None:
 
 
 def end_block_of(bridge: Bridge) -> BlockRef | None:
-    """Return the block of a bridge's arrival or refund."""
     number, block_hash = bridge.arrival_block, bridge.arrival_block_hash
     if bridge.refund_hash:
         number, block_hash = bridge.refund_block, bridge.refund_block_hash

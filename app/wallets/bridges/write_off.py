@@ -1,7 +1,5 @@
 """Write-off of bridges that will never arrive, by the operator, after a check of both chains."""
 
-from __future__ import annotations
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -24,12 +22,7 @@ from app.wallets.core.models import Bridge
 
 
 def write_off(actor: Actor, transaction_id: str, *, accept_partial_refund: bool) -> None:
-    """Close a bridge that will never pay out; it fails, and its amount is lost and stays counted.
-
-    `accept_partial_refund` includes a bridge that was partly refunded: the rest is lost.
-
-    Raises: NotFound, TransactionInProgress.
-    """
+    """Close a bridge that never pays out, or only a part: the rest is lost. Raises: NotFound, TransactionInProgress."""
     bridge_id = identifiers.require_id(transaction_id, NotFound("No bridge has this id."))
     refunded = _assert_unrecoverable(bridge_id, accept_partial_refund=accept_partial_refund)
     with unit_of_work() as session:

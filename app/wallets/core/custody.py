@@ -3,8 +3,6 @@
 The key of a deleted wallet is purged only after every chain was read and holds nothing at its addresses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,7 +21,7 @@ from app.db.statements import count, insert_into, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InternalError, NotFound
 from app.ports.errors import Rejected
-from app.ports.vault import SecretLocation, Signer, Vault
+from app.ports.vault import NewWallet, SecretLocation, Signer, Vault
 from app.state import app_state
 from app.wallets.core.models import KeyStore, RetiredKey, Wallet, WalletKey
 
@@ -39,42 +37,19 @@ _SEALED = PreparedRead(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewWalletKey:
-    """A generated key for a new wallet: its id, its addresses and its sealed secrets."""
-
-    wallet_id: str
-    evm_address: str
-    solana_address: str
-    sealed: str
+def new_key() -> NewWallet:
+    """Generate a key. Takes milliseconds: call it before the unit that stores it. Raises: InternalError."""
+    return assert_network().create_wallet(key_location(new_id()))
 
 
-def new_key() -> NewWalletKey:
-    """Generate a key. Takes a few milliseconds of CPU, so it is called before the unit that stores it.
-
-    Raises: InternalError if the keys of this database belong to another network.
-    """
-    vault = assert_network()
-    wallet_id = new_id()
-    generated = vault.create_wallet(key_location(wallet_id))
-    return NewWalletKey(wallet_id, generated.evm_address, generated.solana_address, generated.sealed)
-
-
-def import_key(family: Family, key: bytes) -> NewWalletKey:
+def import_key(family: Family, key: bytes) -> NewWallet:
     """Import a key of the operator for a new wallet. Raises: ValueError, InternalError like `new_key`."""
-    vault = assert_network()
-    wallet_id = new_id()
     evm, solana = (key, None) if family is Family.EVM else (None, key)
-    imported = vault.import_wallet(key_location(wallet_id), evm=evm, solana=solana)
-    return NewWalletKey(wallet_id, imported.evm_address, imported.solana_address, imported.sealed)
+    return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key for signing.
-
-    Raises: NotFound; RowChanged if its agent or addresses were changed; InternalError if the keys are another
-    network's.
-    """
+    """Open a wallet's key. Raises: NotFound; RowChanged; InternalError if the keys are another network's."""
     vault = assert_network()
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
@@ -85,12 +60,7 @@ def signer_of(wallet_id: str) -> Signer:
 
 
 def assert_network() -> Vault:
-    """Refuse to use keys of another network: what they sign would be valid there. Return the vault.
-
-    The first call on a new database stores its network; a matching network is checked once per application.
-
-    Raises: InternalError.
-    """
+    """Return the vault, unless the keys are another network's; a new database gets this one. Raises: InternalError."""
     state = app_state()
     network = state.settings.network.value
     if network in state.verified_networks:
@@ -110,7 +80,6 @@ def assert_network() -> Vault:
 
 
 def stored_network(session: Session) -> str | None:
-    """Return the network of the keys in this database, None if there are none."""
     return session.scalar(select(KeyStore.network).where(KeyStore.id == _SINGLETON_ID))
 
 
@@ -133,7 +102,6 @@ def count_undecryptable(session: Session, vault: Vault, sample: int) -> int:
 
 
 def retire(session: Session, wallet: Wallet) -> None:
-    """Retire the key of a wallet that is deleted."""
     sealed = session.scalar(select(WalletKey.sealed).where(WalletKey.wallet_id == wallet.id))
     if sealed is None:
         return
@@ -151,7 +119,6 @@ def retire(session: Session, wallet: Wallet) -> None:
 
 
 def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
-    """Return how many wallets of an agent were deleted within a period."""
     since = clock.now() - within
     retention_period = timedelta(seconds=app_state().settings.retired_key_ttl_seconds)
     # The last condition is implied by the one before; it uses the index.
@@ -174,8 +141,6 @@ def _retired_key_location(wallet_id: str) -> SecretLocation:
 
 @dataclass(frozen=True, slots=True)
 class RetiredWallet:
-    """A deleted wallet with a sealed key that is still kept."""
-
     wallet_id: str
     agent_id: str
     evm_address: str
@@ -192,7 +157,6 @@ _COLUMNS = tuple(getattr(RetiredKey, name) for name in RetiredWallet.__slots__)
 
 
 def list_retired(session: Session, page: PageRequest) -> Page[RetiredWallet]:
-    """Return a page of retired wallets, oldest first."""
     rows = session.execute(
         select(*_COLUMNS).order_by(RetiredKey.retired_at, RetiredKey.wallet_id).limit(page.limit).offset(page.offset)
     )
@@ -219,10 +183,7 @@ def export_retired(session: Session, wallet_id: str) -> tuple[RetiredWallet, str
 
 
 def remaining_balances(wallet: RetiredWallet) -> list[str]:
-    """Return the balances at the wallet's addresses, such as `0.5 ETH on base`; outside of any unit.
-
-    Raises: Unreachable, OutcomeUnknown, Rejected if a chain cannot be read.
-    """
+    """Return balances such as `0.5 ETH on base`; outside of any unit. Raises: PortError if a chain cannot be read."""
     non_zero = []
     for name, chain in app_state().ports.chains.items():
         balances = chain.balances(wallet.address_on(name))

@@ -4,8 +4,6 @@ The only writer of `nonces`. Providers bill each call, and between two blocks th
 for by the block time of its chain, and less often the older it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -70,10 +68,7 @@ def pending_recheck_after(chain: ChainName, checks: int, *, expires: bool) -> ti
 
 
 def rebroadcast_after(age_when_sent: timedelta, *, expires: bool) -> timedelta:
-    """Return how long after its last broadcast a transaction is sent again: nodes may have dropped it.
-
-    The pauses double, except for bytes that expire.
-    """
+    """Return the pause before a broadcast that nodes may have dropped is repeated: it doubles, unless bytes expire."""
     return _REBROADCAST_EXPIRING if expires else max(_REBROADCAST, age_when_sent)
 
 
@@ -100,7 +95,6 @@ COLUMNS = (
     Transaction.to_address, Transaction.amount_units, Transaction.currency, Transaction.tx_hash,
     Transaction.output_currency, Transaction.output_units, Transaction.created_at, Transaction.confirmed_at,
 )  # fmt: skip
-"""What an event is made of."""
 _GROUPS = {"funding": "funding", "payment": "payment"}
 """The groups of events by the type of transaction; all others are `transaction`."""
 _UNANNOUNCED_TYPES = {"trading_query"}
@@ -209,8 +203,6 @@ class StatusReason(StrEnum):
 
 
 class AttemptPurpose(StrEnum):
-    """The purpose of signed bytes."""
-
     PAYMENT = "payment"
     CANCELLATION = "cancellation"
     AUTHORIZATION = "authorized"
@@ -244,7 +236,6 @@ TRANSACTIONS = StateMachine(
 def record_signed(
     session: Session, transaction: Transaction, draft: TransactionDraft, sign: Callable[[int | None], SignedTransaction]
 ) -> SignedTransaction:
-    """Allocate a nonce, sign a draft and record both as a pending transaction."""
     nonce = None
     if draft.sequence is not None:
         nonce = allocate_nonce(session, ChainName(transaction.chain), draft.intent.sender, floor=draft.sequence)
@@ -277,7 +268,6 @@ def record_authorization(
 
 
 def record(session: Session, transaction: Transaction, *, status: MovementStatus) -> None:
-    """Add a new transaction with its first event."""
     transaction.request_id = logs.originating_request_id()
     TRANSACTIONS.add(session, transaction, status, reason=transaction.error)
     if transaction.leg is None:
@@ -327,34 +317,22 @@ def allocate_nonce(session: Session, chain: ChainName, address: str, *, floor: i
     return nonce
 
 
-def lock_nonces(session: Session, chain: ChainName, address: str) -> None:
-    """Lock the nonces of an address on a chain until the unit ends.
+def lock_nonces(session: Session, chain: ChainName, address: str, *, used: int = 0) -> None:
+    """Lock the nonces of an address on a chain until the unit ends, and skip those that the chain counts as used.
 
     A unit that records transactions on several chains locks all of them first, in the order of the chains: recording
     one locks the rows of its wallet, which rank after nonces.
     """
-    new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=0)
-    session.execute(
-        new.on_conflict_do_update(
-            index_elements=[Nonce.chain, Nonce.address], set_={"next_nonce": Nonce.next_nonce}
-        ).execution_options(synchronize_session=False)
-    )
-
-
-def advance_nonce(session: Session, chain: ChainName, address: str, *, used: int) -> None:
-    """Raise the next nonce to what a chain counts as used."""
     new = insert_into(session, Nonce).values(chain=chain.value, address=address, next_nonce=used)
+    following = case((Nonce.next_nonce < used, used), else_=Nonce.next_nonce)
     session.execute(
         new.on_conflict_do_update(
-            index_elements=[Nonce.chain, Nonce.address],
-            set_={"next_nonce": new.excluded.next_nonce},
-            where=Nonce.next_nonce < new.excluded.next_nonce,
+            index_elements=[Nonce.chain, Nonce.address], set_={"next_nonce": following}
         ).execution_options(synchronize_session=False)
     )
 
 
 def set_error(session: Session, transaction_id: str, error: str | None) -> None:
-    """Set the last obstacle of a pending transaction as its `error`."""
     session.execute(
         update(Transaction)
         .where(Transaction.id == transaction_id, Transaction.status == MovementStatus.PENDING.value)

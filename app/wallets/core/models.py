@@ -1,22 +1,9 @@
 """Tables of wallets. Amounts are base units, values nano-dollars, instants UTC."""
 
-from __future__ import annotations
-
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    CheckConstraint,
-    Date,
-    Index,
-    LargeBinary,
-    String,
-    UniqueConstraint,
-    false,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
@@ -30,15 +17,15 @@ class Wallet(Authenticated, Model):
     __tablename__ = "wallets"
     not_authenticated = frozenset({"name", "transaction_count", "created_at", "active_at", "new_to_scans"})
     __table_args__ = (
-        Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),
-        Index("ix_wallets_active_at", "active_at"),
+        sa.Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),
+        sa.Index("ix_wallets_active_at", "active_at"),
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     agent_id: Mapped[str] = mapped_column(ID)
-    name: Mapped[str] = mapped_column(String(100))
-    evm_address: Mapped[str] = mapped_column(String(42), unique=True)
-    solana_address: Mapped[str] = mapped_column(String(44), unique=True)
+    name: Mapped[str] = mapped_column(sa.String(100))
+    evm_address: Mapped[str] = mapped_column(sa.String(42), unique=True)
+    solana_address: Mapped[str] = mapped_column(sa.String(44), unique=True)
     transaction_count: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # When it was last used, to the day; NULL for wallets of the service, which are not scanned for deposits.
@@ -53,7 +40,7 @@ class WalletKey(Model):
     __tablename__ = "wallet_keys"
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
-    sealed: Mapped[str] = mapped_column(String(200))
+    sealed: Mapped[str] = mapped_column(sa.String(200))
 
 
 class KeyStore(Model):
@@ -62,20 +49,20 @@ class KeyStore(Model):
     __tablename__ = "key_store"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    network: Mapped[str] = mapped_column(String(20))
+    network: Mapped[str] = mapped_column(sa.String(20))
 
 
 class RetiredKey(Model):
     """The sealed key of a deleted wallet, kept for recovery by the operator until it is purged."""
 
     __tablename__ = "retired_keys"
-    __table_args__ = (Index("ix_retired_keys_purge_after", "purge_after"),)
+    __table_args__ = (sa.Index("ix_retired_keys_purge_after", "purge_after"),)
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
     agent_id: Mapped[str] = mapped_column(ID)
-    evm_address: Mapped[str] = mapped_column(String(42))
-    solana_address: Mapped[str] = mapped_column(String(44))
-    sealed: Mapped[str] = mapped_column(String(200))
+    evm_address: Mapped[str] = mapped_column(sa.String(42))
+    solana_address: Mapped[str] = mapped_column(sa.String(44))
+    sealed: Mapped[str] = mapped_column(sa.String(200))
     retired_at: Mapped[datetime] = mapped_column(UtcDateTime)
     purge_after: Mapped[datetime] = mapped_column(UtcDateTime)
     # Since when every check found its addresses empty; a single check of one node is no proof.
@@ -94,9 +81,11 @@ class Transaction(Authenticated, Model):
         "expires_at", "next_check_at", "quarantined_at", "checks", "request_id"
     })  # fmt: skip
     __table_args__ = (
-        UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
-        Index("ix_transactions_history", "wallet_id", "created_at", "id"),
-        Index("ix_transactions_due", "chain", "next_check_at", postgresql_where=text("next_check_at IS NOT NULL")),
+        sa.UniqueConstraint("chain", "from_address", "nonce", name="uq_transactions_slot"),
+        sa.Index("ix_transactions_history", "wallet_id", "created_at", "id"),
+        sa.Index(
+            "ix_transactions_due", "chain", "next_check_at", postgresql_where=sa.text("next_check_at IS NOT NULL")
+        ),
         partial_index(
             "ix_transactions_open_funding", "chain", "wallet_id", where="type = 'funding' AND status = 'pending'"
         ),
@@ -110,27 +99,27 @@ class Transaction(Authenticated, Model):
         ),
         partial_index("ix_transactions_queries", "created_at", where="type = 'trading_query'"),
         partial_index("ix_transactions_bridge", "bridge_id", where="bridge_id IS NOT NULL"),
-        CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
+        sa.CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)
-    type: Mapped[str] = mapped_column(String(20))
-    kind: Mapped[str | None] = mapped_column(String(20))
-    chain: Mapped[str] = mapped_column(String(20))
-    from_address: Mapped[str | None] = mapped_column(String(64))
-    to_address: Mapped[str] = mapped_column(String(64))
+    type: Mapped[str] = mapped_column(sa.String(20))
+    kind: Mapped[str | None] = mapped_column(sa.String(20))
+    chain: Mapped[str] = mapped_column(sa.String(20))
+    from_address: Mapped[str | None] = mapped_column(sa.String(64))
+    to_address: Mapped[str] = mapped_column(sa.String(64))
     amount_units: Mapped[int] = mapped_column(Units)
-    currency: Mapped[str] = mapped_column(String(10))
-    tx_hash: Mapped[str | None] = mapped_column(String(100))
-    status: Mapped[str] = mapped_column(String(10))
-    error: Mapped[str | None] = mapped_column(String(200))
-    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    currency: Mapped[str] = mapped_column(sa.String(10))
+    tx_hash: Mapped[str | None] = mapped_column(sa.String(100))
+    status: Mapped[str] = mapped_column(sa.String(10))
+    error: Mapped[str | None] = mapped_column(sa.String(200))
+    cost_nanos: Mapped[int] = mapped_column(sa.BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     confirmed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
     # The output of a swap: quoted, minimum, and actual on the chain.
-    output_currency: Mapped[str | None] = mapped_column(String(10))
+    output_currency: Mapped[str | None] = mapped_column(sa.String(10))
     output_quoted_units: Mapped[int | None] = mapped_column(Units)
     output_minimum_units: Mapped[int | None] = mapped_column(Units)
     output_units: Mapped[int | None] = mapped_column(Units)
@@ -138,20 +127,20 @@ class Transaction(Authenticated, Model):
     # In USDC, of a transfer that the service submits: 0 if it is free, NULL if the wallet pays the network itself.
     gas_fee_units: Mapped[int | None] = mapped_column(Units)
 
-    nonce: Mapped[int | None] = mapped_column(BigInteger)
-    expires_at_height: Mapped[int | None] = mapped_column(BigInteger)
+    nonce: Mapped[int | None] = mapped_column(sa.BigInteger)
+    expires_at_height: Mapped[int | None] = mapped_column(sa.BigInteger)
     fee_cap_units: Mapped[int | None] = mapped_column(Units)
     # What the request allows for the network.
-    max_fee_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    max_fee_nanos: Mapped[int | None] = mapped_column(sa.BigInteger)
     fee_units: Mapped[int | None] = mapped_column(Units)
     native_out_units: Mapped[int | None] = mapped_column(Units)
-    block_number: Mapped[int | None] = mapped_column(BigInteger)
-    block_hash: Mapped[str | None] = mapped_column(String(100))
-    opened_block: Mapped[int | None] = mapped_column(BigInteger)
+    block_number: Mapped[int | None] = mapped_column(sa.BigInteger)
+    block_hash: Mapped[str | None] = mapped_column(sa.String(100))
+    opened_block: Mapped[int | None] = mapped_column(sa.BigInteger)
 
     # The movement that this transaction is a leg of, and which leg. Agents see the movement only.
     bridge_id: Mapped[str | None] = mapped_column(ID)
-    leg: Mapped[str | None] = mapped_column(String(12))
+    leg: Mapped[str | None] = mapped_column(sa.String(12))
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
     # When the confirmation worker checks it next; NULL once the row is final.
@@ -160,7 +149,7 @@ class Transaction(Authenticated, Model):
     quarantined_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     checks: Mapped[int] = mapped_column(default=0)
     # The HTTP request that created it, for the logs of workers.
-    request_id: Mapped[str | None] = mapped_column(String(40))
+    request_id: Mapped[str | None] = mapped_column(sa.String(40))
 
 
 class SponsoredDay(Model):
@@ -169,7 +158,7 @@ class SponsoredDay(Model):
     __tablename__ = "sponsored_days"
 
     agent_id: Mapped[str] = mapped_column(ID, primary_key=True)
-    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    day: Mapped[date] = mapped_column(sa.Date, primary_key=True)
     transfers: Mapped[int]
 
 
@@ -182,31 +171,31 @@ class Bridge(Authenticated, Model):
         "arrival_block_hash", "arrival_takes_slot", "may_return", "refund_hash", "refund_block", "refund_block_hash",
         "refund_units", "next_step_at", "steps"
     })  # fmt: skip
-    __table_args__ = (Index("ix_bridges_due", "next_step_at"), Index("ix_bridges_wallet_id", "wallet_id"))
+    __table_args__ = (sa.Index("ix_bridges_due", "next_step_at"), sa.Index("ix_bridges_wallet_id", "wallet_id"))
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)
-    adapter: Mapped[str] = mapped_column(String(20))
-    route: Mapped[str] = mapped_column(String(60))
-    destination_chain: Mapped[str] = mapped_column(String(20))
-    stage: Mapped[str] = mapped_column(String(12))
+    adapter: Mapped[str] = mapped_column(sa.String(20))
+    route: Mapped[str] = mapped_column(sa.String(60))
+    destination_chain: Mapped[str] = mapped_column(sa.String(20))
+    stage: Mapped[str] = mapped_column(sa.String(12))
     fee_units: Mapped[int] = mapped_column(Units)
     # Data of the adapter, and the proof of the source transaction for the destination. Both are public.
-    terms: Mapped[dict[str, Any]] = mapped_column(JSON)
-    proof: Mapped[dict[str, Any]] = mapped_column(JSON)
+    terms: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    proof: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
     attested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     received_units: Mapped[int | None] = mapped_column(Units)
     # The transaction of the arrival: our own, or a relayer's.
-    arrival_hash: Mapped[str | None] = mapped_column(String(100))
-    arrival_block: Mapped[int | None] = mapped_column(BigInteger)
-    arrival_block_hash: Mapped[str | None] = mapped_column(String(100))
+    arrival_hash: Mapped[str | None] = mapped_column(sa.String(100))
+    arrival_block: Mapped[int | None] = mapped_column(sa.BigInteger)
+    arrival_block_hash: Mapped[str | None] = mapped_column(sa.String(100))
     # Whether it used a nonce of the wallet that none of our movements has.
     arrival_takes_slot: Mapped[bool] = mapped_column(default=False)
     # Whether it can be refunded on its source chain, and the transaction of the refund, which is not a deposit.
-    may_return: Mapped[bool] = mapped_column(default=False, server_default=false())
-    refund_hash: Mapped[str | None] = mapped_column(String(100))
-    refund_block: Mapped[int | None] = mapped_column(BigInteger)
-    refund_block_hash: Mapped[str | None] = mapped_column(String(100))
+    may_return: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+    refund_hash: Mapped[str | None] = mapped_column(sa.String(100))
+    refund_block: Mapped[int | None] = mapped_column(sa.BigInteger)
+    refund_block_hash: Mapped[str | None] = mapped_column(sa.String(100))
     refund_units: Mapped[int | None] = mapped_column(Units)
     # When the bridge worker checks it next; NULL once it is final.
     next_step_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -218,14 +207,14 @@ class TransactionEvent(Model):
 
     __tablename__ = "transaction_events"
     __table_args__ = (
-        Index("ix_transaction_events_transaction_id", "transaction_id"),
-        Index("ix_transaction_events_at", "at"),
+        sa.Index("ix_transaction_events_transaction_id", "transaction_id"),
+        sa.Index("ix_transaction_events_at", "at"),
     )
 
     id: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True)
     transaction_id: Mapped[str] = mapped_column(ID)
-    status: Mapped[str] = mapped_column(String(10))
-    reason: Mapped[str | None] = mapped_column(String(200))
+    status: Mapped[str] = mapped_column(sa.String(10))
+    reason: Mapped[str | None] = mapped_column(sa.String(200))
     at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
@@ -235,19 +224,19 @@ class SignedAttempt(Authenticated, Model):
     __tablename__ = "signed_attempts"
     not_authenticated = frozenset({"id", "raw", "refusal", "seen_at_block", "sent_at"})
     __table_args__ = (
-        Index("ix_signed_attempts_transaction_id", "transaction_id"),
-        UniqueConstraint("chain", "tx_hash", name="uq_signed_attempts_hash"),
+        sa.Index("ix_signed_attempts_transaction_id", "transaction_id"),
+        sa.UniqueConstraint("chain", "tx_hash", name="uq_signed_attempts_hash"),
     )
 
     id: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True)
     transaction_id: Mapped[str] = mapped_column(ID)
-    chain: Mapped[str] = mapped_column(String(20))
-    tx_hash: Mapped[str] = mapped_column(String(100))
-    purpose: Mapped[str] = mapped_column(String(12))
-    raw: Mapped[bytes] = mapped_column(LargeBinary)
-    terms: Mapped[dict[str, Any]] = mapped_column(JSON)
-    refusal: Mapped[str | None] = mapped_column(String(40))
-    seen_at_block: Mapped[int | None] = mapped_column(BigInteger)
+    chain: Mapped[str] = mapped_column(sa.String(20))
+    tx_hash: Mapped[str] = mapped_column(sa.String(100))
+    purpose: Mapped[str] = mapped_column(sa.String(12))
+    raw: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    terms: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    refusal: Mapped[str | None] = mapped_column(sa.String(40))
+    seen_at_block: Mapped[int | None] = mapped_column(sa.BigInteger)
     sent_at: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -257,42 +246,38 @@ class Nonce(Model):
 
     __tablename__ = "nonces"
 
-    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
-    address: Mapped[str] = mapped_column(String(64), primary_key=True)
-    next_nonce: Mapped[int] = mapped_column(BigInteger)
+    chain: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
+    address: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    next_nonce: Mapped[int] = mapped_column(sa.BigInteger)
 
 
 class FundingDeposit(Model):
-    """A deposit as found on a chain."""
-
     __tablename__ = "funding_deposits"
     __table_args__ = (
-        UniqueConstraint("chain", "wallet_id", "position", name="uq_funding_deposits_position"),
-        Index("ix_funding_deposits_open", "chain", "final"),
+        sa.UniqueConstraint("chain", "wallet_id", "position", name="uq_funding_deposits_position"),
+        sa.Index("ix_funding_deposits_open", "chain", "final"),
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)
-    chain: Mapped[str] = mapped_column(String(20))
-    currency: Mapped[str] = mapped_column(String(10))
+    chain: Mapped[str] = mapped_column(sa.String(20))
+    currency: Mapped[str] = mapped_column(sa.String(10))
     units: Mapped[int] = mapped_column(Units)
-    tx_hash: Mapped[str | None] = mapped_column(String(100))
-    payer: Mapped[str | None] = mapped_column(String(64))
-    position: Mapped[str] = mapped_column(String(160))
-    block_number: Mapped[int] = mapped_column(BigInteger)
-    block_hash: Mapped[str] = mapped_column(String(100))
+    tx_hash: Mapped[str | None] = mapped_column(sa.String(100))
+    payer: Mapped[str | None] = mapped_column(sa.String(64))
+    position: Mapped[str] = mapped_column(sa.String(160))
+    block_number: Mapped[int] = mapped_column(sa.BigInteger)
+    block_hash: Mapped[str] = mapped_column(sa.String(100))
     # The scan state before this deposit, to scan again from, and whether the deposit was derived from a balance.
-    mark_before: Mapped[dict[str, Any]] = mapped_column(JSON)
-    mark_block: Mapped[int] = mapped_column(BigInteger)
-    mark_revision: Mapped[int] = mapped_column(BigInteger)
+    mark_before: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    mark_block: Mapped[int] = mapped_column(sa.BigInteger)
+    mark_revision: Mapped[int] = mapped_column(sa.BigInteger)
     by_mark: Mapped[bool]
     final: Mapped[bool] = mapped_column(default=False)
     found_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class FundingAllocation(Model):
-    """The part of a deposit that was allocated to a funding request."""
-
     __tablename__ = "funding_allocations"
 
     deposit_id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -305,10 +290,10 @@ class DepositCursor(Model):
 
     __tablename__ = "deposit_cursors"
 
-    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
-    tier: Mapped[str] = mapped_column(String(10), primary_key=True)
-    block_number: Mapped[int | None] = mapped_column(BigInteger)
-    block_hash: Mapped[str | None] = mapped_column(String(100))
+    chain: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
+    tier: Mapped[str] = mapped_column(sa.String(10), primary_key=True)
+    block_number: Mapped[int | None] = mapped_column(sa.BigInteger)
+    block_hash: Mapped[str | None] = mapped_column(sa.String(100))
 
 
 class DepositScanState(Model):
@@ -317,11 +302,11 @@ class DepositScanState(Model):
     __tablename__ = "deposit_marks"
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
-    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
-    mark: Mapped[dict[str, Any]] = mapped_column(JSON)
-    block_number: Mapped[int] = mapped_column(BigInteger)
+    chain: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
+    mark: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    block_number: Mapped[int] = mapped_column(sa.BigInteger)
     # Increases with every write, so that states are ordered even if block numbers decrease.
-    revision: Mapped[int] = mapped_column(BigInteger, default=0)
+    revision: Mapped[int] = mapped_column(sa.BigInteger, default=0)
 
 
 OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge)

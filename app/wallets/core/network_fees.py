@@ -1,7 +1,5 @@
 """Values in dollars, and the cap on network fees for everything that this service signs, with or without a price."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.core.chains import ChainName, native
@@ -25,10 +23,7 @@ def is_within_cap(chain: ChainName, units: int) -> bool:
 
 
 def assert_acceptable(chain: ChainName, units: int, maximum_nanos: int | None = None) -> None:
-    """Check a fee against the operator's cap, and the maximum of a request.
-
-    Raises: Rejected("network_fee_too_high", "network_fee_above_maximum").
-    """
+    """Check a fee against the operator's cap and a request's maximum. Raises: Rejected, as `assert_below` does."""
     if not is_within_cap(chain, units):
         raise Rejected("network_fee_too_high")
     if maximum_nanos is not None:

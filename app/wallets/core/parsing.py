@@ -3,8 +3,6 @@
 All problems of a request are reported together. Reads neither the database nor the network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -15,8 +13,6 @@ from app.state import app_state
 
 
 class GasSource(StrEnum):
-    """The payer of the network fee, as on the wire."""
-
     AUTO = "auto"
     """The wallet; for a fee in USDC, the service if the wallet holds too little of the native token."""
     OWN = "own"

@@ -1,7 +1,5 @@
 """Wallets: creation, listing, reading and deletion."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -25,13 +23,13 @@ from app.idempotency.service import Claim
 from app.identity import agents
 from app.identity import service as identity
 from app.identity.service import AgentSnapshot
+from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView
 from app.spending.policy import ApprovedPayment
 from app.state import app_state
 from app.wallets.core import custody
-from app.wallets.core.custody import NewWalletKey
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import (
     OWNED_BY_WALLET,
@@ -59,8 +57,6 @@ _FIRST = PreparedRead(
 
 @dataclass(frozen=True, slots=True)
 class WalletView:
-    """A wallet as its owner sees it."""
-
     id: str
     agent_id: str
     name: str
@@ -80,7 +76,7 @@ class WalletView:
 def create(
     session: Session,
     agent_id: str,
-    key: NewWalletKey,
+    key: NewWallet,
     *,
     name: str | None,
     controls: Literal["default", "specified", "none"] = "none",
@@ -162,7 +158,6 @@ def get_approved(request: ApprovedRequest) -> WalletView:
 
 
 def with_controls(wallet: WalletView) -> WalletView:
-    """Return a wallet of `get_owned` with its controls added."""
     return replace(wallet, spending_controls=spending_controls.controls_view(wallet.spending_status))
 
 
@@ -321,7 +316,6 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
 
 
 def _names_by_id(session: Session, agent_id: str) -> dict[str, str]:
-    """Return the names of an agent's wallets by id, oldest first."""
     rows = session.execute(
         select(Wallet.id, Wallet.name).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
     )

@@ -1,7 +1,5 @@
 """Bridges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from marshmallow import fields
@@ -16,14 +14,6 @@ from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.kinds import definition
-from app.wallets.kinds.definition import (
-    MAX_NETWORK_FEE,
-    LaterSteps,
-    MovementQuoteShape,
-    MovementState,
-    Tool,
-    WalletMovement,
-)
 from app.web.fields import Symbol
 from app.web.schemas import AcceptsCamelCase
 
@@ -42,12 +32,12 @@ class BridgeBody(AcceptsCamelCase):
     )
     amount = definition.amount_field(description="The amount to send, including the fee.")
     gas = GAS_PURCHASE
-    max_network_fee_usd = MAX_NETWORK_FEE
+    max_network_fee_usd = definition.MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
     dry_run = definition.dry_run_field("the transactions")
 
 
-class BridgeShape(MovementState):
+class BridgeShape(definition.MovementState):
     """The response to a bridge."""
 
     tx_hash = fields.String(
@@ -89,7 +79,7 @@ class BridgeShape(MovementState):
     error = fields.String(allow_none=True, metadata={"description": "What a `pending` bridge waits for, if known."})
 
 
-class BridgeQuoteShape(MovementQuoteShape):
+class BridgeQuoteShape(definition.MovementQuoteShape):
     """The quote of a dry run of a bridge: limits and simulation passed; costs are maxima."""
 
     source_chain = fields.String(required=True, attribute="movement.chain")
@@ -127,12 +117,13 @@ def bridge(body: dict[str, Any]) -> BridgeOrder:
     return BridgeOrder(source, destination, amount, body["gas"], body["max_network_fee_usd"])
 
 
-BRIDGE = WalletMovement(
+BRIDGE = definition.WalletMovement(
     name=MovementKind.BRIDGE, title="Bridge", noun="bridge", errors=(BridgeFailed, GasPending),
     body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
     parse=bridge, quote=service.quote, send=service.send,
-    details=state.views, steps=LaterSteps("bridges", advance.has_due, advance.advance_due), commands=cli.group,
-    tool=Tool(
+    steps=definition.LaterSteps("bridges", advance.has_due, advance.advance_due),
+    details=state.views, commands=cli.group,
+    tool=definition.Tool(
         "bridge", "wallets.bridge",
         "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "
         "sent, and may last minutes: read it with get_transactions, and do not bridge again.",

@@ -1,7 +1,5 @@
 """The definition of a kind of movement, and what their schemas share; `app.movements` lists all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -71,7 +69,6 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
     """A kind of movement, as routes, approvals, workers, MCP, pages and commands use it."""
 
     parse: Callable[[dict[str, Any]], OrderT]
-    """Returns the order of a loaded body. Raises: InvalidInput."""
     send: Send[OrderT]
     quote: Callable[[WalletView, OrderT], object] | None = None
     """Checks and simulates like `send`, without signing, before the owner is asked; None if `send` does so itself."""

@@ -1,7 +1,5 @@
 """The routes of movements, `POST /v1/wallets/{id}/…`: one for each kind, all of the same form."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -28,7 +26,6 @@ _DRY_RUN_FIELDS = ("dry_run", "dryRun")
 
 
 def is_not_dry_run() -> bool:
-    """Return whether the current request is to be executed, and not only tried."""
     body = parsed_body(current_request())
     return not any(body.get(name) is True for name in _DRY_RUN_FIELDS)
 

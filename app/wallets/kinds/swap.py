@@ -4,8 +4,6 @@ Only the bounded loss counts against the limits: the value of the input less the
 the market price is refused, whatever slippage the request allows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any

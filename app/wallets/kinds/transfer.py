@@ -1,7 +1,5 @@
 """Transfers, and withdrawals, which differ in their names only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Covers what is pending or younger than the windows of the limits; holds of older movements may have been deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -40,7 +38,6 @@ def check(session: Session, now: datetime | None = None) -> list[str]:
 
 
 def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
-    """Compare the statuses of movements with the states of their holds."""
     movements = session.execute(
         select(
             Transaction.id, Transaction.status, Transaction.error, Transaction.tx_hash, Transaction.amount_units

@@ -4,8 +4,6 @@ Only this service has the keys, so nothing is found unless the database was rest
 `adopt_onchain_tx`, `book` and `advance_nonce` make it safe to continue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +45,6 @@ class NonceGap:
 
     @property
     def missing_nonces(self) -> range:
-        """Return the nonces that the database does not know."""
         return range(self.allocated, self.used)
 
 
@@ -233,9 +230,8 @@ def book(gap: NonceGap, nonce: int, sent: SentTransaction) -> bool:
 
 
 def advance_nonce(gap: NonceGap) -> None:
-    """Skip all nonces that are used already, in one unit."""
     with unit_of_work() as session:
-        lifecycle.advance_nonce(session, gap.chain, gap.address, used=gap.used)
+        lifecycle.lock_nonces(session, gap.chain, gap.address, used=gap.used)
 
 
 def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMovement) -> bool:
@@ -244,7 +240,6 @@ def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMoveme
 
 
 def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
-    """Return whether bytes are recorded now."""
     known = select(SignedAttempt.id).where(SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash)
     return session.scalar(known) is not None
 

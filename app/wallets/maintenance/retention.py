@@ -3,8 +3,6 @@
 Movements, funding requests and signed bytes are kept.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import datetime
 from functools import partial

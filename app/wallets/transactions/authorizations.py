@@ -4,8 +4,6 @@ The signed bytes are recorded with the hold before anyone gets them, and only th
 authorization is signed for one movement. The chain decides the outcome, as for every movement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -64,8 +62,7 @@ def assert_affordable(session: Session, movement: Movement, funds: AvailableFund
         session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
     )
     needed = movement.amount.units + unmined_units.get(token, 0)
-    if needed > funds.units:
-        raise NotAffordable("insufficient_funds", token, available=funds.units, required=needed)
+    NotAffordable.check(token, "insufficient_funds", funds.units, needed)
 
 
 def record(

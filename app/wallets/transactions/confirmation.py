@@ -4,8 +4,6 @@ What is open is read from the database, independently of the process that starte
 die anywhere: every effect is a conditional update.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

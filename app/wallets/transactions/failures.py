@@ -1,7 +1,5 @@
 """The errors returned for failed movements: reasons, messages and error classes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.errors import MOVEMENT_FAILURES, ServiceError, TransferFailed
@@ -44,7 +42,6 @@ _MESSAGES: Mapping[str, str] = {
 
 
 def recorded_failure(view: TransactionView) -> ServiceError:
-    """Return the error of a failed movement from its record."""
     error_class = _failure_class(TransactionType(view.type), view.kind)
     details = {"reason": view.error or "failed", "transaction_id": view.id, "tx_hash": view.tx_hash}
     return error_class(_MESSAGES.get(view.error or "", "It was not executed."), details=details)

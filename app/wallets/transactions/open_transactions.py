@@ -1,7 +1,5 @@
 """Queries for the transactions that workers have to check."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,7 +31,6 @@ _RAW = case(
 _ATTEMPT = [_RAW.label("raw") if column.name == "raw" else column for column in _ATTEMPTS.c]
 
 SignedBytes: TypeAlias = Row[*tuple[Any, ...]]
-"""The row of signed bytes of a movement, with their state so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +69,9 @@ class OpenMovement:
 
     @property
     def latest(self) -> SignedBytes:
-        """Return the attempt that was signed last."""
         return self.attempts[-1]
 
     def attempt(self) -> StoredTransaction:
-        """Return the latest attempt in the form that the chain's adapter takes."""
         row = self.latest
         return StoredTransaction(self.intent, row.tx_hash, row.raw, self.nonce, row.terms)
 
@@ -91,7 +86,6 @@ class UnreadableMovement:
 
 
 def has_due(chain: ChainName, now: datetime) -> ColumnElement[bool]:
-    """Return the condition that a movement of a chain is due for a check."""
     return exists().where(Transaction.chain == chain.value, *_is_due(now))
 
 
@@ -116,7 +110,6 @@ def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
 
 
 def query_of(transaction_id: str, chain: ChainName) -> TransactionQuery | None:
-    """Return the query for the outcome of a movement; None if there is no such movement."""
     found = _load(chain, Transaction.id == transaction_id, order=(Transaction.id,))
     return next((entry.query for entry in found if isinstance(entry, OpenMovement)), None)
 

@@ -4,8 +4,6 @@ One thread per chain polls for all requests that are due. The thread pool limits
 the response is `pending` immediately, and the workers settle.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -51,7 +49,6 @@ class OutcomePoller:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"outcomes-{chain.name}")
 
     def wait(self, query: TransactionQuery, *, seconds: float) -> TransactionOutcome | None:
-        """Return the decided outcome of a movement, or None after a timeout."""
         deadline = time.monotonic() + seconds
         interval = max(_MIN_INTERVAL_SECONDS, self._pause)
         waiter = _Waiter(query, due=time.monotonic() + self._pause, interval=interval)
@@ -98,10 +95,7 @@ class OutcomePollers(dict[ChainName, OutcomePoller]):
 
 
 def wait_for_outcome(chain: ChainName, query: TransactionQuery, *, seconds: Decimal | None, account_id: str) -> None:
-    """Wait for a movement's outcome, if the account gets a thread, and settle it once decided.
-
-    Waits up to `seconds`, or as long as is usual for the chain.
-    """
+    """Wait up to `seconds`, or as is usual for the chain, if the account gets a thread; settle a decided outcome."""
     seconds = lifecycle.default_wait_seconds(chain) if seconds is None else seconds
     if seconds <= 0:
         return

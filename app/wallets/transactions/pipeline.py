@@ -4,8 +4,6 @@ Prepare reads the chain and simulates. Record holds the value, allocates the non
 A process that dies between phases leaves a `pending` row that `confirmation` settles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -17,13 +15,13 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import USDC, ChainName, Token, native
 from app.core.identifiers import new_id
-from app.core.money import TokenAmount, decimal_string
+from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import Chain, SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError, Rejected, Shortage, Unreachable
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -82,7 +80,6 @@ class Movement:
     gas_fee_units: int | None = None
     """What a transfer that the service submits costs in USDC; None if the wallet pays the network itself."""
     max_fee_nanos: int | None = None
-    """What the request allows for the network, or for a service that pays the network."""
     takes_all: bool = False
     """Whether the amount is a guess at all that can leave: too much is not recorded, and the caller tries less.
 
@@ -91,12 +88,10 @@ class Movement:
 
     @property
     def sender(self) -> str:
-        """Return the wallet's address on the chain."""
         return self.wallet.address_on(self.chain)
 
     @property
     def spending_request(self) -> SpendingRequest:
-        """Return what the wallet's limits decide on."""
         is_fee = self.kind == MovementKind.GAS
         return SpendingRequest(
             self.value_nanos,
@@ -127,7 +122,6 @@ class MovementQuote:
 
     @property
     def network_fee(self) -> TokenAmount:
-        """Return the fee in the chain's native token."""
         return TokenAmount(self.fee_units, native(self.movement.chain))
 
     @property
@@ -136,13 +130,8 @@ class MovementQuote:
         return network_fees.usd_value_nanos(self.network_fee)
 
 
-class NotAffordable(Rejected):
+class NotAffordable(Shortage):
     """The balance, less unmined transactions of the wallet, does not cover a movement."""
-
-    def __init__(self, reason: str, token: Token, *, available: int, required: int) -> None:
-        amounts = {"available": available, "required": required, "missing": required - available}
-        texts = {name: decimal_string(units, token.decimals) for name, units in amounts.items()}
-        super().__init__(reason, details={"currency": token.symbol, **texts})
 
 
 def is_too_much(movement: Movement, error: PortError) -> bool:
@@ -280,10 +269,7 @@ def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> Transa
 
 
 def counting_rent(movement: Movement, draft: TransactionDraft) -> Movement:
-    """Return a movement that counts the rent of the recipient's account, too. Reads the network.
-
-    An owner who approved the payment is not asked again for the rent.
-    """
+    """Return a movement that counts the recipient's rent, too; an approval includes it. Reads the network."""
     if not draft.rent_units or movement.value_nanos is None:
         return movement
     rent_nanos = network_fees.nanos(movement.chain, draft.rent_units)
@@ -327,11 +313,9 @@ def assert_affordable(session: Session, movement: Movement, draft: TransactionDr
         needed_native += movement.amount.units
     else:
         needed = movement.amount.units + unmined_units.get(token, 0)
-        if needed > draft.token_units:
-            raise NotAffordable("insufficient_funds", token, available=draft.token_units, required=needed)
-    if needed_native > draft.native_units:
-        reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
-        raise NotAffordable(reason, fee_token, available=draft.native_units, required=needed_native)
+        NotAffordable.check(token, "insufficient_funds", draft.token_units, needed)
+    reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
+    NotAffordable.check(fee_token, reason, draft.native_units, needed_native)
 
 
 def broadcast_and_wait(
@@ -358,7 +342,6 @@ def broadcast_and_wait(
 
 
 def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
-    """Return the row of a movement that is not signed yet."""
     output = movement.output
     return Transaction(
         id=transaction_id, wallet_id=movement.wallet.id, type=movement.type.value,

@@ -3,8 +3,6 @@
 Submissions use nonces and pay fees like movements, and are recorded and settled like them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,10 +30,7 @@ from app.wallets.views.history import TransactionView
 def record_submission(
     session: Session, chain: Chain, wallet: WalletView, draft: TransactionDraft, signer: Signer, *, kind: str
 ) -> tuple[TransactionView, SignedTransaction]:
-    """Sign a draft of the wallet and record it as pending.
-
-    Raises: Rejected("insufficient_gas") if unmined transactions leave too little of the native token.
-    """
+    """Sign a draft and record it as pending. Raises: Rejected("insufficient_gas") after unmined transactions."""
     movement = Movement(
         wallet=wallet, type=TransactionType.TRANSFER, kind=kind, chain=chain.name,
         recipient=draft.intent.recipient, payee=None, amount=draft.intent.amount, value_nanos=0,
@@ -70,8 +65,6 @@ def kind_of(session: Session, chain: ChainName, tx_hash: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FinalOutcome:
-    """The final outcome of a movement, and its network fee if that is known."""
-
     status: MovementStatus
     reason: str | None
     fee_units: int | None
@@ -95,7 +88,6 @@ def final_outcome(session: Session, transaction_id: str) -> FinalOutcome | None:
 
 
 def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
-    """Return the status of a movement once it is final, None before."""
     outcome = final_outcome(session, transaction_id)
     return None if outcome is None else outcome.status
 

@@ -4,8 +4,6 @@ Without nonces, only the delivery of sold gas is signed again. All signed hashes
 lands is the outcome.
 """
 
-from __future__ import annotations
-
 import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -128,10 +126,7 @@ def _lock_newest(session: Session, movement: OpenMovement) -> Transaction | None
 
 
 def _draft_replacement(chain: Chain, movement: OpenMovement) -> tuple[AttemptPurpose, TransactionDraft] | None:
-    """Draft the movement at a higher fee, or its cancellation if it cannot succeed; None to wait.
-
-    Raises: PortError.
-    """
+    """Draft it at a higher fee, or its cancellation if it cannot succeed; None to wait. Raises: PortError."""
     attempt = movement.attempt()
     purpose = AttemptPurpose(movement.latest.purpose)
     draft: TransactionDraft | None = None
@@ -164,10 +159,7 @@ def _is_unaffordable(chain: Chain, movement: OpenMovement, refusal: Rejected) ->
 
 
 def _rebroadcast_refusal(chain: Chain, movement: OpenMovement) -> str | None:
-    """Broadcast the bytes again and return why the nodes refuse them, None if they accept them.
-
-    Raises: Unreachable, OutcomeUnknown.
-    """
+    """Broadcast the bytes again; return why nodes refuse them, or None. Raises: Unreachable, OutcomeUnknown."""
     try:
         chain.broadcast(movement.latest.raw)
         reason = None

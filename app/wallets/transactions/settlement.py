@@ -4,8 +4,6 @@ Web requests and workers call the same functions; conditional updates make a sec
 movement counts against balances that were read.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -42,7 +40,6 @@ _SINCE = bindparam("since", type_=BigInteger)
 def query_for(
     transaction_id: str, sender: str, signed: SignedTransaction, *, output_token: Token | None = None
 ) -> TransactionQuery:
-    """Return the query for the outcome of signed bytes."""
     return TransactionQuery(
         transaction_id, sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height, output_token,
         signed.terms,
@@ -176,10 +173,7 @@ def may_land(refusal: str | None) -> bool:
 
 
 def record_refusal(transaction_id: str, tx_hash: str, reason: str | None) -> None:
-    """Record why a node refused signed bytes, None if it accepts them now.
-
-    The movement stays pending, because they could still land.
-    """
+    """Record why a node refused signed bytes, or that it accepts them. They could still land: it stays pending."""
     with unit_of_work() as session:
         session.execute(
             update(SignedAttempt)

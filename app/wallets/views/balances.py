@@ -1,7 +1,5 @@
 """Live balances of a wallet, for which all chains are read concurrently; pending transactions, counted by age."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +34,7 @@ class Holding:
 
 
 def read_all(wallet: WalletView) -> Sequence[Holding]:
-    """Read every served token on every chain: always the same rows, zeros included.
-
-    Raises: BalanceFetchError with the chains that could not be read.
-    """
+    """Read every token on every chain, zeros included. Raises: BalanceFetchError with the unreadable chains."""
     holdings, unreadable = read_available(wallet)
     if unreadable:
         names = [name.value for name in unreadable]
@@ -88,10 +83,7 @@ def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[Chai
 
 
 def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExecutor]:
-    """Return the threads that read balances, a few per chain, so that a slow chain does not delay the others.
-
-    They start on demand, so that a server may fork before.
-    """
+    """Return a few threads for each chain, so that a slow one delays no other; they start after a server's fork."""
     return {name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}") for name in chains}
 
 

@@ -1,7 +1,5 @@
 """The history of a wallet: its transactions, one by one and in pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -71,8 +69,6 @@ _ATTEMPT_HASHES = (
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """A transaction as agents and owners see it."""
-
     id: str
     wallet_id: str
     type: str
@@ -188,7 +184,6 @@ def recipients_of(session: Session, wallet_id: str, chain: ChainName) -> Sequenc
 
 
 def explorer_url(chain: str, tx_hash: str | None) -> str | None:
-    """Return the page of a transaction in the chain's block explorer, if there is one."""
     served = app_state().ports.chains.get(ChainName(chain))
     return served.explorer_url(tx_hash) if served is not None and tx_hash else None
 

@@ -3,8 +3,6 @@
 Source: developers.circle.com/cctp, API reference, `/v2`; over 35 requests a second it blocks for five minutes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
@@ -17,17 +15,7 @@ from pydantic import AfterValidator, AliasPath, Field, model_validator
 
 from app.adapters.http_client import HttpResponse
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess
-from app.core.foreign import (
-    ForeignModel,
-    HexBytes,
-    Items,
-    MalformedResponseError,
-    OptionalText,
-    U64Digits,
-    U256Digits,
-    parsed,
-    reader,
-)
+from app.core import foreign
 from app.ports.errors import Unreachable
 
 T = TypeVar("T")
@@ -36,7 +24,6 @@ _TOTAL_SECONDS = 8.0
 _BPS_PER_UNIT = 10_000
 _COMPLETE = "complete"
 _FAST = 1000
-"""The highest threshold of finality that the service calls fast."""
 _log = structlog.get_logger(__name__)
 
 
@@ -54,16 +41,16 @@ class BurnFees:
         return int((units * self.fast_bps / _BPS_PER_UNIT).to_integral_value(ROUND_CEILING))
 
 
-class BurnAttestation(ForeignModel):
+class BurnAttestation(foreign.ForeignModel):
     """The service's state of a burn: message and attestation once both exist; the forwarder's state and hash."""
 
-    message: HexBytes | None = None
-    attestation: HexBytes | None = None
-    delay: Annotated[OptionalText, AfterValidator(lambda delay: delay and delay[:40])] = Field(
+    message: foreign.HexBytes | None = None
+    attestation: foreign.HexBytes | None = None
+    delay: Annotated[foreign.OptionalText, AfterValidator(lambda delay: delay and delay[:40])] = Field(
         None, alias="delayReason"
     )
-    forwarding_state: OptionalText = Field(None, alias="forwardState")
-    forwarding_hash: OptionalText = Field(None, alias="forwardTxHash")
+    forwarding_state: foreign.OptionalText = Field(None, alias="forwardState")
+    forwarding_hash: foreign.OptionalText = Field(None, alias="forwardTxHash")
 
     @model_validator(mode="before")
     @classmethod
@@ -72,24 +59,22 @@ class BurnAttestation(ForeignModel):
         return {**entry, "message": None, "attestation": None} if is_pending else entry
 
 
-class _Tier(ForeignModel):
-    finality_threshold: U64Digits
-    bps: Annotated[Decimal, Field(ge=0, le=_BPS_PER_UNIT), parsed(lambda fee: Decimal(str(fee)))] = Field(
+class _Tier(foreign.ForeignModel):
+    finality_threshold: foreign.U64Digits
+    bps: Annotated[Decimal, Field(ge=0, le=_BPS_PER_UNIT), foreign.parsed(lambda fee: Decimal(str(fee)))] = Field(
         alias="minimumFee"
     )
-    forward_units: U256Digits | None = Field(None, validation_alias=AliasPath("forwardFee", "high"))
+    forward_units: foreign.U256Digits | None = Field(None, validation_alias=AliasPath("forwardFee", "high"))
     """"high" is documented as sufficient if gas prices rise before the mint."""
 
 
-_read_messages: Callable[[object], tuple[BurnAttestation, ...]] = reader(
-    Annotated[Items[BurnAttestation], parsed(itemgetter("messages"))]
+_read_messages: Callable[[object], tuple[BurnAttestation, ...]] = foreign.reader(
+    Annotated[foreign.Items[BurnAttestation], foreign.parsed(itemgetter("messages"))]
 )
-_read_tiers: Callable[[object], tuple[_Tier, ...]] = reader(Items[_Tier])
+_read_tiers: Callable[[object], tuple[_Tier, ...]] = foreign.reader(foreign.Items[_Tier])
 
 
 class AttestationClient:
-    """One base address of the service. Opens no connection before the first request."""
-
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = base_url.rstrip("/")
         self._http = RateLimitedClient("circle", access, total_seconds=_TOTAL_SECONDS)
@@ -127,6 +112,6 @@ def _parsed(response: HttpResponse, read: Callable[[object], T]) -> T:
         raise Unreachable("attestation_service")
     try:
         return read(body)
-    except MalformedResponseError as error:
+    except foreign.MalformedResponseError as error:
         _log.warning("attestation_response_invalid", reason=str(error))
         raise Unreachable("attestation_service") from None

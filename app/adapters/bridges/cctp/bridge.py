@@ -1,7 +1,5 @@
 """The `BridgeProvider` port for USDC between any two of the chains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -53,8 +51,6 @@ class BridgeFeeLimits:
 
 
 class CctpBridge:
-    """CCTP V2 from one chain to another. Opens no connection before the first call."""
-
     name = "cctp"
 
     def __init__(

@@ -3,8 +3,6 @@
 A used nonce proves that some message was received; only the logs of Circle's contract show which.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from app.adapters.bridges.cctp import messages
@@ -24,13 +22,13 @@ from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts.abi import ContractEvent, Function
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget, ContractCall
-from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import TransactionDraft, TransferIntent
+from app.ports.errors import Shortage
 
 _USED_NONCES = Function("cctp_transmitter", "usedNonces")
 _RECEIVED_EVENT = ContractEvent("cctp_transmitter", "MessageReceived")
@@ -57,7 +55,6 @@ class MintSearch:
     since: int
 
     def run(self, rpc: EvmRpc, *, hint: str | None) -> BridgeArrival | MintNotFound:
-        """Return what received it, or why that is unknown. Endpoints are queried until one knows."""
         return first_arrival(rpc.run_on_each(lambda endpoint: self._find(endpoint, hint)))
 
     def _find(self, endpoint: RpcEndpoint, hint: str | None) -> BridgeArrival | MintNotFound:
@@ -110,10 +107,7 @@ class MintSearch:
         return self._bisect_blocks(endpoint, newest)
 
     def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | MintNotFound:
-        """Search the one block in which the nonce became used, found by binary search over old states.
-
-        Nodes that keep old states often return logs of a few blocks only. Raises: EndpointError.
-        """
+        """Search the block in which the nonce became used by old states; nodes with them may limit log queries."""
         first, last = self.since, newest
         while first < last:
             middle = (first + last) // 2
@@ -183,7 +177,7 @@ class EvmCctpChain:
             simulates=False,
         )
         max_fee_units = first.fee_units + second.fee_units
-        require(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
+        Shortage.check(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
         rpc, deployment = self._chain.rpc, self._chain.deployment
         effects = simulation.simulate(rpc, deployment, request.sender, [approval, burning], spender=messenger)
         if effects is not None and (
@@ -198,14 +192,8 @@ class EvmCctpChain:
         """Check that the owner could pay for a mint now. Raises: Rejected("insufficient_gas"), Unreachable."""
         self._draft_mint_call(owner, *_PLACEHOLDER, simulates=False)
 
-    def draft_mint(
-        self,
-        owner: str,
-        message: CctpMessage,
-        attestation: bytes,
-        *,
-        failures: int,  # noqa: ARG002 - gas is estimated, and a stuck transaction replaced
-    ) -> BridgeStep:
+    def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
+        """Draft the mint; gas is estimated after failures as before, and a stuck transaction replaced."""
         draft = self._draft_mint_call(owner, message.raw, attestation, simulates=True)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
@@ -213,7 +201,6 @@ class EvmCctpChain:
         return self._chain.rpc.ask(nonce_used_call(self._deployment.transmitter, message))
 
     def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
-        """Find the transaction that minted a message with a used nonce, which proves that some message was received."""
         search = MintSearch(self._deployment.transmitter, message, since)
         return search.run(self._chain.rpc, hint=hint)
 

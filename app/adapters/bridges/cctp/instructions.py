@@ -3,8 +3,6 @@
 Source: github.com/circlefin/solana-cctp-contracts, programs/v2.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 
@@ -16,8 +14,8 @@ from solders.token import ID as TOKEN_PROGRAM
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.messages import BurnParameters, CctpMessage
 from app.adapters.bridges.deployments import SOLANA_MESSENGER, SOLANA_TRANSMITTER
-from app.adapters.solana.anchor import discriminator
 from app.adapters.solana.send import tokens
+from app.adapters.solana.send.transactions import discriminator
 
 MESSENGER = Pubkey.from_string(SOLANA_MESSENGER)
 TRANSMITTER = Pubkey.from_string(SOLANA_TRANSMITTER)
@@ -35,8 +33,6 @@ MESSENGER_ACCOUNT = Pubkey.find_program_address([b"token_messenger"], MESSENGER)
 
 @dataclass(frozen=True, slots=True)
 class MintAccounts:
-    """The accounts that a mint on Solana pays: the owner's token account, and the fee recipient's."""
-
     payer: Pubkey
     token_account: Pubkey
     fee_account: Pubkey
@@ -74,7 +70,6 @@ def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnP
 
 
 def receive_message(mint_accounts: MintAccounts, mint: Pubkey, message: CctpMessage, attestation: bytes) -> Instruction:
-    """Build the mint of a message from another chain."""
     source = str(message.burn.source_domain).encode()
     accounts = [
         AccountMeta(mint_accounts.payer, is_signer=True, is_writable=True),

@@ -3,8 +3,6 @@
 Source: github.com/circlefin/evm-cctp-contracts, `MessageV2.sol` and `BurnMessageV2.sol`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -97,8 +95,6 @@ def _number(raw: bytes, at: int, length: int = _WORD) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BurnParameters:
-    """The parameters of a burn: recipient and domain, fee and finality, and who submits the mint."""
-
     domain: int
     recipient: bytes
     max_fee_units: int

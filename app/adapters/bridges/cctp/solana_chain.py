@@ -3,8 +3,6 @@
 The account of a nonce proves that some message with it was received; only the received bytes show which.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -29,11 +27,10 @@ from app.adapters.bridges.cctp.messages import (
     MintNotFound,
     first_arrival,
 )
-from app.adapters.funds import require
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
 from app.adapters.solana.client.wire import Accounts, AccountState, HistoryEntry, TracedTransaction
 from app.adapters.solana.send import tokens, transactions
 from app.adapters.solana.send.drafts import assert_rent_exempt
@@ -43,15 +40,10 @@ from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import BlockRef, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected, Unreachable
+from app.ports.errors import Rejected, Shortage, Unreachable
 
 _MAX_PAGES = 10
 _READ_TIMEOUT_NANOSECONDS = 10 * 10**9
-
-
-def find_mint(rpc: SolanaRpc, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
-    """Return what received a message with a used nonce, or why that is unknown."""
-    return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
 
 def _find_at_endpoint(endpoint: RpcEndpoint, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
@@ -128,10 +120,7 @@ class SolanaCctpChain:
     name = ChainName.SOLANA
 
     def __init__(self, chain: SolanaChain, lookup_table: str | None) -> None:
-        """Store the chain, used for all reads, and the lookup table of a mint's accounts, if there is one.
-
-        Raises: ValueError for anything but an address.
-        """
+        """Store the chain, and the address of a mint's lookup table, if any. Raises: ValueError for another text."""
         self._chain = chain
         self._lookup_tables = [Pubkey.from_string(lookup_table)] if lookup_table else []
         self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
@@ -141,7 +130,6 @@ class SolanaCctpChain:
         return bytes(self._mint)
 
     def mint_recipient(self, owner: str) -> bytes:
-        """Return the owner's token account, which receives a mint."""
         return bytes(tokens.account_of(Pubkey.from_string(owner), self._mint))
 
     def expiry_position(self) -> int:
@@ -160,8 +148,8 @@ class SolanaCctpChain:
             transactions.fee_lamports(units, simulated.price) + transactions.BASE_FEE_LAMPORTS + rent
         )  # two sign
         lamports, token_units = self._balances(owner, simulated.before)
-        require(USDC, "insufficient_funds", token_units, request.amount.units)
-        require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
+        Shortage.check(USDC, "insufficient_funds", token_units, request.amount.units)
+        Shortage.check(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
         simulated.assert_succeeded()
         lamports_after, held_after = self._balances(owner, simulated.after)
         if held_after != token_units - request.amount.units or lamports_after < lamports - fee_units:
@@ -171,7 +159,8 @@ class SolanaCctpChain:
         message = _compiled(owner, [*budget, burning], Hash.from_string(simulated.latest.blockhash))
         event_signature = event.sign_message(to_bytes_versioned(message))
         transaction = VersionedTransaction.populate(message, [Signature.default(), event_signature])
-        draft = simulated.draft(intent, transaction, fee_units, (lamports, token_units))
+        terms = transactions.transaction_terms(transaction, simulated.latest)
+        draft = simulated.draft(intent, terms, fee_units, (lamports, token_units))
         return (BridgeStep(BridgeLegKind.SOURCE, self.name, draft),)
 
     def assert_can_mint(self, owner: str) -> None:
@@ -186,7 +175,7 @@ class SolanaCctpChain:
         needed = transactions.BASE_FEE_LAMPORTS + nonce_rent.result + empty_rent.result
         if makes_account:
             needed += transactions.BASE_FEE_LAMPORTS + token_rent.result
-        require(SOL, "insufficient_gas", lamports, needed)
+        Shortage.check(SOL, "insufficient_gas", lamports, needed)
 
     def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
         key = Pubkey.from_string(owner)
@@ -214,14 +203,10 @@ class SolanaCctpChain:
         (state,) = used.found
         return state is not None and state.owner == instructions.TRANSMITTER
 
-    def find_mint(
-        self,
-        message: CctpMessage,
-        *,
-        hint: str | None,
-        since: int,  # noqa: ARG002 - the message account holds the slot
-    ) -> BridgeArrival | MintNotFound:
-        return find_mint(self._chain.rpc, message, hint=hint)
+    def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
+        """Find it from the beginning of the history of the nonce's account, which is no older than `since`."""
+        rpc = self._chain.rpc
+        return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
     def _simulated_draft(
         self,
@@ -232,10 +217,7 @@ class SolanaCctpChain:
         tables: Sequence[AddressLookupTableAccount] = (),
         failures: int = 0,
     ) -> TransactionDraft:
-        """Draft and simulate a transaction that costs only its fee and rents, with more after failures.
-
-        Raises: Rejected.
-        """
+        """Draft and simulate a transaction that costs its fee and rents only, more after failures. Raises: Rejected."""
         owner = Pubkey.from_string(intent.sender)
         marked = list(body)
         if makes_token_account:
@@ -259,11 +241,11 @@ class SolanaCctpChain:
         fee_units = transactions.fee_lamports(units, price) + rent
         lamports, token_units = self._balances(owner, simulated.before)
         if lamports < fee_units or 0 < lamports - fee_units < simulated.empty_rent:
-            require(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
+            Shortage.check(SOL, "insufficient_gas", lamports, fee_units + simulated.empty_rent)
         simulated.assert_succeeded()
         assert_rent_exempt(simulated.empty_rent, remaining=lamports - fee_units)
-        transaction = transactions.unsigned_transaction(message)
-        return simulated.draft(intent, transaction, fee_units, (lamports, token_units))
+        terms = transactions.transaction_terms(transactions.unsigned_transaction(message), simulated.latest)
+        return simulated.draft(intent, terms, fee_units, (lamports, token_units))
 
     def _tables(self) -> Sequence[AddressLookupTableAccount]:
         """Read the lookup table; none if it does not exist, with which a mint has no priority fee."""

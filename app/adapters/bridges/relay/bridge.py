@@ -3,8 +3,6 @@
 What a service reports proves nothing: its payment is read from the chain.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from app.adapters.bridges.ether import EtherBridge
@@ -64,10 +62,7 @@ def find_payment(
 
 
 def paid_nothing(chain: EvmChain, tx_hash: str, *, recipient: str) -> bool:
-    """Return whether a transaction has permanently paid a recipient nothing.
-
-    It is final, and reverted, or left the recipient's balance unchanged. Raises: Unreachable.
-    """
+    """Return whether a final transaction reverted, or left a recipient's balance unchanged. Raises: Unreachable."""
     receipt = calls.receipt(tx_hash, tolerates=accept_any_error)
     chain.rpc.run(receipt)
     if receipt.error is not None or receipt.result is None:
@@ -81,10 +76,7 @@ def paid_nothing(chain: EvmChain, tx_hash: str, *, recipient: str) -> bool:
 
 
 def _balance_change(chain: EvmChain, receipt: TransactionReceipt, recipient: str) -> tuple[int, int] | None:
-    """Return the recipient's balance change in a transaction's block, and the number of its own transactions there.
-
-    None if no node still keeps the states.
-    """
+    """Return a recipient's balance change in a block, and how many transactions it sent; None if no node has both."""
     now, before = receipt.block_number, receipt.block_number - 1
     held, held_before = calls.balance(recipient, now), calls.balance(recipient, before)
     sent, sent_before = calls.nonce(recipient, now), calls.nonce(recipient, before)
@@ -106,11 +98,7 @@ class OrderBridge(EtherBridge):
         self._chains = BridgeChainIds(source.deployment.chain_id, destination.deployment.chain_id)
 
     def quote(self, request: BridgeRequest) -> BridgeOffer:
-        """Request an order.
-
-        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "unsafe_instructions");
-        Unreachable.
-        """
+        """Request an order. Raises: Rejected for a quote that is missing or unsafe; Unreachable."""
         order_quote = self._service.quote(request, self._chains)
         if not 0 < order_quote.minimum_units <= request.amount.units:
             raise Rejected("quote_unavailable")

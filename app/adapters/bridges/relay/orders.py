@@ -4,8 +4,6 @@ A call is decoded from the service's request, compared, and encoded again. Sourc
 LI.FI's `ILiFi.sol` and `RelayDepositoryFacet.sol`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
@@ -94,8 +92,6 @@ _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 
 @dataclass(frozen=True, slots=True)
 class BridgeChainIds:
-    """The ids of both chains, as services use them."""
-
     source: int
     destination: int
 
@@ -126,18 +122,13 @@ class OrderState:
 
 
 class OrderService(ABC):
-    """A service that takes deposits and pays on another chain, at one base address of its API.
-
-    A key raises the limits of requests. Opens no connection before the first request.
-    """
+    """A service that takes deposits and pays on another chain. Opens no connection before the first request."""
 
     name: ClassVar[str]
     """The stored name by which a bridge finds its service again."""
     route: ClassVar[str]
-    """The route's description for people."""
 
     key_header: ClassVar[str]
-    """The header for a key."""
 
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         """Store the base address, and the plan: its limit is that of quotes, states have another."""
@@ -148,10 +139,7 @@ class OrderService(ABC):
         )
 
     def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Request an order.
-
-        Raises: Rejected("quote_unavailable", "quote_rate_limited", "amount_too_small", "unsafe_instructions").
-        """
+        """Request an order. Raises: Rejected, as `read_quote` does; Rejected("unsafe_instructions")."""
         return read_quote(
             self.name,
             partial(self._request_quote, request, chains),

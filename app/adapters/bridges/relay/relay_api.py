@@ -3,8 +3,6 @@
 Source: docs.relay.link, `POST /quote/v2` and `GET /intents/status/v3`; "Rate limits and API keys".
 """
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
 from typing import Any
@@ -12,16 +10,6 @@ from typing import Any
 from pydantic import AliasPath, Field
 
 from app.adapters.bridges.relay import orders
-from app.adapters.bridges.relay.orders import (
-    BridgeChainIds,
-    OrderId,
-    OrderQuote,
-    OrderService,
-    OrderState,
-    OrderStatus,
-    RequestedTransaction,
-    Seconds,
-)
 from app.adapters.http_client import HttpResponse
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.foreign import ForeignModel, Items, OptionalItems, U256Digits
@@ -30,9 +18,9 @@ from app.ports.chain import Terms
 from app.ports.errors import Rejected
 
 _ORDER_STATUSES = {
-    "success": OrderStatus.PAID,
-    "refund": OrderStatus.REFUNDED,
-    "refunded": OrderStatus.REFUNDED,  # the documentation has had both
+    "success": orders.OrderStatus.PAID,
+    "refund": orders.OrderStatus.REFUNDED,
+    "refunded": orders.OrderStatus.REFUNDED,  # the documentation has had both
 }
 
 
@@ -48,31 +36,29 @@ class _RelayQuote(ForeignModel):
     steps: Items[_RelayStep]
     minimum_units: U256Digits | None = Field(None, validation_alias=AliasPath(*_OUTPUT, "minimumAmount"))
     units: U256Digits = Field(0, validation_alias=AliasPath(*_OUTPUT, "amount"))
-    seconds: Seconds = Field(0, validation_alias=AliasPath("details", "timeEstimate"))
+    seconds: orders.Seconds = Field(0, validation_alias=AliasPath("details", "timeEstimate"))
 
 
 class _RelayItem(ForeignModel):
-    data: RequestedTransaction
+    data: orders.RequestedTransaction
 
 
 class _RelayDeposit(ForeignModel):
-    """The only step of a quote."""
-
-    request_id: OrderId
+    request_id: orders.OrderId
     items: Items[_RelayItem]
 
 
 class _RelayState(ForeignModel):
     status: str
-    tx_hashes: OptionalItems[OrderId] = ()
+    tx_hashes: OptionalItems[orders.OrderId] = ()
 
 
-class RelayOrderService(OrderService):
+class RelayOrderService(orders.OrderService):
     name = "relay"
     route = "Relay"
     key_header = "x-api-key"
 
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+    def _request_quote(self, request: BridgeRequest, chains: orders.BridgeChainIds) -> HttpResponse:
         query = {
             "user": request.sender, "recipient": request.recipient,
             "originChainId": chains.source, "destinationChainId": chains.destination,
@@ -83,29 +69,28 @@ class RelayOrderService(OrderService):
         }  # fmt: skip
         return self._quotes.post(f"{self._url}/quote/v2", json.dumps(query).encode())
 
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Parse a quote of exactly one deposit."""
+    def _parse_quote(self, body: Any, request: BridgeRequest, chains: orders.BridgeChainIds) -> orders.OrderQuote:
         quote = _RelayQuote.read(body)
         if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
             raise Rejected("unsafe_instructions")
         deposit = _RelayDeposit.read(body["steps"][0])
-        return OrderQuote(
+        return orders.OrderQuote(
             target=orders.deposit_call(deposit.items[0].data, request, source_id=chains.source),
             minimum_units=quote.minimum_units or quote.units,
             seconds=quote.seconds,
             terms={"request_id": deposit.request_id},
         )
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:  # noqa: ARG002 - its id finds it
+    def _request_state(self, terms: Terms, source_hash: str, chains: orders.BridgeChainIds) -> HttpResponse:
         query = {"requestId": str(terms["request_id"])}
         return self._states.get(f"{self._url}/intents/status/v3", query=query)
 
-    def _parse_state(self, response: HttpResponse) -> OrderState:
+    def _parse_state(self, response: HttpResponse) -> orders.OrderState:
         if response.status == HTTPStatus.NOT_FOUND:
-            return OrderState(OrderStatus.OPEN, note="relay_unknown")
+            return orders.OrderState(orders.OrderStatus.OPEN, note="relay_unknown")
         state = response.read(_RelayState.read)
-        return OrderState(
-            _ORDER_STATUSES.get(state.status, OrderStatus.OPEN),
+        return orders.OrderState(
+            _ORDER_STATUSES.get(state.status, orders.OrderStatus.OPEN),
             note=f"relay_{state.status}"[:40],
             tx_hash=state.tx_hashes[-1] if state.tx_hashes else None,
         )

@@ -1,7 +1,5 @@
 """The calls that several features make; logs are read in ranges of blocks as long as an endpoint accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -37,7 +35,6 @@ def receipt(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[Tran
 
 
 def nonce(address: str, block: Block = "latest", *, tolerates: Tolerance | None = None) -> RpcCall[int]:
-    """Return a call for how many transactions an address had sent."""
     return call(lambda eth: eth.get_transaction_count(address, block), wire.count, tolerates=tolerates)
 
 
@@ -61,7 +58,6 @@ def has_code(address: str) -> RpcCall[bool]:
 
 
 def head() -> RpcCall[int]:
-    """Return a call for the number of the newest block."""
     return call(lambda eth: eth.block_number, wire.count)
 
 
@@ -79,7 +75,6 @@ def block(tag: Block) -> RpcCall[BlockRef]:
 
 
 def whole_block(number: int, *, tolerates: Tolerance | None = None) -> RpcCall[RpcBlock | None]:
-    """Return a call for a block with its transactions; it may not exist."""
     return call(lambda eth: eth.get_block(number, full_transactions=True), or_none(RpcBlock.read), tolerates=tolerates)
 
 
@@ -100,7 +95,6 @@ def contract_call(
 
 
 def transaction(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[RpcTransaction | None]:
-    """Return a call for a transaction, or None if the node does not show it."""
     return call(lambda eth: eth.get_transaction(tx_hash), or_none(RpcTransaction.read), tolerates=tolerates)
 
 

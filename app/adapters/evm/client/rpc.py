@@ -3,8 +3,6 @@
 `jsonrpc` alone sends them: no middleware, retry, cache, ENS name or off-chain lookup (CCIP) that a caller does not see.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -94,13 +92,10 @@ def _has_decimal_number(result: object, name: str | None = None) -> bool:
 
 
 MAX_BATCH = 100
-"""Calls in one HTTP request."""
 _MAX_RESPONSE_BYTES = 64 * 2**20
 
 
 class EvmRpc(JsonRpc):
-    """The endpoints of one EVM chain, recognised by its id."""
-
     def __init__(
         self,
         chain: ChainName,
@@ -111,10 +106,7 @@ class EvmRpc(JsonRpc):
         connect_seconds: float = 3.0,
         read_seconds: float = 10.0,
     ) -> None:
-        """Store the endpoints' URLs in the order of preference. Raises: ValueError without any.
-
-        They are numbered in logs from `first_number` on.
-        """
+        """Store the endpoints in the order of preference; logs number them from `first_number`. Raises: ValueError."""
 
         def check(found: int) -> None:
             if units(found) != chain_id:

@@ -4,8 +4,6 @@ An error makes the response a malformed one, so that a lying or broken node is s
 figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -108,8 +106,6 @@ class RpcBlock(BlockHeader):
 
 
 class FeeHistory(_Fields):
-    """Fees of recent blocks, with the priority fees paid at one percentile."""
-
     base_fees: tuple[_Fee, ...] = Field(alias="baseFeePerGas", min_length=1)
     rewards: tuple[tuple[_Fee], ...] = Field(alias="reward")
 

@@ -1,7 +1,5 @@
 """The functions and events of several features, and Multicall3, which combines calls at one block. No network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +27,6 @@ L1_FEE = Function("gas_price_oracle", "getL1Fee")
 AUTHORIZATION_USED_EVENT = ContractEvent("fiat_token", "AuthorizationUsed")
 """EIP-3009: payer and nonce, which every use of an authorization logs."""
 AUTHORIZATION_STATE = Function("fiat_token", "authorizationState")
-"""EIP-3009: whether a nonce was used or cancelled."""
 AGGREGATE = Function("multicall3", "aggregate3")
 """Multicall3: each call with its contract, whether it may fail, and its data."""
 
@@ -53,7 +50,6 @@ def multicall(
 
 
 def aggregate(address: str, items: Sequence[MulticallItem]) -> TxParams:
-    """Return the `eth_call` that combines several calls, each of which may fail independently."""
     return {"to": address, "data": aggregate_data(items)}
 
 
@@ -66,11 +62,8 @@ def read_aggregate(returned: bytes, items: Sequence[MulticallItem]) -> tuple[Any
     results = AGGREGATE.decode_result(returned)
     if len(results) != len(items):
         raise MalformedResponseError("expected one result per inner call")
+    answers = [returned if succeeded else b"" for succeeded, returned in results]
     return tuple(
-        _result(item, returned if succeeded else b"")
-        for item, (succeeded, returned) in zip(items, results, strict=True)
+        None if item.may_fail and not answer else item.function.decode_result(answer)
+        for item, answer in zip(items, answers, strict=True)
     )
-
-
-def _result(item: MulticallItem, returned: bytes) -> Any:
-    return None if item.may_fail and not returned else item.function.decode_result(returned)

@@ -3,8 +3,6 @@
 A contract of another chain has the same address here, without its code: what is sent to it is lost as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS

@@ -4,11 +4,8 @@ The addresses are those published by Circle, Uniswap, Chainlink and the OP stack
 at the mainnet addresses, under private chain ids, so that nothing signed there is valid elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 
 _HOUR = 3600
 _DAY = 24 * _HOUR
@@ -17,10 +14,7 @@ MULTICALL3 = "0xcA11bde05977b3631167028862bE2a173976CA11"
 
 @dataclass(frozen=True, slots=True)
 class ChainlinkFeed:
-    """A Chainlink aggregator (8 decimals) and the age at which its answer is stale.
-
-    The age is three times the heartbeat that Chainlink promises for the feed.
-    """
+    """A Chainlink aggregator (8 decimals), and when its answer is stale: after three promised heartbeats."""
 
     address: str
     max_age_seconds: int
@@ -33,10 +27,7 @@ X402_PERMIT2_PROXY = "0x402085c248EeA27D92E8b30b2C58ed07f9E20001"
 
 @dataclass(frozen=True, slots=True)
 class EvmDeployment:
-    """The contracts of one chain on one network; None if a chain has no such contract.
-
-    `explorer_tx_url` is a template with `{tx_hash}`.
-    """
+    """The contracts of a chain on a network, None for those it lacks; `explorer_tx_url` has a `{tx_hash}`."""
 
     chain_id: int
     usdc: str
@@ -59,7 +50,6 @@ class EvmDeployment:
     block_seconds: float = 12.0
 
     def contracts(self) -> Iterator[tuple[str, str]]:
-        """Yield name and address of each contract."""
         for each in fields(self):
             value = getattr(self, each.name)
             address = value.address if isinstance(value, ChainlinkFeed) else value
@@ -145,28 +135,25 @@ _BASE_SEPOLIA = EvmDeployment(
     block_seconds=2.0,
 )
 
-DEPLOYMENTS: Mapping[tuple[str, str], EvmDeployment] = MappingProxyType(
-    {
-        ("mainnet", "ethereum"): _ETHEREUM,
-        ("mainnet", "base"): _BASE,
-        ("testnet", "ethereum"): _SEPOLIA,
-        ("testnet", "base"): _BASE_SEPOLIA,
-        ("sandbox", "ethereum"): replace(
-            _ETHEREUM,
-            chain_id=900001,
-            default_rpc_urls=("http://127.0.0.1:18545",),
-            explorer_tx_url=None,
-            block_seconds=0.0,
-        ),
-        ("sandbox", "base"): replace(
-            _BASE,
-            chain_id=908453,
-            default_rpc_urls=("http://127.0.0.1:18546",),
-            explorer_tx_url=None,
-            block_seconds=0.0,
-            # Clients of version 1 would sign for the real chain under this name.
-            legacy_network=None,
-        ),
-    }
-)
-"""Keyed by (network, chain): ("mainnet" | "testnet" | "sandbox", "ethereum" | "base")."""
+DEPLOYMENTS: Mapping[tuple[str, str], EvmDeployment] = {
+    ("mainnet", "ethereum"): _ETHEREUM,
+    ("mainnet", "base"): _BASE,
+    ("testnet", "ethereum"): _SEPOLIA,
+    ("testnet", "base"): _BASE_SEPOLIA,
+    ("sandbox", "ethereum"): replace(
+        _ETHEREUM,
+        chain_id=900001,
+        default_rpc_urls=("http://127.0.0.1:18545",),
+        explorer_tx_url=None,
+        block_seconds=0.0,
+    ),
+    ("sandbox", "base"): replace(
+        _BASE,
+        chain_id=908453,
+        default_rpc_urls=("http://127.0.0.1:18546",),
+        explorer_tx_url=None,
+        block_seconds=0.0,
+        # Clients of version 1 would sign for the real chain under this name.
+        legacy_network=None,
+    ),
+}

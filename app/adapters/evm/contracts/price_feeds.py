@@ -3,8 +3,6 @@
 A stale feed is left out, each by its own limit (three heartbeats).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.adapters.evm.client.rpc import EvmRpc
@@ -21,8 +19,6 @@ _NANOS_PER_ANSWER = 10
 
 
 class ChainlinkPrices:
-    """The feeds of one chain, read in one call."""
-
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
         self._rpc = rpc
         self._multicall = deployment.multicall3

@@ -5,11 +5,9 @@ nothing. Our own transactions are subtracted from the difference, and the rest i
 there are any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import structlog
 
@@ -40,7 +38,7 @@ class EvmScanState:
     readings: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> EvmScanState:
+    def from_terms(cls, terms: Terms) -> Self:
         since, number, native, sequence, fresh = (
             int(terms[name] or 0) for name in ("since", "number", "native", "sequence", "fresh")
         )
@@ -59,11 +57,11 @@ class EvmScanState:
             "readings": " ".join(":".join(map(str, reading)) for reading in self.readings),
         }
 
-    def at_block(self, number: int, native_units: int, sequence: int) -> EvmScanState:
+    def at_block(self, number: int, native_units: int, sequence: int) -> Self:
         later = tuple(reading for reading in self.readings if reading[0] > number)
         return replace(self, number=number, native_units=native_units, sequence=sequence, readings=later)
 
-    def noting(self, number: int, native_units: int, sequence: int) -> EvmScanState:
+    def noting(self, number: int, native_units: int, sequence: int) -> Self:
         """Return the state with a reading of the newest block."""
         *_, newest = (self.number, self.native_units, self.sequence), *self.readings
         if number <= newest[0] or len(self.readings) >= _MAX_READINGS:

@@ -4,8 +4,6 @@ A whole scan is made on one endpoint, so that all of its figures belong to one v
 a block during the scan, the scan is discarded. USDC is read from the token's own logs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Broadcasting of signed transactions to EVM nodes."""
 
-from __future__ import annotations
-
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.send import refusals

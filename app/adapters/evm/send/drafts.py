@@ -1,7 +1,5 @@
 """Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +22,11 @@ from app.adapters.evm.send.transactions import (
     fields_of,
     target_of,
 )
-from app.adapters.funds import require
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, StoredTransaction, Terms, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Shortage
 
 _FEE_BLOCKS = 20  # as many as geth's own suggestion is made of
 _TIP_PERCENTILE = 50
@@ -70,10 +67,7 @@ class EvmDrafter:
     def draft_call(
         self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool, next_gas: int = 0
     ) -> TransactionDraft:
-        """Draft a call that takes the intent's amount from the sender, who must also afford a next call with its gas.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Draft a call whose sender must also afford a next one with its gas. Raises: Rejected, Unreachable."""
         return self._draft_new(
             intent, call.target, fallback_gas=gas, simulates=simulates, terms=call.as_terms(), next_gas=next_gas
         )
@@ -94,14 +88,11 @@ class EvmDrafter:
         if readings.revert is not None or readings.gas is None:
             raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
         max_fee_terms = FeeTerms(transactions.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
-        require(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
-        return self._assert_affordable(intent, readings, max_fee_terms, call.as_terms())
+        Shortage.check(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
+        return self.affordable(intent, readings, max_fee_terms, call.as_terms())
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft:
-        """Draft the same movement with the same nonce at a higher fee.
-
-        Raises: Rejected("deadline_passed") when it can only fail by now, Rejected, Unreachable.
-        """
+        """Draft it with a higher fee. Raises: Rejected (`deadline_passed`: it can only fail), Unreachable."""
         previous = FeeTerms.from_terms(attempt.terms)
         signed = ContractCall.from_terms(attempt.terms)
         deadline = None if signed is None else signed.valid_until
@@ -136,8 +127,8 @@ class EvmDrafter:
         if next_gas:
             # The data of the next call may be larger.
             both = FeeTerms(gas + next_gas, readings.price, 3 * readings.l1_fee_units)
-            require(self._native, "insufficient_gas", readings.native_units, both.max_units)
-        draft = self._assert_affordable(intent, readings, fee_terms, terms)
+            Shortage.check(self._native, "insufficient_gas", readings.native_units, both.max_units)
+        draft = self.affordable(intent, readings, fee_terms, terms)
         if readings.revert is not None:
             raise Rejected("simulation_failed", details={"revert": readings.revert})
         return draft
@@ -147,18 +138,18 @@ class EvmDrafter:
     ) -> TransactionDraft:
         readings = self.read(intent.sender, target, estimates=False)
         price = transactions.replacement_price(previous.price, readings.price)
-        return self._assert_affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
+        return self.affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
 
-    def _assert_affordable(
+    def affordable(
         self, intent: TransferIntent, readings: EvmDraftData, max_fee_terms: FeeTerms, terms: Terms
     ) -> TransactionDraft:
         amount = intent.amount
         if amount.token == self._native:
             required = amount.units + max_fee_terms.max_units
-            require(self._native, "insufficient_funds", readings.native_units, required)
+            Shortage.check(self._native, "insufficient_funds", readings.native_units, required)
         else:
-            require(amount.token, "insufficient_funds", readings.token_units, amount.units)
-            require(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
+            Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
+            Shortage.check(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
             intent=intent,
             fee_units=max_fee_terms.max_units,
@@ -213,7 +204,7 @@ class EvmDrafter:
     def _simulate_priced(self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int) -> EvmDraftData:
         price = readings.price
         # Nodes refuse to simulate what the sender could not pay for.
-        require(self._native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)
+        Shortage.check(self._native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)
         prices: TxParams = {"maxFeePerGas": Wei(price.max_fee), "maxPriorityFeePerGas": Wei(price.tip)}
         priced: TxParams = {**_estimated(sender, target), **prices}
         estimate = _estimate(priced)

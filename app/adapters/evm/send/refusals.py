@@ -1,7 +1,5 @@
 """Nodes' error messages, in one table: clients differ in their codes, so the messages decide."""
 
-from __future__ import annotations
-
 import re
 
 from app.adapters.evm.contracts.abi import Function

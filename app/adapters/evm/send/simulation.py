@@ -4,8 +4,6 @@
 not support it there is no simulation, and safety rests on calldata that we encoded, or decoded, ourselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,10 +25,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEffects:
-    """Balance changes of the sender, and the spender's position.
-
-    Nodes differ in whether a simulated call pays for its gas or its L1 data, so `native_units` may include them.
-    """
+    """Balance changes of the sender, which may include fees, as nodes differ in that; and the spender's position."""
 
     native_units: int
     usdc_units: int
@@ -48,10 +43,7 @@ def simulate(
     *,
     spender: str = ZERO_EVM_ADDRESS,
 ) -> SimulatedEffects | None:
-    """Return the effects of calls in this order, or None if the node cannot simulate them.
-
-    Raises: Rejected("simulation_failed") for a call that reverts, Unreachable.
-    """
+    """Return the effects of calls in order, None if the node cannot. Raises: Rejected for a revert, Unreachable."""
     inner = [
         contracts.ETH_BALANCE.at(deployment.multicall3, sender),
         contracts.BALANCE_OF.at(deployment.usdc, sender),
@@ -85,10 +77,7 @@ def simulate(
 def assert_takes_ether(
     rpc: EvmRpc, deployment: EvmDeployment, sender: str, target: CallTarget, *, max_fee_units: int
 ) -> None:
-    """Check that a call takes its value from the sender, perhaps its fee, and nothing else. Raises: as `simulate`.
-
-    Raises: Rejected("unsafe_instructions") if it does not.
-    """
+    """Check that a call takes its value, perhaps a fee, and nothing else. Raises: Rejected("unsafe_instructions")."""
     effects = simulate(rpc, deployment, sender, [target], spender=target.to)
     if effects is not None and (
         not target.value_units <= -effects.native_units <= target.value_units + max_fee_units

@@ -3,11 +3,9 @@
 No I/O, clock or randomness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
@@ -47,7 +45,6 @@ class FeeTerms:
 
     @property
     def max_units(self) -> int:
-        """Return the most that the network can charge."""
         # A fifth more than the L1 data fee now: it follows L1's base fee until the block is made.
         return self.gas * self.price.max_fee + -(-self.l1_fee_units * 6 // 5)
 
@@ -60,7 +57,7 @@ class FeeTerms:
         }
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> FeeTerms:
+    def from_terms(cls, terms: Terms) -> Self:
         names = ("gas", "max_fee_per_gas", "max_priority_fee_per_gas", "l1_fee")
         gas, max_fee, tip, l1_fee = (int(str(terms[name])) for name in names)
         return cls(gas, GasPrice(max_fee, tip), l1_fee)
@@ -89,10 +86,7 @@ def gas_limit(estimate: int) -> int:
 
 
 def replacement_price(previous: GasPrice, current_price: GasPrice) -> GasPrice:
-    """Return a price at which nodes accept a replacement, and not below the market's.
-
-    geth requires 10 % more on both fields (`txpool.pricebump`); we offer 12.5 %.
-    """
+    """Return the market's price, or 12.5 % above the previous if higher: geth requires 10 % (`txpool.pricebump`)."""
     tip = max(_with_replacement_bump(previous.tip), current_price.tip)
     return GasPrice(max(_with_replacement_bump(previous.max_fee), current_price.max_fee, tip), tip)
 
@@ -124,7 +118,7 @@ class ContractCall:
         }
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> ContractCall | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a plain transfer."""
         if "call_to" not in terms:
             return None

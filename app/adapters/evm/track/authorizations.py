@@ -4,12 +4,10 @@ The contract's own state decides. "Void" promises that an authorization can neve
 deadline, and the contract shows it unused at that block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -18,13 +16,14 @@ from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts import permit2
-from app.adapters.evm.contracts.abi import MulticallItem
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.abi import Function, MulticallItem
+from app.adapters.evm.contracts.deployments import PERMIT2, EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
 
+_NONCE_BITMAP = Function("permit2", "nonceBitmap")
+"""Which nonces of a payer Permit2 has accepted, among the 256 of a word."""
 _PER_CALL = 200
 _FINAL_DEPTH = 64
 """Where a node does not support the tag `finalized`: two epochs of Ethereum."""
@@ -45,7 +44,7 @@ class OpenAuthorization:
     """The recipient of a payment by Permit2, which logs nothing itself; None for EIP-3009."""
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> OpenAuthorization | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction."""
         if "authorization_nonce" not in terms:
             return None
@@ -68,12 +67,10 @@ class OpenAuthorization:
         """Return the call that reads whether it was used, for `is_used`."""
         if self.permit2_recipient is None:
             return contracts.AUTHORIZATION_STATE.at(usdc, self.payer, self.nonce)
-        return permit2.word_call(self.payer, int.from_bytes(self.nonce, "big"))
+        return _NONCE_BITMAP.at(PERMIT2, self.payer, int.from_bytes(self.nonce[:-1], "big"))
 
     def is_used(self, state: int) -> bool:
-        if self.permit2_recipient is None:
-            return bool(state)
-        return permit2.is_used(state, int.from_bytes(self.nonce, "big"))
+        return bool(state if self.permit2_recipient is None else state >> self.nonce[-1] & 1)
 
 
 class AuthorizationPoller:
@@ -130,7 +127,6 @@ class AuthorizationPoller:
     def _uses(
         self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]
     ) -> Mapping[bytes, EventLog]:
-        """Return the logs of the uses by their nonces."""
         by_token = [each for each in authorizations if each.permit2_recipient is None]
         by_permit2 = [each for each in authorizations if each.permit2_recipient is not None]
         found = dict(self._permit2_uses(endpoint, by_permit2, head))
@@ -166,7 +162,6 @@ class AuthorizationPoller:
         authorizations: Collection[OpenAuthorization],
         head: RpcCall[int],
     ) -> Iterator[EventLog]:
-        """Yield the token's logs since authorizations were signed."""
         if not authorizations:
             return
         # A reorg may have moved a use below the head that was read before it was signed.
@@ -176,7 +171,6 @@ class AuthorizationPoller:
 
 
 def _uses_at(reading: RpcCall[tuple[Any, ...]], authorizations: Collection[OpenAuthorization]) -> list[Any]:
-    """Return a block's time, and whether each authorization is used there."""
     time, *states = reading.result
     return [time, *(each.is_used(state) for each, state in zip(authorizations, states, strict=True))]
 

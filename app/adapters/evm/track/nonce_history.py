@@ -4,8 +4,6 @@ A node returns how many transactions an address had sent at a block, and a binar
 keeps no old states finds only the latest nonces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls
@@ -30,10 +28,7 @@ class NonceHistoryReader:
         self._native = native_token
 
     def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
-        """Return how many transactions each address has sent, by the latest block. Raises: Unreachable.
-
-        All endpoints are queried, and the highest count wins: one that lags would hide what was sent.
-        """
+        """Return the highest counts of all endpoints: one that lags would hide what was sent. Raises: Unreachable."""
         if not addresses:
             return {}
         counts = list(self._rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))

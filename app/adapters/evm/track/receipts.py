@@ -5,8 +5,6 @@ its movements. "Void" promises that no money moved, so it is returned only when 
 the receipts were read after that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,10 +67,7 @@ class EvmReceiptPoller:
         return found
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        """Return which blocks were removed by a reorg, and the number of the newest `safe` block.
-
-        A block beyond the node's head is not called orphaned: the node may lag behind. Raises: Unreachable.
-        """
+        """Return removed blocks, none beyond a head that may lag, and the newest `safe` number. Raises: Unreachable."""
         safe = calls.header_or_none("safe", tolerates=accept_any_error)
         canonical = {number: calls.header_or_none(number) for number in {ref.number for ref in blocks}}
         self._rpc.run(safe, *canonical.values())
@@ -84,10 +79,7 @@ class EvmReceiptPoller:
         return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _outcomes_of_used_nonces(self, queries: Sequence[TransactionQuery]) -> Mapping[str, TransactionOutcome]:
-        """Return outcomes of movements with a nonce that seems used: void only by the evidence of one endpoint.
-
-        One endpoint's count proves nothing about the receipts of another, which may lag behind.
-        """
+        """Return outcomes by the evidence of one endpoint: its count proves nothing about another, which may lag."""
         landed, void, head = self._rpc.run_on_first(lambda endpoint: _finalized_evidence(endpoint, queries))
         return {
             **dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID)),
@@ -102,7 +94,6 @@ class EvmReceiptPoller:
         return [watch for watch in queries if watch.sequence is None or _is_nonce_used(watch, used)]
 
     def _safe_counts(self, senders: Iterable[str], *also: RpcCall[int]) -> Mapping[str, int]:
-        """Return how many nonces each sender has used at `safe` depth."""
         counts = _nonces(senders, "safe")
         self._rpc.run(*counts.values(), *also)
         if any(call.error for call in counts.values()):
@@ -137,10 +128,7 @@ class EvmReceiptPoller:
 
 
 def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deployment: EvmDeployment) -> int:
-    """Return how much of a token a transaction paid its owner.
-
-    USDC logs each transfer. Ether does not; but the router pays out all of what it unwraps.
-    """
+    """Return what a swap paid its owner: USDC logs transfers; of ether, the router pays out all that it unwraps."""
     received = 0
     for log in receipt.logs:
         if token != USDC and log.contract == deployment.weth and (fields := _WITHDRAWAL_EVENT.decode(log)):

@@ -3,8 +3,6 @@
 No I/O. Formats: x402's `specs/schemes/exact/scheme_exact_evm.md`, which also defines the refusals' tokens.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -47,7 +45,6 @@ def usdc_domain(deployment: EvmDeployment) -> SigningDomain:
 
 
 def usdc_asset(deployment: EvmDeployment) -> PaymentAsset:
-    """Return a chain's USDC as x402 names it."""
     return PaymentAsset(
         network=f"eip155:{deployment.chain_id}",
         legacy_network=deployment.legacy_network,
@@ -94,8 +91,6 @@ _Signature = Annotated[
 
 
 class SignedAuthorization(ForeignModel):
-    """A transfer that its payer has authorized."""
-
     payer: _Address = _of("from")
     recipient: _Address = _of("to")
     units: U256Digits = _of("value")
@@ -146,7 +141,6 @@ class SignedAuthorization(ForeignModel):
         return _TRANSFER_OF_CONTRACT.encode(*self._fields(), signature), deployment
 
     def digest(self) -> str:
-        """Return a hash of payer, nonce and signature."""
         signed = f"{self.payer}:{self.nonce.hex()}:{self.signature}"
         return hashlib.sha256(signed.encode()).hexdigest()
 

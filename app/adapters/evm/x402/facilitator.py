@@ -1,7 +1,5 @@
 """The `Facilitator` port for Ethereum and Base: reads payments from USDC's own logs, and submits EIP-3009 payments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -149,7 +147,7 @@ class EvmFacilitator:
         """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._find_settlement(endpoint, authorization))
 
-    def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:  # noqa: ARG002 - any address receives USDC
+    def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
         submission = CallTarget(self._usdc, 0, eip3009.SAMPLE_CALL)
         readings = self._drafter.read(settler, submission, estimates=False)
@@ -159,12 +157,11 @@ class EvmFacilitator:
         likely = _SUBMISSION_GAS * (price.max_fee + price.tip) // 2 + l1_fee_units
         return SettlementCapacity(readings.native_units, likely, max_fee_units=most, recipient_can_receive=True)
 
-    def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:  # noqa: ARG002 - nothing to open
+    def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:
         """Return None: any address receives USDC."""
         return None
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
-        """Return whether an address signed a text by EIP-191."""
         return signatures.signer_of(signatures.text_message(text), signature) == payer
 
     def _claim(self, payer: str, nonce: bytes) -> str:
@@ -181,10 +178,7 @@ class EvmFacilitator:
         return [calls.code(payer), *(calls.storage(payer, slot) for slot in slots)]
 
     def _assert_known_wallet(self, terms: Terms, account: Sequence[RpcCall[bytes]]) -> bool:
-        """Check that a payer with a contract's signature is a known wallet; return whether it is deployed.
-
-        Raises: Rejected, Unreachable.
-        """
+        """Refuse a contract that is no known wallet; return whether it is deployed. Raises: Rejected, Unreachable."""
         code, *slots = (each.result for each in account)
         call = bytes.fromhex(str(terms["call"]))
         _digest, signature = eip3009.signature_of_contract(call, self._domain)
@@ -211,10 +205,7 @@ class EvmFacilitator:
         return str(terms["factory"]), False, bytes.fromhex(str(terms["deployment"]))
 
     def _submission(self, terms: Terms, *, is_deployed: bool) -> tuple[CallTarget, int]:
-        """Return the call that submits a payment, and its highest gas limit.
-
-        A wallet that is not deployed is deployed first, in the same transaction: both take effect, or neither.
-        """
+        """Return the call that submits a payment, after deploying its wallet if needed, and its highest gas limit."""
         submission = CallTarget(self._usdc, 0, bytes.fromhex(str(terms["call"])))
         if is_deployed:
             return submission, int(str(terms.get("max_gas", _MAX_GAS)))

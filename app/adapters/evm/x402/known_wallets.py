@@ -10,8 +10,6 @@ fallback handlers and initializers of a Safe, and owners that are contracts, whi
 Sources: `@safe-global/safe-deployments` (addresses and code hashes of Safe), `coinbase/smart-wallet`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,10 +101,7 @@ def unwrap(signature: bytes) -> tuple[bytes, Terms]:
 
 
 def owner_by_code(code: bytes, slots: Sequence[bytes], signature: bytes) -> int | None:
-    """Return the index of the owner that signed for the wallet with this code and these values of `SLOTS`.
-
-    None if only keys signed. Raises: Rejected for any other than the known wallets.
-    """
+    """Return the index of the owner that signed, None if only keys did. Raises: Rejected unless the code is known."""
     proxy = keccak(code).hex()
     singleton, implementation, handler = map(_address, slots)
     if proxy == _COINBASE_PROXY and implementation in _COINBASE_IMPLEMENTATIONS:
@@ -118,10 +113,7 @@ def owner_by_code(code: bytes, slots: Sequence[bytes], signature: bytes) -> int 
 
 
 def owner_by_deployment(factory: str, data: bytes, signature: bytes) -> bytes | None:
-    """Return the owner that signed for the wallet that a call of its factory deploys, None if only keys signed.
-
-    Raises: Rejected for any other than the known wallets.
-    """
+    """Return the owner that signed for a wallet to be deployed, None if only keys did. Raises: Rejected for others."""
     if factory in _COINBASE_FACTORIES:
         owners, _nonce = _decode(_CREATE_ACCOUNT, data)
         index = _owner_index(signature)

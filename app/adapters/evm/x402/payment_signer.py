@@ -5,8 +5,6 @@ proxy transfers what the payer signed, and to no other than the recipient in it 
 `eip2612GasSponsoring` the seller's facilitator also submits the allowance that the payer signs, for this amount only.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from typing import Any

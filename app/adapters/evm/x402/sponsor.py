@@ -1,7 +1,5 @@
 """The `TransferSponsor` port for Ethereum and Base: EIP-3009 authorizations, submitted together by Multicall3."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from web3.types import StateOverride, TxParams, Wei
@@ -15,11 +13,10 @@ from app.adapters.evm.send.transactions import CallTarget, ContractCall, FeeTerm
 from app.adapters.evm.x402 import eip3009
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
-from app.adapters.funds import require
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
-from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.chain import CONTRACT, TransferIntent
+from app.ports.errors import Rejected, Shortage
 from app.ports.facilitator import AuthorizedTransfer, PaymentIntent, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
@@ -51,7 +48,7 @@ class EvmTransferSponsor:
         code = calls.has_code(transfer.recipient)
         self._chain.rpc.run(sequence, head, balance, simulated, code)
         (token_units,) = balance.result
-        require(USDC, "insufficient_funds", token_units, transfer.units)
+        Shortage.check(USDC, "insufficient_funds", token_units, transfer.units)
         if simulated.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.revert_text(simulated.error) or ""})
         sample = self._target(eip3009.SAMPLE_CALL, eip3009.SAMPLE_CALL)
@@ -61,15 +58,9 @@ class EvmTransferSponsor:
             raise Rejected("gas_unavailable")
         # The price of the draft survives six full blocks; what is paid is about half of it.
         cost = _USUAL_GAS * (readings.price.max_fee + readings.price.tip) // 2 + readings.l1_fee_units
-        submission = TransactionDraft(
-            intent=TransferIntent(submitter, self._multicall, TokenAmount(0, self._native)),
-            fee_units=fee_terms.max_units,
-            native_units=readings.native_units,
-            token_units=readings.native_units,
-            sequence=readings.sequence,
-            terms=fee_terms.as_terms(),
-            recipient_is=CONTRACT if code.result else None,
-        )
+        intent = TransferIntent(submitter, self._multicall, TokenAmount(0, self._native))
+        submission = self._drafter.affordable(intent, readings, fee_terms, {})
+        submission = replace(submission, recipient_is=CONTRACT if code.result else None)
         return SponsoredDraft(
             transfer, TokenAmount(cost, self._native), token_units, sequence.result, head.result, submission
         )

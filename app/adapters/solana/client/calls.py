@@ -3,8 +3,6 @@
 The calls that several features make.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -12,7 +10,12 @@ from typing import TypeVar
 from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
-from solders.rpc.config import RpcAccountInfoConfig, RpcContextConfig
+from solders.rpc.config import (
+    RpcAccountInfoConfig,
+    RpcContextConfig,
+    RpcSimulateTransactionAccountsConfig,
+    RpcSimulateTransactionConfig,
+)
 from solders.rpc.requests import (
     Body,
     GetEpochInfo,
@@ -21,7 +24,9 @@ from solders.rpc.requests import (
     GetMinimumBalanceForRentExemption,
     GetMultipleAccounts,
     GetSlot,
+    SimulateVersionedTransaction,
 )
+from solders.transaction import VersionedTransaction
 
 from app.adapters.http_client import HttpClient
 from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
@@ -34,7 +39,6 @@ from app.core.chains import ChainName
 T = TypeVar("T")
 
 MAX_BATCH = 50
-"""Calls in one HTTP request."""
 MAX_LARGE_BATCH = 8
 """Calls in one HTTP request where others decide on the size of the responses: a transaction may be a megabyte."""
 _MAX_RESPONSE_BYTES = 8 * 2**20
@@ -57,8 +61,6 @@ class SolanaRpcCall(RpcCall[T]):
 
 
 class SolanaRpc(JsonRpc):
-    """The endpoints of one cluster, recognised by its genesis hash."""
-
     def __init__(
         self,
         urls: Sequence[str],
@@ -68,10 +70,7 @@ class SolanaRpc(JsonRpc):
         busy_accounts: Sequence[str] = (),
         estimates_fees: bool = False,
     ) -> None:
-        """Store the endpoints' URLs in the order of preference. Raises: ValueError without any.
-
-        Priority fees follow those of `busy_accounts`, too, or the endpoints' own estimate if they have one.
-        """
+        """Store the endpoints in the order of preference, and whose fees priority fees follow. Raises: ValueError."""
         self.busy_accounts = tuple(Pubkey.from_string(account) for account in busy_accounts)
         self.estimates_fees = estimates_fees
 
@@ -102,12 +101,22 @@ def blockhash(level: CommitmentLevel) -> SolanaRpcCall[wire.Blockhash]:
 
 
 def epoch_info(level: CommitmentLevel) -> SolanaRpcCall[wire.EpochInfo]:
-    """Return a call for slot and block height."""
     return SolanaRpcCall(GetEpochInfo(RpcContextConfig(commitment=level)), wire.EpochInfo.read)
 
 
 def slot(level: CommitmentLevel) -> SolanaRpcCall[int]:
     return SolanaRpcCall(GetSlot(RpcContextConfig(commitment=level)), wire.number)
+
+
+def simulation(
+    transaction: VersionedTransaction, level: CommitmentLevel, keys: Sequence[Pubkey] = (), *, is_new: bool = True
+) -> SolanaRpcCall[wire.Simulation]:
+    """Return a call that tries an unsigned transaction, by default with a new blockhash, and reads accounts after."""
+    after = RpcSimulateTransactionAccountsConfig(list(keys), UiAccountEncoding.Base64) if keys else None
+    config = RpcSimulateTransactionConfig(
+        sig_verify=False, replace_recent_blockhash=is_new, commitment=level, accounts=after
+    )
+    return SolanaRpcCall(SimulateVersionedTransaction(transaction, config), wire.simulation(len(keys)))
 
 
 def rent(account_bytes: int) -> SolanaRpcCall[int]:

@@ -4,8 +4,6 @@ Only what is used is read, so that a field or an error that a newer validator ad
 Formats: solana.com/docs/rpc.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Callable, Sequence
@@ -37,7 +35,6 @@ F = TypeVar("F", bound="_Found[Any]")
 L = TypeVar("L", bound="LandedTransaction")
 
 LEVELS = ("processed", "confirmed", "finalized")
-"""The commitment levels, the weakest first."""
 
 _MAX_ESTIMATE = 2**53
 _MAX_DATA_CHARACTERS = 14_000
@@ -98,8 +95,6 @@ class Simulation(_AtSlot):
 
 
 class SignatureStatus(ForeignModel):
-    """A transaction in a slot, at one of the commitment levels."""
-
     slot: U64
     error: Any = Field(alias="err")
     confirmation_status: Literal["processed", "confirmed", "finalized"] | None = None
@@ -178,8 +173,6 @@ class _InnerInstructions(ForeignModel):
 
 
 class TracedTransaction(LandedTransaction):
-    """A landed transaction with the calls between programs."""
-
     inner: OptionalItems[_InnerInstructions] = _at("meta", "innerInstructions", default=())
 
     @cached_property

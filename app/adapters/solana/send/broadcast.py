@@ -1,7 +1,5 @@
 """Broadcasting of signed transactions to Solana nodes."""
 
-from __future__ import annotations
-
 from solders.rpc.config import RpcSendTransactionConfig
 from solders.rpc.requests import SendRawTransaction
 

@@ -1,7 +1,5 @@
 """Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail or lose the money."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from solders.commitment_config import CommitmentLevel
@@ -9,7 +7,6 @@ from solders.hash import Hash
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
 
-from app.adapters.funds import require
 from app.adapters.solana.client.calls import SolanaRpc
 from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import refusals, tokens, transactions
@@ -18,15 +15,13 @@ from app.adapters.solana.send.transactions import TransactionPlan
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Shortage
 
 _NO_BLOCKHASH = str(Hash.default())
 
 
 @dataclass(frozen=True, slots=True)
 class TransferParties:
-    """The accounts of a transfer's sender and recipient, and their token accounts."""
-
     sender: AccountState | None
     recipient: AccountState | None
     sender_tokens: AccountState | None
@@ -39,7 +34,6 @@ class TransferParties:
 
 class SolanaDrafter:
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, level: CommitmentLevel) -> None:
-        """Store the cluster's endpoints, the mint of USDC and the level at which movements count as landed."""
         self._rpc = rpc
         self._mint = mint
         self._level = level
@@ -50,22 +44,10 @@ class SolanaDrafter:
         parties = TransferParties(*readings.before)
         assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
         creates_account = intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
-        plan = TransactionPlan(
-            blockhash=readings.latest.blockhash,
-            blockhash_slot=readings.latest.slot,
-            last_valid_block_height=readings.latest.last_valid_block_height,
-            compute_units=transactions.compute_unit_limit(readings.simulation.compute_units),
-            micro_lamports_per_unit=readings.price,
-            reference=reference,
-            creates_account=creates_account,
-        )
+        plan = readings.plan(reference, creates_account=creates_account)
         fee_units = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
         assert_payer_rent_exempt(readings.empty_rent, lamports=parties.lamports, network_fee=fee_units)
-        rent_units = 0
-        if creates_account:
-            # SOL that was sent to the address of the account in advance pays that much of its rent.
-            existing_lamports = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
-            rent_units = max(readings.token_rent - existing_lamports, 0)
+        rent_units = readings.missing_rent(parties.recipient_tokens) if creates_account else 0
         fee_units += rent_units
         draft = replace(self._assert_affordable(intent, readings, plan, fee_units), rent_units=rent_units)
         if not _lacks_only_fee(intent, readings, parties.lamports, fee_units):
@@ -81,23 +63,16 @@ class SolanaDrafter:
         moves_native = amount.token == SOL
         outflow = fee_units + (amount.units if moves_native and intent.sender != intent.recipient else 0)
         if moves_native:
-            require(SOL, "insufficient_funds", lamports, amount.units + fee_units)
+            Shortage.check(SOL, "insufficient_funds", lamports, amount.units + fee_units)
         else:
-            require(amount.token, "insufficient_funds", token_units, amount.units)
+            Shortage.check(amount.token, "insufficient_funds", token_units, amount.units)
             # An empty wallet is allowed, but a wallet cannot be topped up by less than the minimum.
             if lamports < fee_units or 0 < lamports - outflow < readings.empty_rent:
-                require(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
+                Shortage.check(SOL, "insufficient_gas", lamports, fee_units + readings.empty_rent)
         assert_rent_exempt(readings.empty_rent, remaining=lamports - outflow)
-        return TransactionDraft(
-            intent=intent,
-            fee_units=fee_units,
-            native_units=lamports,
-            token_units=lamports if moves_native else token_units,
-            sequence=None,
-            terms=plan.as_terms(),
-            as_of=readings.slot,
-            recipient_is=recipient_kind(intent.recipient, parties.recipient),
-        )
+        held = lamports, lamports if moves_native else token_units
+        kind = recipient_kind(intent.recipient, parties.recipient)
+        return readings.draft(intent, plan.as_terms(), fee_units, held, kind)
 
     def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
@@ -169,11 +144,10 @@ def assert_payer_rent_exempt(minimum: int, *, lamports: int, network_fee: int) -
     account (agave `svm/src/account_loader.rs`, `validate_fee_payer`). Raises: Rejected("insufficient_gas").
     """
     if 0 < lamports - network_fee < minimum:
-        require(SOL, "insufficient_gas", lamports, network_fee + minimum)
+        Shortage.check(SOL, "insufficient_gas", lamports, network_fee + minimum)
 
 
 def _assert_recipient_rent_exempt(intent: TransferIntent, recipient: AccountState | None, empty_rent: int) -> None:
-    """Refuse what would leave the recipient's account below the rent-exempt minimum."""
     account_found = recipient.lamports if recipient else 0
     if intent.recipient == intent.sender or account_found + intent.amount.units >= empty_rent:
         return

@@ -1,7 +1,5 @@
 """Error messages of nodes and programs, in tables with their sources; and recipients that must not be paid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from solders.pubkey import Pubkey
@@ -46,10 +44,7 @@ _OWNED_BY_THE_RUNTIME = frozenset(
 
 
 def account_refusal(account: AccountState | None) -> str | None:
-    """Return what kind of account must not be paid, or None.
-
-    SOL in a token account, a mint or a program is unreachable, and tokens owned by one of them are lost.
-    """
+    """Return what kind of account must not be paid, since SOL or tokens would be unreachable in it; None for others."""
     if account is None:
         return None
     if account.is_executable or account.owner in _OWNED_BY_THE_RUNTIME:

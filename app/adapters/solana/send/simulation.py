@@ -1,32 +1,21 @@
 """The simulation of a transaction, and all that a draft needs of the cluster, in one HTTP request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from solders.account_decoder import UiAccountEncoding
 from solders.commitment_config import CommitmentLevel
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
-from solders.rpc.config import RpcSimulateTransactionAccountsConfig, RpcSimulateTransactionConfig
-from solders.rpc.requests import GetRecentPrioritizationFees, SimulateVersionedTransaction
-from solders.transaction import VersionedTransaction
+from solders.rpc.requests import GetRecentPrioritizationFees
 
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
-from app.adapters.solana.client.wire import (
-    AccountState,
-    Blockhash,
-    Simulation,
-    priority_estimate,
-    priority_prices,
-    simulation,
-)
+from app.adapters.solana.client.wire import AccountState, Blockhash, Simulation, priority_estimate, priority_prices
 from app.adapters.solana.send import refusals, tokens, transactions
-from app.ports.chain import TransactionDraft, TransferIntent
+from app.adapters.solana.send.transactions import TransactionPlan
+from app.ports.chain import Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
 _MAX_SLOT_SPREAD = 32
@@ -59,28 +48,35 @@ class SimulatedTransaction:
             revert = refusals.simulation_error(self.simulation.error)
             raise Rejected("simulation_failed", details={"revert": revert})
 
+    def missing_rent(self, account: AccountState | None) -> int:
+        """Return the rent of a new token account, less what was sent to its address in advance."""
+        return max(self.token_rent - (account.lamports if account else 0), 0)
+
+    def plan(self, reference: str, *, creates_account: bool) -> TransactionPlan:
+        """Return the plan of a transfer that uses as much as the simulated one."""
+        return TransactionPlan(
+            self.latest.blockhash, self.latest.slot, self.latest.last_valid_block_height,
+            transactions.compute_unit_limit(self.simulation.compute_units), self.price, reference, creates_account,
+        )  # fmt: skip
+
     def draft(
-        self, intent: TransferIntent, transaction: VersionedTransaction, fee_units: int, held: tuple[int, int]
+        self,
+        intent: TransferIntent,
+        terms: Terms,
+        fee_units: int,
+        held: tuple[int, int],
+        recipient_is: str | None = None,
     ) -> TransactionDraft:
-        """Return the draft of a transaction; `held` are the sender's lamports and token units."""
+        """Return the draft of a transaction; `held` are its payer's lamports and token units."""
         return TransactionDraft(
-            intent=intent,
-            fee_units=fee_units,
-            native_units=held[0],
-            token_units=held[1],
-            sequence=None,
-            terms=transactions.transaction_terms(transaction, self.latest),
-            as_of=self.slot,
+            intent, fee_units, *held, sequence=None, terms=terms, as_of=self.slot, recipient_is=recipient_is
         )
 
 
 def simulate(
     rpc: SolanaRpc, level: CommitmentLevel, message: MessageV0, keys: Sequence[Pubkey], *, new_account_bytes: int = 0
 ) -> SimulatedTransaction:
-    """Simulate a message, and read these accounts before and after it. Raises: Unreachable.
-
-    Everything is read at one level: which movements the balances of another level include is unknown.
-    """
+    """Simulate a message, and read accounts before and after, all at one level. Raises: Unreachable."""
     return rpc.run_on_first(
         lambda endpoint: _simulate(
             rpc, endpoint, level, message, keys=keys, rent_bytes={0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes}
@@ -97,12 +93,6 @@ def _simulate(
     keys: Sequence[Pubkey],
     rent_bytes: set[int],
 ) -> SimulatedTransaction:
-    config = RpcSimulateTransactionConfig(
-        sig_verify=False,
-        replace_recent_blockhash=True,
-        commitment=level,
-        accounts=RpcSimulateTransactionAccountsConfig(list(keys), UiAccountEncoding.Base64),
-    )
     writable = [key for place, key in enumerate(message.account_keys) if message.is_maybe_writable(place)]
     latest, found = calls.blockhash(level), calls.accounts(keys, level)
     rents = {size: calls.rent(size) for size in rent_bytes}
@@ -117,9 +107,7 @@ def _simulate(
         tolerates=accept_any_error,
         tolerates_malformed=True,
     )
-    trial = SolanaRpcCall(
-        SimulateVersionedTransaction(transactions.unsigned_transaction(message), config), simulation(len(keys))
-    )
+    trial = calls.simulation(transactions.unsigned_transaction(message), level, keys)
     estimates = [estimate] if rpc.estimates_fees else []
     endpoint.run([latest, found, *rents.values(), prices, *estimates, trial])
     tried = trial.result

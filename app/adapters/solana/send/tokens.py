@@ -4,8 +4,6 @@ Layouts: github.com/solana-program/token `state.rs` and `instruction.rs`. The li
 they are built: that takes a quarter of a second of processor time, and most processes never build one.
 """
 
-from __future__ import annotations
-
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
@@ -22,7 +20,6 @@ _NO_CLOSE_AUTHORITY = b"\x06\x03\x00"
 
 
 def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
-    """Return the associated token account, the one that wallets use."""
     return get_associated_token_address(owner, mint)
 
 
@@ -68,10 +65,7 @@ def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
 
 
 def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
-    """Build Revoke and SetAuthority: only the owner may transfer from the account, or close it.
-
-    Either fails if the account has changed its owner.
-    """
+    """Build Revoke and SetAuthority: only the owner may transfer or close; either fails if the owner has changed."""
     from spl.token.instructions import revoke  # noqa: PLC0415 - see above
     from spl.token.models import RevokeParams  # noqa: PLC0415 - see above
 

@@ -4,13 +4,12 @@ No I/O but the reading of lookup tables, from the cluster itself: their indexes 
 checked. Layout of a table: solana-sdk `address_lookup_table::state`, 56 bytes, then addresses, which are only appended.
 """
 
-from __future__ import annotations
-
 import base64
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from solders.address_lookup_table_account import ID as LOOKUP_TABLE_PROGRAM
 from solders.address_lookup_table_account import AddressLookupTableAccount
@@ -80,7 +79,7 @@ class TransactionPlan:
         return asdict(self)
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> TransactionPlan:
+    def from_terms(cls, terms: Terms) -> Self:
         """Read the output of `as_terms`. Raises: ValueError."""
         try:
             return cls(**dict[str, Any](terms))
@@ -94,7 +93,6 @@ def new_reference() -> str:
 
 
 def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> Sequence[Instruction]:
-    """Return the instructions that execute an intent, preceded by their compute budget."""
     sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
     budget = [set_compute_unit_limit(plan.compute_units), set_compute_unit_price(plan.micro_lamports_per_unit)]
     if intent.amount.token != USDC:
@@ -106,7 +104,6 @@ def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint
 
 
 def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> MessageV0:
-    """Return the message to sign; the sender pays the fee."""
     return MessageV0.try_compile(
         Pubkey.from_string(intent.sender),
         transfer_instructions(intent, plan, mint=mint),
@@ -166,6 +163,11 @@ def transaction_terms(transaction: VersionedTransaction, latest: Blockhash) -> T
     }
 
 
+def discriminator(name: str) -> bytes:
+    """Return the first bytes of an Anchor program's instruction ("global:<name>") or account ("account:<Name>")."""
+    return hashlib.sha256(name.encode()).digest()[:8]
+
+
 BASE_FEE_LAMPORTS = 5_000
 """Per signature; fixed by the protocol (solana.com/docs/core/fees), and our transactions have one."""
 MAX_COMPUTE_UNITS = 1_400_000
@@ -177,7 +179,6 @@ _MICRO = 1_000_000
 
 
 def compute_unit_limit(simulated: int) -> int:
-    """Return a fifth above what the simulation used."""
     return min(-(-simulated * 6 // 5) + 300, MAX_COMPUTE_UNITS)
 
 

@@ -1,11 +1,9 @@
 """Histories of accounts and the transactions in them, read in bounded portions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -23,7 +21,6 @@ from app.adapters.solana.client.wire import HistoryEntry, LandedTransaction, Tra
 T = TypeVar("T")
 
 MAX_PAGE = 1_000
-"""The longest list that `getSignaturesForAddress` returns."""
 MAX_UNAVAILABLE_SLOTS = 1_500
 """How long, about ten minutes, a node may take to show a transaction that it lists."""
 _READ_TIMEOUT_NANOSECONDS = 20 * 10**9
@@ -48,7 +45,7 @@ class HistoryProgress:
         """Return the signature up to which everything was read."""
         return self.recent[0].signature if self.recent else None
 
-    def with_read(self, entry: HistoryEntry) -> HistoryProgress:
+    def with_read(self, entry: HistoryEntry) -> Self:
         return replace(self, recent=(*self.recent, entry)[-_MAX_RECENT:])
 
 
@@ -129,7 +126,6 @@ def continue_reading(
 
 
 def transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[LandedTransaction | None]:
-    """Return a call for a transaction; `landed_transaction` reads its result."""
     return transaction_call(
         signature, commitment, landed_or_none(signature, LandedTransaction), tolerates=accept_any_error
     )
@@ -161,10 +157,7 @@ def landed_transaction(call: SolanaRpcCall[LandedTransaction | None]) -> LandedT
 
 
 def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[str, LandedTransaction | None]:
-    """Return finalized transactions by signature, or None if the node cannot show one.
-
-    The last ones are left out when the time limit is reached, never the first. Raises: EndpointError.
-    """
+    """Return finalized transactions, None for one not shown; a time limit omits the last. Raises: EndpointError."""
     until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
     waiting = list(signatures)
     read: dict[str, LandedTransaction | None] = {}

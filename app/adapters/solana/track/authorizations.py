@@ -8,12 +8,10 @@ which a bank executes at most one transaction. A transaction whose fee this serv
 endpoints, and ten minutes later than there: an index of addresses may be late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, product
-from typing import Any
+from typing import Any, Self
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -56,7 +54,7 @@ class OpenTransfer:
     """The only transaction that can contain it, if this service pays its fee."""
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> OpenTransfer | None:
+    def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction of our own."""
         return cls(**dict[str, Any](terms)) if _MARK in terms else None
 
@@ -90,7 +88,7 @@ class OpenPayment:
     transfer: OpenTransfer
 
     @classmethod
-    def of(cls, query: TransactionQuery) -> OpenPayment | None:
+    def of(cls, query: TransactionQuery) -> Self | None:
         """Return the payment that a query asks for; None for a transaction of our own."""
         transfer = OpenTransfer.from_terms(query.terms)
         if transfer is None:
@@ -108,17 +106,14 @@ class _HistoryView:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The reading of a payer's history from its newest end, for payments that can land up to a block height.
-
-    `started` is the finalized moment of its beginning; None while they can still land.
-    """
+    """The reading of a payer's history from its newest end; `started` is None while a payment can still land."""
 
     cursor: HistoryCursor
     last_height: int
     started: EpochInfo | None
 
     @classmethod
-    def from_newest(cls, payer: str, payments: Sequence[OpenPayment], now: EpochInfo | None) -> _Walk:
+    def from_newest(cls, payer: str, payments: Sequence[OpenPayment], now: EpochInfo | None) -> Self:
         since = min(each.transfer.payment_blockhash_slot for each in payments) - 1
         last_height = max(each.transfer.payment_last_height for each in payments)
         return cls(HistoryCursor(payer, HistoryProgress(), since), last_height, now)
@@ -145,10 +140,7 @@ class SponsoredTransferPoller:
     def search(
         self, payments: Sequence[OpenPayment], *, landed_only: bool
     ) -> tuple[Mapping[str, str], Collection[str]]:
-        """Return the hashes of the transactions that landed, and the payments that never can, by the payments' keys.
-
-        Raises: Unreachable.
-        """
+        """Return the hashes of what landed, and what never can, by the payments' keys. Raises: Unreachable."""
         if not payments:
             return {}, ()
         view = self._rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
@@ -186,10 +178,7 @@ class SponsoredTransferPoller:
         *,
         now: EpochInfo | None = None,
     ) -> _HistoryView:
-        """Search the histories of the payers since the payments were signed, for expired ones in several passes.
-
-        Raises: EndpointError.
-        """
+        """Search the payers' histories since the signatures, for expired ones in passes. Raises: EndpointError."""
         by_payer: dict[str, list[OpenPayment]] = {}
         for each in payments:
             by_payer.setdefault(each.payer, []).append(each)

@@ -3,23 +3,19 @@
 Instructions are not read: a transfer may be hidden in a call of any program, and a balance cannot be.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 from spl.token.constants import WRAPPED_SOL_MINT
 
-from app.adapters.solana.client.wire import LandedTransaction, TokenBalance
+from app.adapters.solana.client.wire import LandedTransaction
 from app.adapters.solana.send import tokens
 from app.core.chains import USDC, Token
 
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """An address and its associated token account of a mint."""
-
     address: str
     token_account: str
     mint: str
@@ -27,8 +23,6 @@ class TokenHolder:
 
 @dataclass(frozen=True, slots=True)
 class BalanceChange:
-    """The changes of an address's balances by a transaction."""
-
     lamports: int
     usdc_units: int
 
@@ -39,8 +33,11 @@ def balance_change(holder: TokenHolder, landed: LandedTransaction) -> BalanceCha
     if holder.address in landed.keys:
         place = landed.keys.index(holder.address)
         lamports = landed.after[place] - landed.before[place]
-    held = (_token_units(holder, landed, side) for side in (landed.tokens_before, landed.tokens_after))
-    before, after = held
+    own, keys = (holder.token_account, holder.mint, holder.address), landed.keys
+    before, after = (
+        sum(each.units for each in side if (keys[each.account_index], each.mint, each.owner) == own)
+        for side in (landed.tokens_before, landed.tokens_after)
+    )
     return BalanceChange(lamports, after - before)
 
 
@@ -84,10 +81,3 @@ def swap_output(landed: LandedTransaction, owner: str, token: Token, *, usdc_min
     own = {owner, str(tokens.account_of(key, WRAPPED_SOL_MINT))}
     changes = zip(landed.keys, landed.before, landed.after, strict=True)
     return max(sum(after - before for name, before, after in changes if name in own) + landed.fee_units, 0)
-
-
-def _token_units(holder: TokenHolder, landed: LandedTransaction, side: Sequence[TokenBalance]) -> int:
-    own = holder.token_account, holder.mint, holder.address
-    return sum(
-        balance.units for balance in side if (landed.keys[balance.account_index], balance.mint, balance.owner) == own
-    )

@@ -8,8 +8,6 @@ finalized past, every endpoint that answers does not know the signature, and one
 record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -97,7 +95,6 @@ class _BlockCheck:
 
 class SolanaReceiptPoller:
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
-        """Store the cluster's endpoints, the mint of USDC and the level at which a movement counts as landed."""
         self._mint = mint
         self._rpc = rpc
         self._required_level = LEVELS.index(commitment)
@@ -218,10 +215,7 @@ def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSna
 
 
 def _finalized_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
-    """Read the finalized moment, and only then the statuses: a later response is no older than the first.
-
-    Raises: EndpointError.
-    """
+    """Read the finalized moment, then statuses, which are no older than it. Raises: EndpointError."""
     finalized = calls.epoch_info(CommitmentLevel.Finalized)
     first = SolanaRpcCall(GetFirstAvailableBlock(), number)
     endpoint.run([finalized, first])
@@ -238,17 +232,13 @@ def _is_void(
         return False
     beyond = [look for look in snapshots if _is_expired(query, look.finalized) and look.slot >= look.finalized.slot]
     # It cannot land before the slot in which its blockhash was the newest: all later ones must be on record.
-    since = _blockhash_slot(query)
+    # There are no more blocks than slots, so that the height is no later if the slot was not stored.
+    since = int(query.terms.get("blockhash_slot") or (query.expires_at_height or 0) - _BLOCKHASH_BLOCKS)
     if any(look.first_slot <= since for look in beyond):
         return True
     if beyond:
         _log.warning("expiry_unverifiable", transaction_id=query.key, needs_history_since_slot=since)
     return False
-
-
-def _blockhash_slot(query: TransactionQuery) -> int:
-    # There are no more blocks than slots, so that the height is no later if the slot was not stored.
-    return int(query.terms.get("blockhash_slot") or (query.expires_at_height or 0) - _BLOCKHASH_BLOCKS)
 
 
 def _is_expired(query: TransactionQuery, finalized: EpochInfo) -> bool:
@@ -290,10 +280,7 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
 
 
 def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[int]:
-    """Return which of these slots certainly have no block: the parent of the next block lies before them.
-
-    A node reports a slot that it lacks in the same words as one that was skipped. Raises: EndpointError.
-    """
+    """Return slots without a block, as parents prove: nodes also report so what they lack. Raises: EndpointError."""
     following = {
         slot: SolanaRpcCall(
             GetBlocksWithLimit(slot + 1, 1, CommitmentLevel.Finalized), _read_slots, tolerates=accept_any_error

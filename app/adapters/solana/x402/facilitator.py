@@ -1,7 +1,5 @@
 """The `Facilitator` port for Solana: reads payments from one token account's balances, and co-signs as fee payer."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,15 +9,12 @@ from solders.compute_budget import set_compute_unit_limit, set_compute_unit_pric
 from solders.hash import Hash
 from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
-from solders.rpc.config import RpcSimulateTransactionConfig
-from solders.rpc.requests import SimulateVersionedTransaction
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpcCall
-from app.adapters.solana.client.wire import LandedTransaction, landed_or_none, simulation
+from app.adapters.solana.client.wire import LandedTransaction, landed_or_none
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.balance_changes import TokenHolder
@@ -32,8 +27,6 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAuthorization, SettlementCapacity
 
 _CONFIRMED = CommitmentLevel.Confirmed
-# The payer's signature is checked before; ours is still missing.
-_SIMULATION = RpcSimulateTransactionConfig(sig_verify=False, replace_recent_blockhash=False, commitment=_CONFIRMED)
 _ACCOUNT_CREATION_UNITS = 40_000
 
 
@@ -50,7 +43,6 @@ class SolanaFacilitator:
         self.asset = payments.usdc_asset(chain.deployment)
 
     def canonical_hash(self, text: str) -> str | None:
-        """Return a signature in its canonical base58 spelling, or None for anything else."""
         try:
             canonical = str(Signature.from_string(text))
         except ValueError:
@@ -82,13 +74,7 @@ class SolanaFacilitator:
     def claim_of(self, payload: Mapping[str, Any]) -> str:
         return self._claim(payments.digest_of(payload))
 
-    def verify(
-        self,
-        payload: Mapping[str, Any],
-        expected: ExpectedPayment,
-        *,
-        now: int,  # noqa: ARG002 - the blockhash expires instead
-    ) -> PaymentAuthorization:
+    def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
         partial = payments.verify(payload, expected, mint=self._mint)
         claim = self._claim(partial.digest)
         terms: Terms = {"transaction": transactions.encode(partial.transaction), "fee_lamports": partial.fee_lamports}
@@ -102,15 +88,12 @@ class SolanaFacilitator:
         fee_lamports = int(authorization.terms["fee_lamports"] or 0)
         return self._draft(settler, payment, fee_lamports, source=payments.source_of(payment))
 
-    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:  # noqa: ARG002 - only we can submit it
+    def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
         """Return None: only this service can complete a transaction whose fee it pays."""
         return None
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
-        """Read the settlement address's lamports beyond rent, and whether the recipient has its token account.
-
-        Raises: Unreachable.
-        """
+        """Read lamports beyond rent, and whether the recipient has its token account. Raises: Unreachable."""
         account = tokens.account_of(Pubkey.from_string(recipient), self._mint)
         rent = calls.rent(0)
         found = calls.accounts([Pubkey.from_string(settler), account], _CONFIRMED)
@@ -162,7 +145,8 @@ class SolanaFacilitator:
     ) -> TransactionDraft:
         latest = calls.blockhash(_CONFIRMED)
         found = calls.accounts([Pubkey.from_string(settler), *([source] if source else [])], _CONFIRMED)
-        simulated = SolanaRpcCall(SimulateVersionedTransaction(partial, _SIMULATION), simulation())
+        # The payer's signature is checked before; ours is still missing.
+        simulated = calls.simulation(partial, _CONFIRMED, is_new=False)
         self._rpc.run(latest, found, simulated)
         if simulated.result.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(simulated.result.error)})

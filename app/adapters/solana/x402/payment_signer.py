@@ -3,8 +3,6 @@
 Every instruction is ours: what a seller states chooses the fee payer and the text of the memo, nothing else.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,15 +14,11 @@ from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
-from solders.rpc.config import RpcSimulateTransactionConfig
-from solders.rpc.requests import SimulateVersionedTransaction
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpcCall
-from app.adapters.solana.client.wire import simulation
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track.authorizations import OpenTransfer
 from app.adapters.solana.x402 import payments
@@ -76,11 +70,7 @@ class SolanaPaymentSigner:
         latest = calls.blockhash(CommitmentLevel.Finalized)
         owner = Pubkey.from_string(intent.recipient)
         receiving = calls.accounts([tokens.account_of(owner, self._mint)], self._chain.level)
-        config = RpcSimulateTransactionConfig(
-            sig_verify=False, replace_recent_blockhash=True, commitment=self._chain.level
-        )
-        unsigned = transactions.unsigned_transaction(message)
-        simulated = SolanaRpcCall(SimulateVersionedTransaction(unsigned, config), simulation())
+        simulated = calls.simulation(transactions.unsigned_transaction(message), self._chain.level)
         self._rpc.run(latest, receiving, simulated)
         account = tokens.read_account(receiving.result.found[0])
         if account is None or (account.owner, account.mint) != (owner, self._mint):
@@ -93,18 +83,8 @@ class SolanaPaymentSigner:
             "last_valid_block_height": latest.result.last_valid_block_height,
         }
 
-    def authorize(
-        self,
-        intent: PaymentIntent,
-        prepared: Terms,
-        signer: Signer,
-        *,
-        now: int,  # noqa: ARG002 - the blockhash expires instead
-    ) -> AuthorizedPayment:
-        """Sign the transfer; only the fee payer's signature is missing then.
-
-        Raises: Rejected if it is not what a sponsor must demand.
-        """
+    def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
+        """Sign the transfer, which expires with its blockhash, for the fee payer to complete. Raises: Rejected."""
         memo = _memo(intent)
         different = secrets.randbelow(_DIFFERENT_LIMITS) if intent.extra.get("memo") else 0
         blockhash = Hash.from_string(str(prepared["blockhash"]))

@@ -4,8 +4,6 @@ No I/O. The fee payer signs everything in the transaction, so it is checked inst
 `specs/schemes/exact/scheme_exact_svm.md`, and stricter where that leaves a choice).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -48,7 +46,6 @@ TYPICAL_FEE_LAMPORTS = _SIGNATURES * transactions.BASE_FEE_LAMPORTS + 1
 
 
 def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
-    """Return the cluster's USDC as x402 names it."""
     genesis = deployment.genesis_hash
     return PaymentAsset(
         network=f"solana:{genesis[:_CAIP_LETTERS] if genesis else 'sandbox'}",
@@ -96,7 +93,6 @@ def digest_of(payload: Mapping[str, Any]) -> str:
 
 
 def source_of(transaction: VersionedTransaction) -> Pubkey:
-    """Return the token account that a verified payment takes the amount from."""
     message = transaction.message
     return message.account_keys[message.instructions[_TRANSFER_INDEX].accounts[0]]
 

@@ -3,8 +3,6 @@
 The wallet signs it first; only the sponsor can complete it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +14,6 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from app.adapters.funds import require
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import Blockhash
 from app.adapters.solana.send import drafts, tokens, transactions
@@ -26,8 +23,8 @@ from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.chain import TransferIntent
+from app.ports.errors import Rejected, Shortage
 from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
@@ -52,44 +49,22 @@ class SolanaTransferSponsor:
         intent = TransferIntent(transfer.sender, transfer.recipient, TokenAmount(transfer.units, USDC))
         drafts.assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
         token_units = tokens.units_of(parties.sender_tokens, owner=owners[0], mint=self._mint)
-        require(USDC, "insufficient_funds", token_units, transfer.units)
+        Shortage.check(USDC, "insufficient_funds", token_units, transfer.units)
         readings.assert_succeeded()
         creates_account = tokens.read_account(parties.recipient_tokens) is None
-        plan = replace(
-            trial,
-            blockhash=readings.latest.blockhash,
-            blockhash_slot=readings.latest.slot,
-            last_valid_block_height=readings.latest.last_valid_block_height,
-            compute_units=transactions.compute_unit_limit(readings.simulation.compute_units),
-            micro_lamports_per_unit=readings.price,
-            creates_account=creates_account,
-        )
+        plan = readings.plan(reference, creates_account=creates_account)
         cost = self._cost(plan, readings, parties)
         lamports = readings.before[4].lamports if readings.before[4] else 0
         if lamports < cost + readings.empty_rent:
             raise Rejected("gas_unavailable")
-        submission = TransactionDraft(
-            intent=TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL)),
-            fee_units=cost,
-            native_units=lamports,
-            token_units=lamports,
-            sequence=None,
-            terms=plan.as_terms(),
-            as_of=readings.slot,
-            recipient_is=drafts.recipient_kind(transfer.recipient, parties.recipient),
-        )
+        own = TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL))
+        kind = drafts.recipient_kind(transfer.recipient, parties.recipient)
+        submission = readings.draft(own, plan.as_terms(), cost, (lamports, lamports), kind)
         return SponsoredDraft(
             transfer, TokenAmount(cost, SOL), token_units, None, readings.slot, submission, creates_account
         )
 
-    def authorize(
-        self,
-        draft: SponsoredDraft,
-        *,
-        fee_units: int,
-        signer: Signer,
-        now: int,  # noqa: ARG002 - the blockhash expires instead
-    ) -> AuthorizedTransfer:
+    def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         plan = TransactionPlan.from_terms(draft.submission.terms)
         message = self._message(draft.transfer, plan, fee_units)
         signature = Signature.from_bytes(signer.sign_message(to_bytes_versioned(message)))
@@ -127,7 +102,4 @@ class SolanaTransferSponsor:
         cost = (
             transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit) + transactions.BASE_FEE_LAMPORTS
         )
-        if plan.creates_account:
-            existing = parties.recipient_tokens.lamports if parties.recipient_tokens else 0
-            cost += max(readings.token_rent - existing, 0)
-        return cost
+        return cost + (readings.missing_rent(parties.recipient_tokens) if plan.creates_account else 0)

@@ -4,8 +4,6 @@ Source: Jupiter's documentation, openapi-spec/swap/v2/swap.yaml, and "Rate limit
 a sliding window of a minute.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from functools import partial
@@ -32,7 +30,6 @@ _MAX_STEPS = 40
 """Steps in a route, lookup tables and additional instructions: far more than one transaction holds."""
 _FEW = Field(max_length=_MAX_STEPS)
 _NO_ROUTE = ("route", "not tradable", "liquidity")
-"""Words of error messages about a pair without a route."""
 
 
 def _label(step: Mapping[str, Any]) -> str:
@@ -95,18 +92,13 @@ class JupiterRoute(ForeignModel):
 
 
 class JupiterApi:
-    """One base address of the API. Opens no connection before the first request."""
-
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/swap/v2/build"
         self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=_TOTAL_SECONDS)
         self._quotes = SingleFlightCache()
 
     def build(self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int) -> JupiterRoute:
-        """Return the best route, requested now or seconds ago: a dry run and the swap after it are one request.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited").
-        """
+        """Return the best route, shared for seconds by dry run and swap. Raises: Rejected, as `read_quote` does."""
         query = {
             "inputMint": input_mint, "outputMint": output_mint, "amount": str(units), "taker": owner,
             "slippageBps": str(slippage_bps), "maxAccounts": str(_MAX_ACCOUNTS),

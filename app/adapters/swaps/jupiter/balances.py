@@ -5,8 +5,6 @@ our own instructions behind the route. A payment of an account to itself moves n
 there and the owner may still move it.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,14 +38,13 @@ class SwapBalances:
 
 
 def read_balances(states: Sequence[AccountState | None], *, owner: Pubkey, usdc_mint: Pubkey) -> SwapBalances:
-    """Read the owner's address, and the accounts of wrapped SOL and USDC."""
     wallet, wrapped, usdc = states
     return SwapBalances(
         lamports=wallet.lamports if wallet else 0,
         wrapped_lamports=wrapped.lamports if wrapped else 0,
         usdc_lamports=usdc.lamports if usdc else 0,
         usdc_units=tokens.units_of(usdc, owner=owner, mint=usdc_mint),
-        is_owner_controlled=_is_system_account(wallet)
+        is_owner_controlled=(wallet is None or (wallet.owner == SYSTEM_PROGRAM and not wallet.data))
         and not any(_has_other_authority(each, owner) for each in (wrapped, usdc)),
     )
 
@@ -65,10 +62,6 @@ def is_exactly_swap(
     return is_right and after.is_owner_controlled
 
 
-def _is_system_account(wallet: AccountState | None) -> bool:
-    return wallet is None or (wallet.owner == SYSTEM_PROGRAM and not wallet.data)
-
-
 def _has_other_authority(account: AccountState | None, owner: Pubkey) -> bool:
     state = tokens.read_account(account)
     return state is not None and (
@@ -84,8 +77,6 @@ _LAMPORTS = struct.Struct("<IQ")
 
 @dataclass(frozen=True, slots=True)
 class MinimumBalances:
-    """The least that a wallet holds after its swap."""
-
     lamports: int = 0
     usdc_units: int = 0
 
@@ -93,10 +84,7 @@ class MinimumBalances:
 def minimum_balances(
     request: SwapRequest, before: SwapBalances, *, minimum_units: int, fee_units: int
 ) -> MinimumBalances:
-    """Return the least that remains: the balances less the amount and the fee, plus the minimum output.
-
-    Wrapped SOL is lamports again by then: the account that wraps is closed at the end.
-    """
+    """Return the balances less amount and fee, plus the minimum output; wrapped SOL is unwrapped by then."""
     change = {request.input_amount.token: -request.input_amount.units, request.output_token: minimum_units}
     return MinimumBalances(
         lamports=max(before.lamports + before.wrapped_lamports + change[SOL] - fee_units, 0),

@@ -5,8 +5,6 @@ published Anchor IDL, `route_v2` and `shared_accounts_route_v2`. Both begin with
 readable whatever the route is; the older instructions, with amounts behind it, are refused.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +19,19 @@ from solders.system_program import TransferParams, transfer
 from solders.token import ID as TOKEN_PROGRAM
 from spl.token.constants import WRAPPED_SOL_MINT
 
-from app.adapters.funds import require
 from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
-from app.adapters.solana.anchor import discriminator
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.drafts import assert_payer_rent_exempt, assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.solana.send.transactions import discriminator
 from app.adapters.swaps.jupiter import balances
 from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
 from app.adapters.swaps.jupiter.balances import MinimumBalances, SwapBalances
 from app.core.chains import SOL, USDC
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected
+from app.ports.errors import Rejected, Shortage
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 
@@ -46,8 +43,6 @@ _AMOUNTS = struct.Struct("<QQHHH")
 
 @dataclass(frozen=True, slots=True)
 class SwapAccounts:
-    """The owner's token accounts of both mints."""
-
     owner: Pubkey
     input_account: Pubkey
     output_account: Pubkey
@@ -57,8 +52,6 @@ class SwapAccounts:
 
 @dataclass(frozen=True, slots=True)
 class _RouteLayout:
-    """The position of the amounts, and the indexes of the accounts."""
-
     discriminator: bytes
     amounts_offset: int
     owner: int
@@ -136,18 +129,13 @@ _SLIPPAGE_EXCEEDED = "custom program error 0x1771"
 
 
 class JupiterExchange:
-    """Jupiter on one cluster. Opens no connection before the first call."""
-
     def __init__(self, chain: SolanaChain, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._chain = chain
         self._api = JupiterApi(base_url, access)
         self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)
 
     def quote(self, request: SwapRequest) -> SwapOffer:
-        """Return Jupiter's best offer.
-
-        Raises: Rejected("no_liquidity", "quote_unavailable", "quote_rate_limited", "insufficient_funds").
-        """
+        """Return Jupiter's best offer. Raises: Rejected, as the port does; Rejected("insufficient_funds")."""
         if request.input_amount.units >= _U64:
             # More than the chain can represent, and so more than any wallet holds.
             raise Rejected("insufficient_funds")
@@ -158,11 +146,8 @@ class JupiterExchange:
         )  # fmt: skip
         return SwapOffer(request, built.output_units, "Jupiter: " + ", ".join(built.labels), built)
 
-    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:  # noqa: ARG002 - unsigned
-        """Build the swap's transaction around Jupiter's route, and simulate it.
-
-        Raises: Rejected("price_moved", "unsafe_instructions", "simulation_failed", …), Unreachable.
-        """
+    def draft(self, offer: SwapOffer, *, minimum_units: int, signer: Signer | None) -> TransactionDraft:
+        """Build the transaction around Jupiter's route, and simulate it. Raises: as the port's `draft`."""
         built = offer.adapter_data
         if not isinstance(built, JupiterRoute):
             raise TypeError("this is not an offer of Jupiter's")
@@ -204,7 +189,7 @@ class JupiterExchange:
         )  # fmt: skip
         return simulated.draft(
             TransferIntent(request.owner, request.owner, request.input_amount),
-            transactions.unsigned_transaction(final),
+            transactions.transaction_terms(transactions.unsigned_transaction(final), simulated.latest),
             fee_units,
             (before.lamports, before.lamports if request.input_amount.token == SOL else before.usdc_units),
         )
@@ -239,10 +224,7 @@ class JupiterExchange:
     def _instructions(
         self, request: SwapRequest, pair: SwapAccounts, built: JupiterRoute, minimum_units: int
     ) -> list[Instruction]:
-        """Return the swap's instructions: Jupiter's route, and our own for the rest.
-
-        Raises: Rejected("unsafe_instructions") if Jupiter's response contains any other instruction.
-        """
+        """Return Jupiter's route among our instructions. Raises: Rejected("unsafe_instructions") for other ones."""
         owner = pair.owner
         wrapped = tokens.account_of(owner, WRAPPED_SOL_MINT)
         before = [tokens.create_account(owner, owner, WRAPPED_SOL_MINT)]
@@ -298,13 +280,17 @@ class JupiterExchange:
         # Wrapping needs an account for the duration of the swap.
         temporary_rent = max(swap_state.token_rent - before.wrapped_lamports, 0)
         if moves_native:
-            require(SOL, "insufficient_funds", before.lamports, request.input_amount.units + fee_units + temporary_rent)
+            Shortage.check(
+                SOL, "insufficient_funds", before.lamports, request.input_amount.units + fee_units + temporary_rent
+            )
             assert_rent_exempt(
                 swap_state.empty_rent, remaining=before.lamports - request.input_amount.units - fee_units
             )
         else:
-            require(request.input_amount.token, "insufficient_funds", before.usdc_units, request.input_amount.units)
-            require(SOL, "insufficient_gas", before.lamports, fee_units + temporary_rent)
+            Shortage.check(
+                request.input_amount.token, "insufficient_funds", before.usdc_units, request.input_amount.units
+            )
+            Shortage.check(SOL, "insufficient_gas", before.lamports, fee_units + temporary_rent)
         return fee_units
 
 
