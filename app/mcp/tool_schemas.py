@@ -15,6 +15,8 @@ from app.web.openapi_document import OpenApiDocument
 
 _REF = "#/components/schemas/"
 _OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
+# The views check longer ones; llama.cpp refuses each request with a tool that has one of 2000.
+_MAX_LENGTH = 1000
 _REQUEST_ID_SCHEMA = {
     "type": "string",
     "minLength": 1,
@@ -113,7 +115,7 @@ def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schema
 def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the converters of all model providers read of a schema.
 
-    They refuse unions with null, formats other than date-time, and maps with a schema for their values.
+    They refuse unions with null, formats other than date-time, maps with a schema for their values, and long lengths.
     """
     found = {name: value for name, value in schema.items() if name not in _OMITTED and value is not None}
     for option in schema.get("anyOf", ()):
@@ -122,7 +124,7 @@ def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
         [found["type"]] = (each for each in found["type"] if each != "null")
     if found.get("format") != "date-time":
         found.pop("format", None)
-    if found["type"] == "object":
+    if found["type"] == "object" or found.get("maxLength", 0) > _MAX_LENGTH:
         found.pop("maxLength", None)
     if "properties" in found:
         found["properties"] = {name: _portable(each) for name, each in found["properties"].items()}
