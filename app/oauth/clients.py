@@ -130,6 +130,8 @@ def register(metadata: Mapping[str, Any], *, network: str) -> dict[str, Any]:
     """Register an application; return its metadata. Raises: InvalidInput, RateLimited, Overloaded."""
     app_state().rate_limiter.count(_REGISTRATIONS, "client", network)
     name, redirects = _described(metadata)
+    asked = metadata.get("grant_types")
+    grant_types = [each for each in GRANT_TYPES if isinstance(asked, list) and each in asked]
     now = clock.now()
     client_id = identifiers.new_key(_PREFIX)
     with unit_of_work() as session:
@@ -144,7 +146,8 @@ def register(metadata: Mapping[str, Any], *, network: str) -> dict[str, Any]:
         "client_id_issued_at": int(now.timestamp()),
         "client_name": name,
         "redirect_uris": list(redirects),
-        "grant_types": list(GRANT_TYPES),
+        # Clients refuse those that they do not know.
+        "grant_types": grant_types or list(GRANT_TYPES[:2]),
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
         "scope": " ".join(Scope),
