@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -69,7 +70,6 @@ _PAYMENT_KEY = "x402/payment"
 STATUS_KEY = "purser/status"
 """The member of a result's `_meta` with the status that the API would have answered."""
 _SERVER_INFO = {"name": "purser", "title": "Purser", "version": VERSION}
-_CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {}}
 _REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _INSTRUCTIONS = (
     "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
@@ -79,9 +79,21 @@ _INSTRUCTIONS = (
 )
 
 
+Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What clients are offered: methods beside those of the protocol itself, and the capabilities that name them."""
+
+    methods: Mapping[str, Method]
+    capabilities: Mapping[str, Any]
+
+
 def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
     """Return the result of a request. Raises: McpError, also for what a resource's view refuses; Unauthorized."""
-    method = (_STATELESS if message.is_stateless else _HANDSHAKE).get(message.method)
+    own = _STATELESS if message.is_stateless else _HANDSHAKE
+    method = own.get(message.method) or app_state().part(Offer).methods.get(message.method)
     if method is None:
         status = HTTPStatus.NOT_FOUND if message.is_stateless else HTTPStatus.OK
         raise McpError(METHOD_NOT_FOUND, "Method not found", http_status=status)
@@ -102,15 +114,16 @@ def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str,
         raise McpError(INVALID_PARAMS, '"protocolVersion" must be a string.')
     return {
         "protocolVersion": asked if asked in messages.HANDSHAKE else messages.HANDSHAKE[0],
-        "capabilities": _CAPABILITIES,
+        "capabilities": app_state().part(Offer).capabilities,
         "serverInfo": _SERVER_INFO,
         "instructions": _INSTRUCTIONS,
     }
 
 
 def _discover(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
+    capabilities = app_state().part(Offer).capabilities
     versions = list(messages.VERSIONS)
-    return _cached({"supportedVersions": versions, "capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS})
+    return _cached({"supportedVersions": versions, "capabilities": capabilities, "instructions": _INSTRUCTIONS})
 
 
 def _ping(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,13 +228,15 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     return _cached({"contents": [{"uri": uri, "mimeType": media_type, "text": text}]}, ttl_ms=0)
 
 
-Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]
-_SHARED: dict[str, Method] = {
-    "tools/list": _list_tools,
-    "tools/call": _call_tool,
-    "resources/list": _list_resources,
-    "resources/templates/list": _list_templates,
-    "resources/read": _read_resource,
-}
-_STATELESS: dict[str, Method] = {**_SHARED, "server/discover": _discover}
-_HANDSHAKE: dict[str, Method] = {**_SHARED, "initialize": _initialize, "ping": _ping}
+OFFER = Offer(
+    {
+        "tools/list": _list_tools,
+        "tools/call": _call_tool,
+        "resources/list": _list_resources,
+        "resources/templates/list": _list_templates,
+        "resources/read": _read_resource,
+    },
+    {"tools": {}, "resources": {}},
+)
+_STATELESS: Mapping[str, Method] = {"server/discover": _discover}
+_HANDSHAKE: Mapping[str, Method] = {"initialize": _initialize, "ping": _ping}
