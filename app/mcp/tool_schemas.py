@@ -18,13 +18,10 @@ _OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
 # The views check longer ones; llama.cpp refuses each request with a tool that has one of 2000.
 _MAX_LENGTH = 1000
 _REQUEST_ID_SCHEMA = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 255,
-    "pattern": "^[!-~]{1,255}$",
+    "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$",
     "description": "The same for every retry of this action, new for every new one. Without it, equal arguments within "
     "ten minutes are a retry.",
-}
+}  # fmt: skip
 _CALL_ID_SCHEMA = {
     **_REQUEST_ID_SCHEMA,
     "description": "The same for every retry of this call, new for every new one: a retry returns the first response "
@@ -76,20 +73,16 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
 
 
 def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    annotations = {
+        "readOnlyHint": tool.read_only, "openWorldHint": tool.open_world,
+        "destructiveHint": tool.moves_money and not tool.is_additive,
+        # A repetition without a request_id executes again after ten minutes.
+        "idempotentHint": tool.read_only,
+    }  # fmt: skip
     return {
-        "name": tool.name,
-        "title": tool.name.replace("_", " ").capitalize(),
-        "description": tool.description,
-        "inputSchema": arguments,
-        "outputSchema": result,
-        "annotations": {
-            "readOnlyHint": tool.read_only,
-            "destructiveHint": tool.moves_money and not tool.is_additive,
-            # A repetition without a request_id executes again after ten minutes.
-            "idempotentHint": tool.read_only,
-            "openWorldHint": tool.open_world,
-        },
-    }
+        "name": tool.name, "title": tool.name.replace("_", " ").capitalize(), "description": tool.description,
+        "inputSchema": arguments, "outputSchema": result, "annotations": annotations,
+    }  # fmt: skip
 
 
 def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:
