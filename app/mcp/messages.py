@@ -90,7 +90,7 @@ def _check_stateless(method: str, params: Mapping[str, Any], headers: Headers) -
         raise McpError(HEADER_MISMATCH, "The Mcp-Method header differs from the method.")
     if method in _NAMED_BY:
         name = params.get(_NAMED_BY[method])
-        if name is not None and _decoded(headers.get("Mcp-Name")) != name:
+        if name is not None and decoded_header(headers.get("Mcp-Name")) != name:
             raise McpError(HEADER_MISMATCH, f'The Mcp-Name header differs from "{_NAMED_BY[method]}".')
     if version != STATELESS:
         raise _unsupported(version)
@@ -101,7 +101,7 @@ def _unsupported(version: str) -> McpError:
     return McpError(UNSUPPORTED_VERSION, "Unsupported protocol version", data=data)
 
 
-def _decoded(header: str | None) -> str | None:
+def decoded_header(header: str | None) -> str | None:
     """Return the value of a header that is in base64 where it is not plain ASCII."""
     if header is None or not (header.startswith("=?base64?") and header.endswith("?=")):
         return header

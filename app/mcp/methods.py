@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -69,7 +70,6 @@ _PAYMENT_KEY = "x402/payment"
 STATUS_KEY = "purser/status"
 """The member of a result's `_meta` with the status that the API would have answered."""
 _SERVER_INFO = {"name": "purser", "title": "Purser", "version": VERSION}
-_CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {}}
 _REQUEST_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _INSTRUCTIONS = (
     "Wallets with enforced spending limits. Amounts are decimal strings. Give every action that moves money a "
@@ -79,9 +79,21 @@ _INSTRUCTIONS = (
 )
 
 
+Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What clients are offered: methods beside those of the protocol itself, and the capabilities that name them."""
+
+    methods: Mapping[str, Method]
+    capabilities: Mapping[str, Any]
+
+
 def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
     """Return the result of a request. Raises: McpError, also for what a resource's view refuses; Unauthorized."""
-    method = (_STATELESS if message.is_stateless else _HANDSHAKE).get(message.method)
+    own = _STATELESS if message.is_stateless else _HANDSHAKE
+    method = own.get(message.method) or app_state().part(Offer).methods.get(message.method)
     if method is None:
         status = HTTPStatus.NOT_FOUND if message.is_stateless else HTTPStatus.OK
         raise McpError(METHOD_NOT_FOUND, "Method not found", http_status=status)
@@ -102,19 +114,16 @@ def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str,
         raise McpError(INVALID_PARAMS, '"protocolVersion" must be a string.')
     return {
         "protocolVersion": asked if asked in messages.HANDSHAKE else messages.HANDSHAKE[0],
-        "capabilities": _CAPABILITIES,
-        "serverInfo": _SERVER_INFO,
-        "instructions": _INSTRUCTIONS,
-    }
+        "serverInfo": _SERVER_INFO, **_described(),
+    }  # fmt: skip
 
 
 def _discover(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
-    versions = list(messages.VERSIONS)
-    return _cached({"supportedVersions": versions, "capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS})
+    return _cached({"supportedVersions": list(messages.VERSIONS), **_described()})
 
 
-def _ping(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
-    return {}
+def _described() -> dict[str, Any]:
+    return {"capabilities": app_state().part(Offer).capabilities, "instructions": _INSTRUCTIONS}
 
 
 def _list_tools(request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,12 +144,11 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
         raise Unauthorized
     try:
         arguments = read_arguments(request, sent, app_state().part(ToolDescriptions).input_schemas[tool.name])
+        request_id = arguments.pop(REQUEST_ID, None) if tool.moves_money else None
+        if request_id is not None and not (isinstance(request_id, str) and _REQUEST_ID.fullmatch(request_id)):
+            raise InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
     except ServiceError as error:
         return _result_of(error_responses.error_response(error))
-    request_id = arguments.pop(REQUEST_ID, None) if tool.moves_money else None
-    if request_id is not None and not (isinstance(request_id, str) and _REQUEST_ID.fullmatch(request_id)):
-        refusal = InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
-        return _result_of(error_responses.error_response(refusal))
     endpoint = tool.endpoint_of(arguments)
     if endpoint is None:
         payment = params["_meta"].get(_PAYMENT_KEY)
@@ -162,10 +170,9 @@ def _key_headers(request: ClientRequest) -> dict[str, str]:
 def _result_of(response: Response) -> dict[str, Any]:
     text = response.get_data(as_text=True)
     result: dict[str, Any] = {
-        "content": [{"type": "text", "text": text}],
-        "structuredContent": response.get_json(),
+        "content": [{"type": "text", "text": text}], "structuredContent": response.get_json(),
         "isError": response.status_code >= HTTPStatus.BAD_REQUEST,
-    }
+    }  # fmt: skip
     meta: dict[str, Any] = {STATUS_KEY: response.status_code}
     if "Retry-After" in response.headers:
         meta["purser/retry_after_seconds"] = int(response.headers["Retry-After"])
@@ -180,22 +187,16 @@ def _result_of(response: Response) -> dict[str, Any]:
 
 def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content that x402 defines for a tool that must be paid for, with the code of the refusal."""
-    kept: dict[str, Any] = {name: refusal[name] for name in ("code", "details", "request_id") if name in refusal}
+    kept = {name: value for name, value in refusal.items() if name in ("code", "details", "request_id")}
     structured = {**kept, **document}
     return {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
 
 
 def _list_resources(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
     base = app_state().settings.public_url
-    found = [
-        {"uri": base + path, "name": name, "description": description, "mimeType": media_type}
-        for path, (_, name, media_type, description) in RESOURCES.items()
-    ]
+    names = ("name", "mimeType", "description")
+    found = [{"uri": base + path, **dict(zip(names, each[1:], strict=True))} for path, each in RESOURCES.items()]
     return _cached({"resources": found})
-
-
-def _list_templates(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
-    return _cached({"resourceTemplates": []})
 
 
 def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,13 +216,15 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     return _cached({"contents": [{"uri": uri, "mimeType": media_type, "text": text}]}, ttl_ms=0)
 
 
-Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]
-_SHARED: dict[str, Method] = {
-    "tools/list": _list_tools,
-    "tools/call": _call_tool,
-    "resources/list": _list_resources,
-    "resources/templates/list": _list_templates,
-    "resources/read": _read_resource,
-}
-_STATELESS: dict[str, Method] = {**_SHARED, "server/discover": _discover}
-_HANDSHAKE: dict[str, Method] = {**_SHARED, "initialize": _initialize, "ping": _ping}
+OFFER = Offer(
+    {
+        "tools/list": _list_tools,
+        "tools/call": _call_tool,
+        "resources/list": _list_resources,
+        "resources/templates/list": lambda *_: _cached({"resourceTemplates": []}),
+        "resources/read": _read_resource,
+    },
+    {"tools": {}, "resources": {}},
+)
+_STATELESS: Mapping[str, Method] = {"server/discover": _discover}
+_HANDSHAKE: Mapping[str, Method] = {"initialize": _initialize, "ping": lambda *_: {}}

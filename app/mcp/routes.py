@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from flask import Blueprint, Response, jsonify
+from flask import Blueprint, Response, jsonify, make_response
 
 from app.errors import InvalidInput, RouteNotAllowed, Unauthorized
 from app.identity import guards, service
@@ -48,15 +48,9 @@ def resource_metadata() -> Response:
     """Return the metadata of the protected resource: a key or an access token in the header."""
     url = app_state().settings.public_url
     return jsonify(
-        {
-            "resource": f"{url}/mcp",
-            "resource_name": "Purser",
-            "resource_documentation": f"{url}/llms.txt",
-            "authorization_servers": [url],
-            "scopes_supported": list(ALL_SCOPES),
-            "bearer_methods_supported": ["header"],
-        }
-    )
+        resource=f"{url}/mcp", resource_name="Purser", resource_documentation=f"{url}/llms.txt",
+        authorization_servers=[url], scopes_supported=list(ALL_SCOPES), bearer_methods_supported=["header"],
+    )  # fmt: skip
 
 
 @mcp.after_request
@@ -73,9 +67,7 @@ def _name_scheme(response: Response) -> Response:
 def _check_origin(request: ClientRequest) -> None:
     """Refuse messages from web pages of other origins (DNS rebinding)."""
     origin, settings = request.headers.get("Origin"), app_state().settings
-    if origin is not None and origin not in (settings.public_url, *settings.cors_allowed_origins):
-        if "*" in settings.cors_allowed_origins:
-            return
+    if origin is not None and not {origin, "*"} & {settings.public_url, *settings.cors_allowed_origins}:
         raise RouteNotAllowed("Web pages of this Origin may not send messages here.")
 
 
@@ -103,6 +95,4 @@ def _error(error: McpError, found: Any) -> Response:
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
-    response = jsonify({"jsonrpc": "2.0", "id": id_, "error": body})
-    response.status_code = error.http_status
-    return response
+    return make_response(jsonify({"jsonrpc": "2.0", "id": id_, "error": body}), error.http_status)

@@ -21,8 +21,7 @@ class ServiceCallBody(Schema):
         required=True,
         validate=ma.validate.Regexp(r"^[A-Za-z0-9_-]{1,64}$", error="must be the id of a service or provider"),
         metadata={
-            "description": "The id of a service in the catalog, or a provider of GET /v1/providers, such as brave.",
-            "example": "brave",
+            "description": "The id of a service in the catalog, or a provider (GET /v1/providers), such as brave."
         },
     )
     path = Text(
@@ -31,39 +30,28 @@ class ServiceCallBody(Schema):
             ma.validate.Regexp(r"^[!-~]*$", error="must be a path as in a URL, escaped"),
             ma.validate.Length(max=2000, error="must have at most {max} characters"),
         ],
-        metadata={
-            "description": "The path below the service, with its query, as in a URL.",
-            "example": "web/search?q=agents",
-        },
+        metadata={"description": "The path below the service, with its query, as in a URL."},
     )
     method = Text(
-        load_default="GET",
-        validate=ma.validate.OneOf(_METHODS, error="must be one of {choices}"),
+        load_default="GET", validate=ma.validate.OneOf(_METHODS, error="must be one of {choices}"),
         metadata={"default": "GET"},
-    )
+    )  # fmt: skip
     body = fields.String(
-        load_default=None,
-        allow_none=True,
-        validate=ma.validate.Length(max=_MAX_BODY, error="is too long"),
+        load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long"),
         metadata={"description": "The body as text, normally JSON."},
-    )
+    )  # fmt: skip
     max_price_usd = Usd(
-        load_default=None,
-        allow_none=True,
+        load_default=None, allow_none=True,
         metadata={"description": "Refuse a call of a service in the catalog with a higher price."},
-    )
+    )  # fmt: skip
     wallet_id = Text(
-        load_default=None,
-        allow_none=True,
-        validate=_IS_ID,
+        load_default=None, allow_none=True, validate=_IS_ID,
         metadata={"description": "The wallet with which a service of the catalog is called; the first by default."},
-    )
+    )  # fmt: skip
     session_id = Text(
-        load_default=None,
-        allow_none=True,
-        validate=_IS_ID,
+        load_default=None, allow_none=True, validate=_IS_ID,
         metadata={"description": "A spending session of the wallet, against which a catalog call is counted."},
-    )
+    )  # fmt: skip
 
 
 class ServiceCallResult(Schema):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from functools import partial
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Any
 
 import marshmallow as ma
@@ -19,7 +20,6 @@ from app.catalog.proxy import routes as proxy
 from app.catalog.proxy.call import MAX_PRICE_HEADER, SESSION_HEADER, WALLET_HEADER
 from app.core import money
 from app.core.identifiers import new_id
-from app.core.strict_json import JsonNumber
 from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict, InvalidInput, RateLimited, ServiceError
 from app.gateway import routes as gateway
@@ -138,12 +138,8 @@ def _payment_header(payment: Any) -> dict[str, str]:
         return {}
     if not isinstance(payment, dict):
         raise InvalidInput.field("x402/payment", "must be an object")
-    text = json.dumps(payment, default=_number_text).encode()
+    text = json.dumps(payment, default=attrgetter("text")).encode()
     return {SIGNED_HEADER: base64.b64encode(text).decode()}
-
-
-def _number_text(value: JsonNumber) -> str:
-    return value.text
 
 
 def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, str]) -> Response:
@@ -156,15 +152,9 @@ def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, st
     headers |= {_CATALOG_HEADERS[field]: value for field, value in options.items()}
     path, _, query = call["path"].partition("?")
     prefix = (gateway.gateway if is_provider else proxy.paid_services).url_prefix
-    content = (call["body"] or "").encode("utf-8", "replace")
-    environ = environ_of(
-        request,
-        call["method"],
-        f"{prefix}/{name}/{path.removeprefix('/')}",
-        query,
-        headers=headers,
-        body=request_bodies.body_environ(content),
-    )
+    body = request_bodies.body_environ((call["body"] or "").encode("utf-8", "replace"))
+    target = f"{prefix}/{name}/{path.removeprefix('/')}"
+    environ = environ_of(request, call["method"], target, query, headers=headers, body=body)
     environ["CONTENT_TYPE"] = "application/json"
     serve = gateway.serve if is_provider else proxy.serve_payer
     return respond(request, environ, partial(_serve, serve, name), route=f"{prefix}/<name>")
@@ -184,28 +174,20 @@ def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:
         body, is_truncated = _read(relayed)
     finally:
         relayed.close()
-    result = jsonify(_RESULT.dump(_result(relayed, body, is_truncated=is_truncated)))
+    found = {
+        "status": relayed.status_code, "content_type": relayed.headers.get("Content-Type", ""), **body_members(body),
+        "truncated": is_truncated, "cost_usd": relayed.headers.get("X-Cost-Usd"),
+    }  # fmt: skip
+    result = jsonify(_RESULT.dump(found))
     if settled := relayed.headers.get(terms.RESPONSE_HEADER):
         result.headers[terms.RESPONSE_HEADER] = settled
     return result
 
 
 def _read(relayed: Response) -> tuple[bytes, bool]:
-    pieces, size = [], 0
+    found = bytearray()
     for piece in relayed.iter_encoded():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_RESPONSE_BYTES:
+        found += piece
+        if len(found) > _MAX_RESPONSE_BYTES:
             break
-    found = b"".join(pieces)
-    return found[:_MAX_RESPONSE_BYTES], size > _MAX_RESPONSE_BYTES
-
-
-def _result(relayed: Response, body: bytes, *, is_truncated: bool) -> dict[str, Any]:
-    return {
-        "status": relayed.status_code,
-        "content_type": relayed.headers.get("Content-Type", ""),
-        **body_members(body),
-        "truncated": is_truncated,
-        "cost_usd": relayed.headers.get("X-Cost-Usd"),
-    }
+    return bytes(found[:_MAX_RESPONSE_BYTES]), len(found) > _MAX_RESPONSE_BYTES

@@ -15,14 +15,13 @@ from app.web.openapi_document import OpenApiDocument
 
 _REF = "#/components/schemas/"
 _OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
+# The views check longer ones; llama.cpp refuses each request with a tool that has one of 2000.
+_MAX_LENGTH = 1000
 _REQUEST_ID_SCHEMA = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 255,
-    "pattern": "^[!-~]{1,255}$",
+    "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$",
     "description": "The same for every retry of this action, new for every new one. Without it, equal arguments within "
     "ten minutes are a retry.",
-}
+}  # fmt: skip
 _CALL_ID_SCHEMA = {
     **_REQUEST_ID_SCHEMA,
     "description": "The same for every retry of this call, new for every new one: a retry returns the first response "
@@ -74,20 +73,16 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
 
 
 def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    annotations = {
+        "readOnlyHint": tool.read_only, "openWorldHint": tool.open_world,
+        "destructiveHint": tool.moves_money and not tool.is_additive,
+        # A repetition without a request_id executes again after ten minutes.
+        "idempotentHint": tool.read_only,
+    }  # fmt: skip
     return {
-        "name": tool.name,
-        "title": tool.name.replace("_", " ").capitalize(),
-        "description": tool.description,
-        "inputSchema": arguments,
-        "outputSchema": result,
-        "annotations": {
-            "readOnlyHint": tool.read_only,
-            "destructiveHint": tool.moves_money and not tool.is_additive,
-            # A repetition without a request_id executes again after ten minutes.
-            "idempotentHint": tool.read_only,
-            "openWorldHint": tool.open_world,
-        },
-    }
+        "name": tool.name, "title": tool.name.replace("_", " ").capitalize(), "description": tool.description,
+        "inputSchema": arguments, "outputSchema": result, "annotations": annotations,
+    }  # fmt: skip
 
 
 def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +108,7 @@ def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schema
 def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the converters of all model providers read of a schema.
 
-    They refuse unions with null, formats other than date-time, and maps with a schema for their values.
+    They refuse unions with null, formats other than date-time, maps with a schema for their values, and long lengths.
     """
     found = {name: value for name, value in schema.items() if name not in _OMITTED and value is not None}
     for option in schema.get("anyOf", ()):
@@ -122,7 +117,7 @@ def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
         [found["type"]] = (each for each in found["type"] if each != "null")
     if found.get("format") != "date-time":
         found.pop("format", None)
-    if found["type"] == "object":
+    if found["type"] == "object" or found.get("maxLength", 0) > _MAX_LENGTH:
         found.pop("maxLength", None)
     if "properties" in found:
         found["properties"] = {name: _portable(each) for name, each in found["properties"].items()}

@@ -18,19 +18,9 @@ from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import parsed_body_environ
 
 _KEPT = (
-    "HTTP_HOST",
-    "REMOTE_ADDR",
-    "SERVER_NAME",
-    "SERVER_PORT",
-    "SERVER_PROTOCOL",
-    "gunicorn.socket",
-    "wsgi.errors",
-    "wsgi.multiprocess",
-    "wsgi.multithread",
-    "wsgi.run_once",
-    "wsgi.url_scheme",
-    "wsgi.version",
-)
+    "HTTP_HOST", "REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT", "SERVER_PROTOCOL", "gunicorn.socket", "wsgi.errors",
+    "wsgi.multiprocess", "wsgi.multithread", "wsgi.run_once", "wsgi.url_scheme", "wsgi.version",
+)  # fmt: skip
 # With a slash or a dot, an id could lead to another route.
 _PATH_VALUE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -108,17 +98,11 @@ def environ_of(
 ) -> dict[str, Any]:
     """Return the environ of a request that comes in the place of another; `path` is as it would be sent."""
     environ = {name: request.environ[name] for name in _KEPT if name in request.environ}
-    environ |= {
-        **body,
-        "REQUEST_METHOD": method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote(path, "latin-1"),
-        "QUERY_STRING": query,
-        "REQUEST_URI": f"{path}?{query}" if query else path,
-    }
-    for name, header in headers.items():
-        environ[f"HTTP_{name.upper().replace('-', '_')}"] = header
-    return environ
+    sent = {f"HTTP_{name.upper().replace('-', '_')}": header for name, header in headers.items()}
+    return environ | {
+        **body, **sent, "REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": unquote(path, "latin-1"),
+        "QUERY_STRING": query, "REQUEST_URI": f"{path}?{query}" if query else path,
+    }  # fmt: skip
 
 
 def _path_value(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -30,16 +31,12 @@ from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 
 GRANT_TYPES = ("authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code")
-_PREFIX = "oc"
 _UNUSED_LIFETIME = timedelta(days=1)
 _USED_LIFETIME = timedelta(days=90)
 _MAX_CLIENTS = 20_000
-_REGISTRATIONS = "20 per hour"
-_DOCUMENTS = "30 per minute"
 _MAX_DOCUMENT_BYTES = 5 * 1024
 _DOCUMENT_SECONDS = 5
 _MAX_REDIRECTS = 10
-_MAX_ID_LENGTH = 500
 _MAX_NAME_LENGTH = 100
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,500}", re.ASCII)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,40}", re.ASCII)
@@ -63,14 +60,9 @@ class Client:
     name: str
     redirect_uris: tuple[str, ...]
 
-    @property
-    def is_described(self) -> bool:
-        """Return whether its id is an address, whose host it controls."""
-        return _is_address(self.id)
-
     def host(self, redirect_uri: str | None) -> str:
         """Return what an owner is shown in the place of the name, which anybody can choose."""
-        if self.is_described:
+        if _is_address(self.id):
             return urlsplit(self.id).hostname or ""
         if redirect_uri is None:
             return "a program that shows a code"
@@ -107,11 +99,7 @@ def find(client_id: str, *, network: str) -> Client | None:
     if not _is_address(client_id):
         return _find_registered(client_id)
     documents = app_state().part(ClientDocuments)
-
-    def load() -> Client:
-        app_state().rate_limiter.count(_DOCUMENTS, "client document", network)
-        return _read_document(client_id)
-
+    load = partial(_read_document, client_id, network=network)
     try:
         found: Client = documents.get(client_id, load, ttl_seconds=300, failure_ttl_seconds=10)
     except RateLimited:
@@ -128,27 +116,23 @@ def named(client_id: str) -> Client | None:
 
 def register(metadata: Mapping[str, Any], *, network: str) -> dict[str, Any]:
     """Register an application; return its metadata. Raises: InvalidInput, RateLimited, Overloaded."""
-    app_state().rate_limiter.count(_REGISTRATIONS, "client", network)
+    app_state().rate_limiter.count("20 per hour", "client", network)
     name, redirects = _described(metadata)
-    now = clock.now()
-    client_id = identifiers.new_key(_PREFIX)
+    asked = metadata.get("grant_types")
+    grant_types = [each for each in GRANT_TYPES if isinstance(asked, list) and each in asked]
+    now, client_id = clock.now(), identifiers.new_key("oc")
     with unit_of_work() as session:
         if count(session, OAuthClient) >= _MAX_CLIENTS:
             raise Overloaded("Too many applications have registered; try again later.", retry_after_seconds=3600)
-        row = OAuthClient(
-            id=client_id, name=name, redirect_uris=list(redirects), created_at=now, expires_at=now + _UNUSED_LIFETIME
-        )
+        until = now + _UNUSED_LIFETIME
+        row = OAuthClient(id=client_id, name=name, redirect_uris=list(redirects), created_at=now, expires_at=until)
         session.add(row)
     return {
-        "client_id": client_id,
-        "client_id_issued_at": int(now.timestamp()),
-        "client_name": name,
-        "redirect_uris": list(redirects),
-        "grant_types": list(GRANT_TYPES),
-        "response_types": ["code"],
-        "token_endpoint_auth_method": "none",
-        "scope": " ".join(Scope),
-    }
+        "client_id": client_id, "client_id_issued_at": int(now.timestamp()), "client_name": name,
+        "redirect_uris": list(redirects), "response_types": ["code"], "token_endpoint_auth_method": "none",
+        # Clients refuse those that they do not know.
+        "grant_types": grant_types or list(GRANT_TYPES[:2]), "scope": " ".join(Scope),
+    }  # fmt: skip
 
 
 def keep(session: Session, client_id: str, until: datetime) -> None:
@@ -180,14 +164,14 @@ def _find_registered(client_id: str) -> Client | None:
         return None if row is None else Client(row.id, row.name, tuple(row.redirect_uris))
 
 
-def _read_document(client_id: str) -> Client:
+def _read_document(client_id: str, *, network: str) -> Client:
+    app_state().rate_limiter.count("30 per minute", "client document", network)
     problem = "must be registered, or the https address of a client metadata document"
-    settings = app_state().settings
     try:
-        base, target = base_urls.parse_public(client_id, settings)
+        base, target = base_urls.parse_public(client_id, app_state().settings)
     except ValueError as error:
         raise InvalidInput.field("client_id", str(error)) from None
-    if target == "/" or len(client_id) > _MAX_ID_LENGTH:
+    if target == "/" or not _VISIBLE.fullmatch(client_id):
         raise InvalidInput.field("client_id", problem)
     headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
     request = UpstreamRequest("GET", base.origin, target, headers, timeout_seconds=_DOCUMENT_SECONDS)
@@ -197,8 +181,7 @@ def _read_document(client_id: str) -> Client:
         raise InvalidInput.field("client_id", problem) from None
     if not isinstance(document, dict) or document.get("client_id") != client_id:
         raise InvalidInput.field("client_id", "must be the client_id in the document at this address")
-    name, redirects = _described(document)
-    return Client(client_id, name, redirects)
+    return Client(client_id, *_described(document))
 
 
 def _body(request: UpstreamRequest) -> bytes:
@@ -219,9 +202,7 @@ def _described(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the name and the redirect addresses in an application's metadata. Raises: InvalidInput."""
     name = metadata.get("client_name")
     shown = "".join(each if each.isprintable() else " " for each in name) if isinstance(name, str) else ""
-    redirects = metadata.get("redirect_uris")
-    if redirects is None:
-        redirects = []
+    redirects = [] if metadata.get("redirect_uris") is None else metadata["redirect_uris"]
     if not isinstance(redirects, list) or len(redirects) > _MAX_REDIRECTS:
         raise InvalidInput.field("redirect_uris", f"must be a list of at most {_MAX_REDIRECTS} addresses")
     if not all(isinstance(each, str) and _is_redirect(each) for each in redirects):
@@ -235,19 +216,17 @@ def _is_redirect(text: str) -> bool:
     if parts is None or "#" in text or "@" in parts.netloc or "\\" in text:
         return False
     if parts.scheme == "https" or is_loopback(parts):
-        return bool(parts.hostname) and re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", parts.netloc, re.ASCII) is not None
+        return bool(parts.hostname and re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", parts.netloc, re.ASCII))
     return bool(_SCHEME.fullmatch(parts.scheme)) and parts.scheme not in _FOREIGN_SCHEMES
 
 
 def _parts(text: str) -> SplitResult | None:
-    if not _VISIBLE.fullmatch(text):
-        return None
     try:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
         return None
-    return parts
+    return parts if _VISIBLE.fullmatch(text) else None
 
 
 def _matches(registered: str, asked: str) -> bool:

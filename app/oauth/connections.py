@@ -81,8 +81,7 @@ def end(session: Session, actor: Actor, grant: Grant, *, reason: str) -> bool:
 
 def end_reused(session: Session, grant_id: str) -> None:
     """End a connection because one of its codes or refresh tokens was used twice: somebody else has it, too."""
-    found = grants.find_live(session, grant_id)
-    if found is not None:
+    if found := grants.find_live(session, grant_id):
         end(session, actors.system_actor("reuse of a token"), found, reason="token_reused")
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from authlib.oauth2 import OAuth2Error
 from flask import Response, redirect, request, url_for
 from itsdangerous import BadData
+from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 
 from app.agents import service as registration
@@ -23,10 +24,11 @@ from app.device import service as device
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.identity import limits
 from app.identity.owner_keys import OwnerKeyView
-from app.identity.principal import Scope
+from app.identity.principal import Grant, Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
 from app.oauth.connections import Consent
+from app.oauth.models import OAuthToken
 from app.oauth.server import Request, Server
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
@@ -89,7 +91,7 @@ class _Asked:
 @public_pages.get("/oauth/authorize")
 def authorize() -> Response:
     """Show which application asks; the owner continues to sign in, or to make an agent."""
-    values = MultiDict((name, value) for name, value in request.args.items(multi=True))
+    values = MultiDict(request.args)
     try:
         client = clients.find(values.get("client_id", ""), network=limits.client_network(request.remote_addr))
     except InvalidInput as failure:
@@ -113,27 +115,20 @@ def authorize() -> Response:
     return _render_start(asked)
 
 
-@public_pages.get("/oauth/device")
-def show_device_form() -> Response:
-    """Ask for the code that a program shows."""
-    return _render_device_form(request.args.get("user_code", ""))
-
-
-@public_pages.post("/oauth/device")
+@public_pages.route("/oauth/device", methods=["GET", "POST"])
 def find_device() -> Response:
-    """Show which program waits with this code."""
-    user_code = request.form.get("user_code", "")
+    """Ask for the code that a program shows, and then show which program waits with it."""
+    user_code = (request.form if request.method == "POST" else request.args).get("user_code", "")
     error = ""
-    if not cookies.is_valid():
+    if request.method == "POST" and not cookies.is_valid():
         error = "This form has expired or was opened in another browser. Submit it again."
-    else:
+    elif request.method == "POST":
         with read_only_unit() as session:
             found = tokens.find_unanswered(session, user_code=user_code)
         if found is not None:
-            client = Client(found.client_id, found.client_name, ())
-            return _render_start(_Asked(client, {"scope": found.scope}, found.id))
+            return _render_start(_Asked(_waiting(found), {"scope": found.scope}, found.id))
         error = "No program is waiting for this code. Start again in the program; a code is valid for 15 minutes."
-    return _render_device_form(user_code, error=error)
+    return render_page("connect_device.html", status=400 if error else 200, user_code=user_code[:20], error=error)
 
 
 @public_pages.post("/oauth/agent")
@@ -181,9 +176,8 @@ def answer(signed: str) -> Response:
 def show_connections(agent_id: str) -> Response:
     """List the applications that are connected to an agent."""
     agent = agent_of(owner_key_of(agent_id))
-    return render_page(
-        "connections.html", agent=agent, listed=connections.list_of(agent_id), done=request.args.get("done")
-    )
+    listed = connections.list_of(agent_id)
+    return render_page("connections.html", agent=agent, listed=listed, done=request.args.get("done"))
 
 
 @session_pages.post("/agents/<string:agent_id>/connections/end")
@@ -195,22 +189,16 @@ def end_connection(agent_id: str) -> Response:
 
 
 def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
-    owned = [] if consent.wallet_id is None else [overview.owned_wallet(key, consent.wallet_id)]
+    if consent.wallet_id is not None and overview.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
+        raise NotFound("This agent has no such wallet.")
     actor = sessions.acting_owner(key)
-    assert all(wallet.agent_id == consent.agent_id for wallet in owned)  # noqa: S101 - owned_wallet has checked it
     with unit_of_work() as session:
         grant = connections.open_connection(session, asked.client, consent, redirect_uri=asked.redirect_uri)
-        response: Response | None = None
-        if asked.token_id is None:
-            server, server_request = Server(session, asked.client), Request("GET", MultiDict(asked.parameters))
-            flow = server.get_consent_grant(server_request, end_user=grant)
-            response = server.create_authorization_response(server_request, grant_user=grant, grant=flow)
-        elif not tokens.answer(session, asked.token_id, grant_id=grant.id):
+        response = None if asked.token_id else _redirected(session, asked, grant)
+        if asked.token_id and not tokens.answer(session, asked.token_id, grant_id=grant.id):
             raise InvalidInput("The program is no longer waiting. Start again in the program.")
         connections.announce_opened(session, actor, grant)
-    if response is None:
-        return render_page("connected.html", asked=asked, allowed=True, agent=agent_of(key))
-    return _to_client(response)
+    return response or render_page("connected.html", asked=asked, allowed=True, agent=agent_of(key))
 
 
 def _deny(asked: _Asked) -> Response:
@@ -218,9 +206,13 @@ def _deny(asked: _Asked) -> Response:
         if asked.token_id is not None:
             tokens.answer(session, asked.token_id, grant_id=None)
             return render_page("connected.html", asked=asked, allowed=False, agent=None)
-        server, server_request = Server(session, asked.client), Request("GET", MultiDict(asked.parameters))
-        flow = server.get_consent_grant(server_request)
-        return _to_client(server.create_authorization_response(server_request, grant_user=None, grant=flow))
+        return _redirected(session, asked, None)
+
+
+def _redirected(session: Session, asked: _Asked, grant: Grant | None) -> Response:
+    server, server_request = Server(session, asked.client), Request("GET", MultiDict(asked.parameters))
+    flow = server.get_consent_grant(server_request, end_user=grant)
+    return _to_client(server.create_authorization_response(server_request, grant_user=grant, grant=flow))
 
 
 def _to_client(response: Response) -> Response:
@@ -246,14 +238,10 @@ def _is_fresh() -> bool:
     return clock.now() < began_at + _FRESH_FOR
 
 
-def _sign(asked: _Asked) -> str:
-    return str(serializer("oauth-request").dumps([asked.parameters, asked.token_id, asked.client.name]))
-
-
 def _read(signed: str) -> _Asked:
     """Return the request that this service has checked and signed. Raises: NotFound, InvalidInput."""
     try:
-        parameters, token_id, name = serializer("oauth-request").loads(signed, max_age=_VALID_FOR_SECONDS)
+        parameters, token_id = serializer("oauth-request").loads(signed, max_age=_VALID_FOR_SECONDS)
     except (BadData, ValueError):
         raise NotFound("The application's request has expired. Start again in the application.") from None
     if token_id is None:
@@ -261,22 +249,23 @@ def _read(signed: str) -> _Asked:
     else:
         with read_only_unit() as session:
             waiting = tokens.find_unanswered(session, token_id=token_id)
-        found = None if waiting is None else Client(waiting.client_id, name, ())
+        found = None if waiting is None else _waiting(waiting)
     if found is None:
         raise NotFound("The application is no longer waiting. Start again in the application.")
     return _Asked(found, parameters, token_id)
 
 
+def _waiting(token: OAuthToken) -> Client:
+    return Client(token.client_id, token.client_name, ())
+
+
 def _render_start(asked: _Asked) -> Response:
-    return render_page("connect_start.html", asked=asked, signed=_sign(asked))
-
-
-def _render_device_form(user_code: str, *, error: str = "") -> Response:
-    return render_page("connect_device.html", status=400 if error else 200, user_code=user_code[:20], error=error)
+    signed = serializer("oauth-request").dumps([asked.parameters, asked.token_id])
+    return render_page("connect_start.html", asked=asked, signed=signed)
 
 
 def _render_consent(asked: _Asked, signed: str, *, error: str = "", status: int = 200) -> Response:
-    keys = current_session().keys
+    keys, is_fresh = current_session().keys, _is_fresh()
     with read_only_unit() as session:
         accounts = [each for key in keys for each in overview.accounts_of(session, key)]
     if asked.redirect_uri is not None:
@@ -286,18 +275,17 @@ def _render_consent(asked: _Asked, signed: str, *, error: str = "", status: int 
         "connect.html", status=status, asked=asked, signed=signed, accounts=accounts, error=error,
         chosen=form.getlist("scope") if form else asked.scopes,
         account=form.get("account", ""), budget=form.get("budget_usd", "")[:30], lifetimes=LIFETIMES,
-        days=form.get("days") or _DEFAULT_DAYS, needs_proof=not _is_fresh(),
-        prompt=confirmation.prompt_for(keys[0]) if len(keys) == 1 and not _is_fresh() else None,
+        days=form.get("days") or _DEFAULT_DAYS, needs_proof=not is_fresh,
+        prompt=confirmation.prompt_for(keys[0]) if len(keys) == 1 and not is_fresh else None,
     )  # fmt: skip
 
 
 def _form_target(redirect_uri: str) -> str:
     """Return the source expression of the redirect after the form: an origin, or the scheme of an application."""
     parts = urlsplit(redirect_uri)
-    if parts.scheme not in ("http", "https") or ":" in (parts.hostname or ""):
-        # An address of IPv6 cannot be written in a policy.
-        return f"{parts.scheme}:"
-    return f"{parts.scheme}://{parts.netloc}"
+    # An address of IPv6 cannot be written in a policy.
+    has_origin = parts.scheme in ("http", "https") and ":" not in (parts.hostname or "")
+    return f"{parts.scheme}://{parts.netloc}" if has_origin else f"{parts.scheme}:"
 
 
 def _render_mistake(asked: _Asked, answered: Response, error: str) -> Response:

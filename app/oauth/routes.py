@@ -6,7 +6,6 @@ from typing import Any
 
 from authlib.oauth2 import OAuth2Error
 from authlib.oauth2.rfc6749.errors import InvalidClientError
-from authlib.oauth2.rfc8414 import AuthorizationServerMetadata
 from flask import Blueprint, Response, jsonify, request
 from werkzeug.datastructures import MultiDict
 
@@ -15,7 +14,7 @@ from app.errors import InvalidInput, ServiceError
 from app.identity import grants, limits
 from app.identity.principal import ALL_SCOPES
 from app.oauth import clients, connections, tokens
-from app.oauth.server import Request, Server, assert_target
+from app.oauth.server import Request, Server, assert_target, response_of
 from app.oauth.tokens import TokenKind
 from app.state import app_state
 from app.web import error_responses
@@ -35,7 +34,7 @@ _MAX_FORM_BYTES = 16 * 1024
 def server_metadata() -> Response:
     """Return the metadata of the authorization server, at every address where clients look for it."""
     url = app_state().settings.public_url
-    metadata = AuthorizationServerMetadata(
+    return jsonify(
         {
             "issuer": url,
             "authorization_endpoint": f"{url}/oauth/authorize",
@@ -55,7 +54,6 @@ def server_metadata() -> Response:
             "service_documentation": f"{url}/llms.txt",
         }
     )
-    return jsonify(metadata)
 
 
 @oauth.post("/oauth/register")
@@ -68,9 +66,7 @@ def register_client() -> Response:
     except InvalidInput as failure:
         name = "invalid_redirect_uri" if "redirect_uris" in failure.details.get("fields", {}) else ""
         return _refusal(name or "invalid_client_metadata", failure)
-    response = jsonify(registered)
-    response.status_code = 201
-    return response
+    return response_of(201, registered, {})
 
 
 @oauth.post("/oauth/token")
@@ -78,10 +74,7 @@ def issue_token() -> Response:
     """Exchange a code, a refresh token or a device code for tokens."""
     form = _form()
     client = clients.named(form.get("client_id", ""))
-    try:
-        assert_target(form.getlist("resource"))
-    except OAuth2Error as failure:
-        return _handled(failure)
+    assert_target(form.getlist("resource"))
     with unit_of_work() as session:
         answer: Response = Server(session, client).create_token_response(Request("POST", form))
     return answer
@@ -97,7 +90,9 @@ def revoke_token() -> Response:
         is_holder = found is None or found.client_id == form.get("client_id")
         if found is not None and is_holder:
             connections.end_by_application(session, found, client_address=address)
-    return jsonify({}) if is_holder else _handled(InvalidClientError("This token was issued to another client."))
+    if not is_holder:
+        raise InvalidClientError("This token was issued to another client.")
+    return jsonify({})
 
 
 @oauth.post("/oauth/device_authorization")
@@ -106,12 +101,9 @@ def authorize_device() -> Response:
     form, network = _form(), limits.client_network(request.remote_addr)
     app_state().rate_limiter.count("20 per minute;200 per day", "device code", network)
     client = clients.find(form.get("client_id", ""), network=network)
-    try:
-        if client is None:
-            raise InvalidClientError("The client is not registered.")
-        assert_target(form.getlist("resource"))
-    except OAuth2Error as failure:
-        return _handled(failure)
+    if client is None:
+        raise InvalidClientError("The client is not registered.")
+    assert_target(form.getlist("resource"))
     user_code = tokens.new_user_code()
     with unit_of_work() as session:
         text = tokens.add(
@@ -120,15 +112,15 @@ def authorize_device() -> Response:
         )  # fmt: skip
     page = f"{app_state().settings.public_url}/oauth/device"
     return jsonify(
-        {
-            "device_code": text,
-            "user_code": user_code,
-            "verification_uri": page,
-            "verification_uri_complete": f"{page}?user_code={user_code}",
-            "expires_in": int(tokens.LIFETIMES[TokenKind.DEVICE].total_seconds()),
-            "interval": tokens.POLL_SECONDS,
-        }
-    )
+        device_code=text, user_code=user_code, interval=tokens.POLL_SECONDS,
+        expires_in=int(tokens.LIFETIMES[TokenKind.DEVICE].total_seconds()),
+        verification_uri=page, verification_uri_complete=f"{page}?user_code={user_code}",
+    )  # fmt: skip
+
+
+@oauth.errorhandler(OAuth2Error)
+def _on_refusal(failure: OAuth2Error) -> Response:
+    return response_of(*failure())
 
 
 @oauth.errorhandler(ServiceError)
@@ -150,19 +142,9 @@ def _form() -> MultiDict[str, str]:
     return request.form
 
 
-def _handled(failure: OAuth2Error) -> Response:
-    status, body, headers = failure()
-    response = jsonify(body)
-    response.status_code = status
-    response.headers.update(headers)
-    return response
-
-
 def _refusal(name: str, failure: ServiceError) -> Response:
     """Return an error of OAuth, with the members of every error of this service but the first two."""
     body: dict[str, Any] = {**error_responses.error_body(failure), "error": name}
-    response = jsonify({**body, "error_description": failure.message})
-    response.status_code = failure.status
-    if failure.retry_after_seconds is not None:
-        response.headers["Retry-After"] = str(max(1, failure.retry_after_seconds))
-    return response
+    seconds = failure.retry_after_seconds
+    headers = {} if seconds is None else {"Retry-After": str(max(1, seconds))}
+    return response_of(failure.status, {**body, "error_description": failure.message}, headers)

@@ -133,6 +133,14 @@ class _Issuer(IssuerParameter):
         return app_state().settings.public_url
 
 
+def response_of(status: int, body: Any, headers: Any) -> Response:
+    """Return what authlib answers as a response."""
+    response = jsonify(body) if isinstance(body, (dict, list)) else Response(body)
+    response.status_code = status
+    response.headers.update(headers)
+    return response
+
+
 class Server(AuthorizationServer):
     """The server for one request."""
 
@@ -171,10 +179,7 @@ class Server(AuthorizationServer):
         return request
 
     def handle_response(self, status: int, body: Any, headers: Any) -> Response:
-        response = jsonify(body) if isinstance(body, (dict, list)) else Response(body)
-        response.status_code = status
-        response.headers.update(headers)
-        return response
+        return response_of(status, body, headers)
 
     def _issue(self, *, client: Client, user: Grant, **_options: Any) -> dict[str, Any]:
         scope, until = " ".join(user.scopes), user.expires_at

@@ -12,20 +12,16 @@ import threading
 import time
 import tracemalloc
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
 from app.adapters.upstream_http.connections import tls_context
-from app.core import clock
 from app.ports.errors import Unreachable
+from tests.support.certificates import certificate
 from tests.support.loopback_http import Reply, serve, unused_url
 from tests.support.upstreams import Exchange, misbehaving_upstream
 
@@ -214,26 +210,6 @@ def test_credentials_and_headers_are_sent_and_nothing_of_the_environment(
     assert (posted.target, got.target) == ("/a/b?c=d%20e", "/?a=b+c")
     assert posted.headers == {**common, "x-api-key": "key", "Content-Type": "application/json", "Content-Length": "2"}
     assert got.headers == {**common, "x-api-key": "key", "Authorization": basic}
-
-
-def certificate(folder: Path, *, name: x509.GeneralName) -> Path:
-    """Write a certificate that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    serial = x509.random_serial_number()
-    # The process trusts every certificate of these tests, and OpenSSL looks an issuer up by its name.
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, str(serial))])
-    made = (
-        x509.CertificateBuilder(issuer, issuer, key.public_key(), serial)
-        .not_valid_before(clock.now() - timedelta(days=1))
-        .not_valid_after(clock.now() + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([name]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path = folder / "certificate.pem"
-    path.write_bytes(made.public_bytes(Encoding.PEM) + private)
-    return path
 
 
 @pytest.mark.parametrize(

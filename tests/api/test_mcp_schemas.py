@@ -14,7 +14,7 @@ from tests.support.mcp import request_of, send
 _MAX_LIST_BYTES = 20_000
 # Escapes and groups that JavaScript with the flag `u`, or RE2, refuses.
 _NOT_PORTABLE = re.compile(r"\\[AZzGKQE<]|\\[0-9]|\(\?(?!:)")
-_MAX_RE2_REPETITIONS = 1000
+_MAX_REPETITIONS = 1000
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_every_argument_has_a_type_and_only_keywords_that_all_clients_read(schem
             assert node.keys() <= allowed, (tool, node)
             assert node.get("format", "date-time") == "date-time", (tool, node)
             assert node.get("default", "") is not None, (tool, node)
+            assert node.get("maxLength", 0) <= _MAX_REPETITIONS, (tool, node)
 
 
 def test_patterns_are_anchored_and_valid_in_javascript_and_re2(
@@ -62,7 +63,7 @@ def test_patterns_are_anchored_and_valid_in_javascript_and_re2(
         assert pattern.endswith("$"), pattern
         assert not _NOT_PORTABLE.search(pattern), pattern
         bounds = re.findall(r"\{[0-9,]+\}", pattern)
-        assert max(map(int, re.findall("[0-9]+", "".join(bounds))), default=0) <= _MAX_RE2_REPETITIONS, pattern
+        assert max(map(int, re.findall("[0-9]+", "".join(bounds))), default=0) <= _MAX_REPETITIONS, pattern
 
 
 def test_a_text_with_a_line_break_at_its_end_matches_no_pattern(client: FlaskClient) -> None:

@@ -423,6 +423,23 @@ def test_a_redirect_that_leads_elsewhere_is_not_registered(app: Flask, redirect:
     assert refused(answer) == (400, "invalid_redirect_uri")
 
 
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [
+        (["authorization_code", "refresh_token", "implicit"], ["authorization_code", "refresh_token"]),
+        (["urn:ietf:params:oauth:grant-type:device_code"], ["urn:ietf:params:oauth:grant-type:device_code"]),
+        (None, ["authorization_code", "refresh_token"]),
+        ("implicit", ["authorization_code", "refresh_token"]),
+        ([["x"], {}, None], ["authorization_code", "refresh_token"]),
+    ],
+)
+def test_an_application_is_given_no_grant_that_it_does_not_know(
+    application: Application, asked: Any, granted: list[str]
+) -> None:
+    """PyPI's `mcp` 1.9 refuses an answer with a grant type other than these two."""
+    assert application.register(grant_types=asked).get_json()["grant_types"] == granted
+
+
 def test_the_host_is_shown_because_anybody_can_choose_a_name(app: Flask, owner: Owner) -> None:
     fake = Application(app, redirect_uri="https://evil.example/cb")
     fake.register(client_name="Claude by Anthropic (claude.ai) <b>\u202e verified")

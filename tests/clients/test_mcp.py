@@ -24,10 +24,14 @@ def test_the_python_client(scene: Scene) -> None:
     check(run_python("examples.py", scene.service.url, scene.key, "mcp_examples", requirements="mcp.txt"))
 
 
-def test_the_previous_python_client(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("requirements", "note"),
+    # The first release with this transport; it speaks 2025-03-26.
+    [("mcp-previous.txt", " of the previous major"), ("mcp-oldest.txt", " of 2025-03-26")],
+)
+def test_an_earlier_python_client(scene: Scene, requirements: str, note: str) -> None:
     module = "mcp_previous_examples"
-    ran = run_python("examples.py", scene.service.url, scene.key, module, requirements="mcp-previous.txt")
-    check(ran, note=" of the previous major")
+    check(run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements), note=note)
 
 
 def test_the_npm_clients(scene: Scene) -> None:
@@ -39,6 +43,8 @@ def test_the_npm_clients(scene: Scene) -> None:
     [
         ("mcp_login_examples", "mcp.txt", " with OAuth"),
         ("mcp_previous_login_examples", "mcp-previous.txt", " of the previous major with OAuth"),
+        ("mcp_previous_login_examples", "mcp-oldest.txt", " of 2025-03-26 with OAuth"),
+        ("google_mcp_examples", "llm.txt", " with MCP"),
         ("fastmcp_examples", "mcp-fastmcp.txt", ""),
         ("openai_agents_login_examples", "mcp-agents.txt", " with OAuth"),
         ("pydantic_ai_login_examples", "mcp-agents.txt", " with OAuth"),

@@ -30,9 +30,9 @@ def _procfile() -> dict[str, str]:
     return {name: command.strip() for name, _, command in (line.partition(":") for line in lines if line)}
 
 
-def command_of(kind: str) -> list[str]:
-    """Return the command of a Procfile process, with the programs of this environment."""
-    program, *arguments = shlex.split(_procfile()[kind])
+def command_of(kind: str, *, application: str = "wsgi:app") -> list[str]:
+    """Return the command of a Procfile process, with the programs of this environment and perhaps an application."""
+    program, *arguments = shlex.split(_procfile()[kind].replace("wsgi:app", application))
     return [str(Path(sys.executable).parent / program), *arguments]
 
 
@@ -43,6 +43,7 @@ class Host:
     environment: dict[str, str]
     folder: Path
     stack: ExitStack
+    application: str = "wsgi:app"
 
     def __post_init__(self) -> None:
         # The file of the work tree has the heads of other tests' databases.
@@ -57,8 +58,9 @@ class Host:
     def start(self, kind: str, **more: str) -> subprocess.Popen[bytes]:
         name = f"{kind}-{more.get('PORT') or free_port()}.log"
         log = self.stack.enter_context((self.folder / name).open("wb"))
+        command = [*_tie_to_the_tests(), *command_of(kind, application=self.application)]
         process = subprocess.Popen(
-            [*_tie_to_the_tests(), *command_of(kind)], cwd=ROOT, env={**self.environment, **more},
+            command, cwd=ROOT, env={**self.environment, **more},
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.stack.callback(_end, process)

@@ -63,7 +63,12 @@ class WebService:
 
 @contextmanager
 def web_service(
-    database_url: str, settings: Mapping[str, Any] | None = None, *, workers: int = 2, threads: int = 300
+    database_url: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 2,
+    threads: int = 300,
+    application: str = "wsgi:app",
 ) -> Iterator[WebService]:
     """Run the service's web processes as the Procfile does, without Redis, until the block ends."""
     environment = environment_of(database_url, DEAD_REDIS) | {
@@ -72,5 +77,5 @@ def web_service(
         **{name.upper(): str(value) for name, value in (settings or {}).items()},
     }
     with tempfile.TemporaryDirectory(prefix="purser-test-web-") as folder, ExitStack() as stack:
-        web = Host(environment, Path(folder), stack).web()
+        web = Host(environment, Path(folder), stack, application).web()
         yield WebService(web.port, web.process, web.log)

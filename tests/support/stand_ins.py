@@ -301,12 +301,25 @@ def _gemini(exchange: Exchange, _provider: str, path: str) -> None:
 def _gemini_part(body: Mapping[str, Any]) -> dict[str, Any]:
     parts = body["contents"][-1]["parts"]
     if body.get("tools") and "functionResponse" not in parts[0] and "function_response" not in parts[0]:
-        return {"functionCall": {"name": "get_weather", "args": json.loads(_ARGUMENTS)}}
+        declared = [each for tool in body["tools"] for each in tool["functionDeclarations"]]
+        for each in declared:
+            _check_gemini_schema(each.get("parameters", {"type": "OBJECT"}))
+        named = [each["name"] for each in declared if each["name"] in str(parts[0].get("text"))]
+        args = {} if named else json.loads(_ARGUMENTS)
+        return {"functionCall": {"name": named[0] if named else "get_weather", "args": args}}
     wanted = body.get("generationConfig", {})
     if kinds := wanted.get("responseModalities"):
         kind = {"AUDIO": "audio/L16;codec=pcm;rate=24000", "IMAGE": "image/png"}[kinds[0]]
         return {"inlineData": {"mimeType": kind, "data": "aGVsbG8="}}
     return {"text": _text(wanted.get("responseMimeType") or wanted.get("response_mime_type"))}
+
+
+def _check_gemini_schema(schema: Mapping[str, Any]) -> None:
+    """Check what Gemini refuses: a schema without a type, and formats of texts other than two."""
+    assert schema["type"] in {"STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT"}, schema
+    assert schema["type"] != "STRING" or schema.get("format", "enum") in {"enum", "date-time"}, schema
+    for each in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
+        _check_gemini_schema(each)
 
 
 def _gemini_answer(part: Mapping[str, Any], *, end: str | None) -> dict[str, Any]:

@@ -151,6 +151,13 @@ def restored(app: Flask, *options: str) -> Result:
     return app.test_cli_runner().invoke(args=["restored", *options])
 
 
+def assert_booked_once(agent: Agent, app: Flask, expected: set[tuple[str, str, str]]) -> None:
+    booked = agent.history(kind="recovered")
+    assert {(each["tx_hash"], each["amount"], each["status"]) for each in booked} == expected
+    assert restored(app, "--repair").exit_code == 0
+    assert agent.history(kind="recovered") == booked
+
+
 def doctor(app: Flask) -> str:
     done = app.test_cli_runner().invoke(args=["doctor"])
     assert isinstance(done.exception, SystemExit | None), done.exception
@@ -213,13 +220,8 @@ def test_payments_and_purchases_after_the_backup_are_not_repeated(
         found = agent.transaction(stuck["transaction_id"])
         assert (found["status"], found["tx_hash"]) == ("confirmed", landed["tx_hash"])
         # What was sent since the backup is in the history, and counts against the limits.
-        booked = agent.history(kind="recovered")
-        assert {(each["tx_hash"], each["amount"], each["status"]) for each in booked} == {
-            (unknown, "3", "confirmed"), (topped_up, "5", "confirmed"),
-        }  # fmt: skip
+        assert_booked_once(agent, app, {(unknown, "3", "confirmed"), (topped_up, "5", "confirmed")})
         assert agent.spent_this_month() == 1 + 2 + 3 + 5
-        assert restored(app, "--repair").exit_code == 0
-        assert agent.history(kind="recovered") == booked
         refused = app.test_client().get(SEARCH, headers=by_hash(payment, BASE)).get_json()
         assert refused["details"]["reason"] == "before_restore"
         sweeps.sweep()

@@ -1,4 +1,4 @@
-"""The previous major version of the official client, which begins with a handshake."""
+"""The previous major version of the official client, which begins with a handshake, in two of its releases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from examples import Gateway
-from mcp import ClientSession
+from mcp import ClientSession, types
 from mcp.client.streamable_http import streamablehttp_client
 
 PACKAGE = "mcp"
@@ -19,7 +19,7 @@ def run(gateway: Gateway, use: Callable[[ClientSession], Awaitable[None]]) -> No
             streamablehttp_client(f"{gateway.url}/mcp", headers=headers) as (read, write, session_id),
             ClientSession(read, write) as session,
         ):
-            assert (await session.initialize()).protocolVersion == "2025-11-25"
+            assert (await session.initialize()).protocolVersion == types.LATEST_PROTOCOL_VERSION
             assert session_id() is None
             await use(session)
 
