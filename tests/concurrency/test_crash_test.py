@@ -42,7 +42,7 @@ def test_a_race_and_a_retry_storm_at_the_limit_of_a_budget_overspend_nothing(sql
             [
                 "--base-url", f"{service.url}/v1/gateway/openai", "--upstream-port", str(upstream), "--short",
                 "--key-command", command(_NEW_KEY), "--spend-command", command(_SPENT), "--delay", "0.3",
-                "--affordable", str(_AFFORDABLE), "--settle-seconds", "0", "--json", str(report),
+                "--affordable", str(_AFFORDABLE), "--settle-seconds", "3", "--json", str(report),
             ]
         )  # fmt: skip
     rows = [Row(**row) for row in json.loads(report.read_text())]
