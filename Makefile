@@ -1,6 +1,6 @@
 # Shortcuts for development; ./run and ./test do not need make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types contracts document sdk bench mutate sandbox lock environment
+.PHONY: help run test check lint types contracts document sdk bench mutate sbom sandbox lock environment
 BIN := .venv/bin
 
 help: ## list the targets
@@ -22,7 +22,7 @@ lint: environment
 	$(BIN)/ruff format --check .
 
 types: environment
-	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks clients/generate.py
+	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks clients/generate.py deploy/sbom.py
 	cd clients/python && ../../$(BIN)/mypy --config-file ../../pyproject.toml --python-version 3.10 purser
 
 contracts: environment
@@ -40,6 +40,9 @@ bench: environment ## measure speed and memory on this machine (ten minutes)
 mutate: environment ## change the code that handles money and run the tests that should notice (many minutes)
 	NETWORK=sandbox $(BIN)/python -m benchmarks.mutation
 
+sbom: environment ## list what the service is made of (CycloneDX) in var/sbom.cdx.json, for a release
+	$(BIN)/python deploy/sbom.py var/sbom.cdx.json
+
 sandbox: environment ## run only the local chains and their faucet
 	$(BIN)/python -m sandbox --state var/sandbox
 
@@ -47,7 +50,7 @@ lock: environment ## compile the requirements: pins and hashes for every platfor
 	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt
-	for client in tests/clients/published/*.in tests/support/shops/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	for client in deploy/*.in tests/clients/published/*.in tests/support/shops/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		$$client -o $${client%.in}.txt; done
 	for packages in clients/typescript tests/clients/published tests/clients/generators tests/support/shops/evershop; do (cd $$packages && npm install --package-lock-only --ignore-scripts --no-audit \
 		--no-fund --omit-lockfile-registry-resolved); done

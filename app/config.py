@@ -182,6 +182,7 @@ class Settings(BaseSettings):
 
     metrics_token: SecretStr = SecretStr("")
     sentry_dsn: SecretStr = SecretStr("")
+    security_contact: str = Field("", pattern=r"^$|^(https://|mailto:|tel:)[!-~]+$")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
     @field_validator("log_level", mode="before")

@@ -76,6 +76,7 @@ from app.trading import routes as trading
 from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
 from app.usage.grouped import StepGroups
+from app.version import VERSION
 from app.wallets.api import routes as wallets
 from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
@@ -183,7 +184,7 @@ def _configure(app: Flask, settings: Settings) -> None:
         SQLALCHEMY_DATABASE_URI=_database_url(settings),
         SQLALCHEMY_ENGINE_OPTIONS=_engine_options(settings),
         API_TITLE="Purser",
-        API_VERSION="v1",
+        API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
         API_SPEC_OPTIONS=openapi.spec_options(settings.public_url, SECURITY_SCHEMES),
     )

@@ -65,7 +65,7 @@ def running_competitors(upstream: int, folder: Path) -> Iterator[list[Competitor
 
 @contextlib.contextmanager
 def _nginx(upstream: int, folder: Path) -> Iterator[Competitor]:
-    program = shutil.which("nginx") or _installed("nginx/usr/sbin/nginx")
+    program = shutil.which("nginx") or installed("nginx/usr/sbin/nginx")
     port, home = free_port(), folder / "nginx"
     home.mkdir()
     file = home / "nginx.conf"
@@ -77,7 +77,7 @@ def _nginx(upstream: int, folder: Path) -> Iterator[Competitor]:
 
 @contextlib.contextmanager
 def _portkey(upstream: int, folder: Path) -> Iterator[Competitor]:
-    script = _installed("portkey/node_modules/@portkey-ai/gateway/build/start-server.js")
+    script = installed("portkey/node_modules/@portkey-ai/gateway/build/start-server.js")
     port = free_port()
     command = ["node", script, f"--port={port}", "--headless"]
     headers = {
@@ -92,7 +92,7 @@ def _portkey(upstream: int, folder: Path) -> Iterator[Competitor]:
 def _litellm(upstream: int, folder: Path) -> Iterator[Competitor]:
     port = free_port()
     command = [
-        _installed("litellm/bin/litellm"), "--model", "openai/gpt-5-mini", "--alias", "gpt-5-mini",
+        installed("litellm/bin/litellm"), "--model", "openai/gpt-5-mini", "--alias", "gpt-5-mini",
         "--host", _LOCAL, "--port", str(port), "--num_workers", "2", "--api_base", f"http://{_LOCAL}:{upstream}/v1",
         # On a busy machine its workers need longer to start than its supervisor waits for them by default.
         "--timeout_worker_healthcheck", "240",
@@ -109,7 +109,8 @@ def _folder() -> Path:
     return Path(os.environ.get("BENCHMARK_COMPETITORS") or Path.home() / ".cache" / "purser-competitors")
 
 
-def _installed(path: str) -> str:
+def installed(path: str) -> str:
+    """Return the path of a program of theirs. Raises: FileNotFoundError."""
     program = _folder() / path
     if not program.exists():
         raise FileNotFoundError(f"{program} is missing")

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _TEMPLATE = "newest_schema"
 _START_SECONDS = 240.0  # a busy machine is slow
 _STOP_SECONDS = 30.0
+_NOWHERE = "http://127.0.0.1:9"
 _BLOCK_SECONDS = {"ethereum": 2.0, "base": 1.0}  # as the sandbox has them
 
 
@@ -50,13 +51,12 @@ class Infrastructure:
             "SECRET_KEY": secrets.token_urlsafe(32),
             "CODE_PEPPERS": _key(),
             "ENCRYPTION_KEYS": _key(),
-            "ETHEREUM_RPC_URL": self.nodes["ethereum"].url,
-            "BASE_RPC_URL": self.nodes["base"].url,
+            **{f"{name.upper()}_RPC_URL": self.nodes[name].url if self.nodes else _NOWHERE for name in _BLOCK_SECONDS},
             # As outside of the sandbox requests are counted, but no load exceeds these limits.
             "RATE_LIMIT_PER_KEY": "600000 per minute",
             "REGISTRATION_RATE_LIMIT": "600000 per minute",
             "KEYLESS_RATE_LIMIT": "600000 per minute",
-            "SOLANA_RPC_URL": "http://127.0.0.1:9",  # not measured: no figure below reads Solana
+            "SOLANA_RPC_URL": _NOWHERE,  # not measured: no figure below reads Solana
         }
         return chosen | settings
 
@@ -77,7 +77,7 @@ class Infrastructure:
     @staticmethod
     def _release(environment: Mapping[str, str]) -> None:
         subprocess.run(  # noqa: S603 - the Procfile's command
-            _command("release"), env=environment, cwd=ROOT, check=True, capture_output=True, timeout=120
+            procfile_command("release"), env=environment, cwd=ROOT, check=True, capture_output=True, timeout=120
         )
 
 
@@ -123,14 +123,23 @@ class Service:
 
 
 @contextlib.contextmanager
-def start_infrastructure() -> Iterator[Infrastructure]:
-    """Start database, Redis and nodes."""
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="purser-benchmark-")))
+def scratch_folder() -> Iterator[Path]:
+    """Create a folder that all users can read, and delete it when the context ends."""
+    with tempfile.TemporaryDirectory(prefix="purser-benchmark-") as name:
+        folder = Path(name)
         folder.chmod(0o755)
+        yield folder
+
+
+@contextlib.contextmanager
+def start_infrastructure(*, chains: bool = True) -> Iterator[Infrastructure]:
+    """Start database, Redis and, unless no chain is needed, nodes."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
         database = stack.enter_context(postgres.durable_server(folder))
         redis_url = stack.enter_context(redis_server())
-        nodes = {name: stack.enter_context(EvmNode(name, block_time=pace)) for name, pace in _BLOCK_SECONDS.items()}
+        wanted = _BLOCK_SECONDS if chains else {}
+        nodes = {name: stack.enter_context(EvmNode(name, block_time=pace)) for name, pace in wanted.items()}
         made = Infrastructure(folder, database, nodes, redis_url)
         made.migrate_template()
         yield made
@@ -153,7 +162,7 @@ def running_service(
 
         def start(name: str, *options: str, **settings: str) -> int:
             process = subprocess.Popen(  # noqa: S603 - the Procfile's command
-                [*_command(name), *options], cwd=ROOT, env={**environment, **settings},
+                [*procfile_command(name), *options], cwd=ROOT, env={**environment, **settings},
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
             started.append(process)
@@ -212,7 +221,7 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, Any]:
     return {name.lower(): value for name, value in environment.items() if name not in ("PATH", "PYTHONPATH")}
 
 
-def _command(name: str) -> list[str]:
+def procfile_command(name: str) -> list[str]:
     """Return a Procfile command with its program's full path."""
     for line in (ROOT / "Procfile").read_text().splitlines():
         process, _, command = line.partition(":")

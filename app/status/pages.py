@@ -7,6 +7,7 @@ scripts reach neither an owner's session nor another host.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from typing import Any
 from flask import Blueprint, Response, make_response, render_template
 from markupsafe import Markup
 
+from app.core import clock
 from app.core.chains import ChainName
+from app.errors import NotFound
 from app.state import app_state
 from app.version import VERSION
 from app.web.openapi_document import OpenApiDocument
 
 pages = Blueprint("pages", __name__)
+_CONTACT_VALIDITY = timedelta(days=180)
+"""Less than a year, as RFC 9116 recommends; renewed with each response."""
 _SKILL = Path(__file__).parents[2] / "skills" / "purser" / "SKILL.md"
 
 _POLICY = "default-src 'none'; style-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
@@ -70,6 +75,18 @@ def skill() -> Response:
     """Return the skill for agents that read such files, with the address of this service."""
     text = _SKILL.read_text(encoding="utf-8").replace("http://127.0.0.1:8000", app_state().settings.public_url)
     return Response(text, mimetype="text/markdown")
+
+
+@pages.get("/.well-known/security.txt")
+def security_txt() -> Response:
+    """Return where to report a vulnerability (RFC 9116). Raises: NotFound where no contact is set."""
+    settings = app_state().settings
+    if not settings.security_contact:
+        raise NotFound
+    expires = (clock.now() + _CONTACT_VALIDITY).strftime("%Y-%m-%dT00:00:00Z")
+    address = f"{settings.public_url}/.well-known/security.txt"
+    text = f"Contact: {settings.security_contact}\nExpires: {expires}\nPreferred-Languages: en\nCanonical: {address}\n"
+    return Response(text, mimetype="text/plain")
 
 
 @pages.get("/openapi.json")

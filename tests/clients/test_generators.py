@@ -54,11 +54,18 @@ def _run_node(folder: Path, program: str, *arguments: str) -> str:
     return _run([newer_node(), modules / ".bin" / program, *arguments], folder)
 
 
-def test_typescript_is_generated_without_a_warning_and_compiles_strictly(folder: Path) -> None:
+def test_typescript_is_generated_without_a_warning_compiles_strictly_and_runs(folder: Path, scene: Scene) -> None:
     printed = _run_node(folder, "openapi-typescript", "openapi.json", "-o", "types.ts")
     printed += _run_node(folder, "openapi-ts", "-i", "openapi.json", "-o", "sdk")
     assert not [word for word in _WARNINGS if word in printed.lower()], printed
     assert _run_node(folder, "tsc", "-p", ".") == ""
+    # As a module that Node loads: what is imported has no extension.
+    emitted = ["--noEmit", "false", "--outDir", "out", "--module", "commonjs", "--moduleResolution", "node10"]
+    assert _run_node(folder, "tsc", "-p", ".", *emitted) == ""
+    done = json.loads(_run([newer_node(), "out/run.js", scene.service.url], folder))
+    assert done.keys() == {"openapi-typescript", "openapi-ts"}
+    for registered, *listed in done.values():
+        assert listed == [registered]
 
 
 def test_python_is_generated_without_a_warning_compiles_strictly_and_runs(folder: Path, scene: Scene) -> None:

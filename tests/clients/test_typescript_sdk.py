@@ -213,3 +213,33 @@ def test_a_call_is_repeated_only_where_that_has_no_second_effect(
     assert len(upstream.asked) == requests
     assert len(Counter(asked.header("idempotency-key") for asked in upstream.asked)) == 1
     assert {asked.header("x-api-key") for asked in upstream.asked} == {"ak_x"}
+
+
+def test_a_fetch_that_is_repeated_after_no_answer_is_the_same_purchase(
+    installed: Path, upstream: MisbehavingUpstream
+) -> None:
+    """Libraries repeat a request by themselves, with other headers: it must not be paid for twice."""
+    faults = ["lost"]
+    answer = {"status": 200, "headers": {}, "body": "sunny", "body_encoding": "text", "payment": None}
+
+    def behave(exchange: Exchange) -> None:
+        if faults:
+            faults.pop()
+            exchange.hang_up()
+        else:
+            exchange.json(answer)
+
+    upstream.behave = behave
+    program = f"""{_CALLS}
+    const options = {{ apiKey: "ak_x", walletId: "w", maxRetries: 0, maxAmountUsd: 1 }};
+    const client = new Purser({{ baseUrl: process.argv[2], ...options }});
+    const asked = (retry) => ({{ method: "POST", body: "b", headers: {{ "X-Retry": retry }} }});
+    const get = (retry) => client.fetch("https://shop.example/a", asked(retry));
+    const first = await show(get("0"));
+    console.log(JSON.stringify([first, await (await get("1")).text(), await (await get("2")).text()]));"""
+    (installed / "repeated.mjs").write_text(program)
+    ran = json.loads(run(installed, "node", "repeated.mjs", upstream.url))
+    assert ran == [["ConnectionFailed", "CONNECTION_FAILED", 0, True], "sunny", "sunny"]
+    lost, repeated, another = upstream.asked
+    assert lost.header("idempotency-key") == repeated.header("idempotency-key") != another.header("idempotency-key")
+    assert lost.body == repeated.body != another.body

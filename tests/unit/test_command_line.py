@@ -142,3 +142,16 @@ def test_an_error_as_json_has_its_code(runner: CliRunner) -> None:
 def test_shells_can_complete_the_command(runner: CliRunner, shell: str) -> None:
     ran = runner.invoke(main, ["completion", shell])
     assert (ran.exit_code, "_PURSER_COMPLETE" in ran.output) == (0, True)
+
+
+def test_no_help_has_the_indentation_of_the_source() -> None:
+    texts = [each.help.split("\b")[0] for each in commands(main) if each.help]
+    assert len(texts) > 10
+    assert [text for text in texts if "  " in text] == []
+
+
+def test_an_absent_faucet_is_no_traceback(runner: CliRunner) -> None:
+    order = ["--chain", "base", "--currency", "ETH", "--amount", "1", "--address", "0x1"]
+    nowhere = {"PURSER_API_KEY": "ak_x", "PURSER_FAUCET_URL": "http://127.0.0.1:9"}
+    ran = runner.invoke(main, ["sandbox", "faucet", *order], env=nowhere)
+    assert (ran.exit_code, ran.stderr) == (9, "CONNECTION_FAILED: There is no faucet at http://127.0.0.1:9.\n")

@@ -119,7 +119,10 @@ class Purser(Operations):
             address = str((self.get_wallet())["addresses"].get(chain))
         order = {"chain": chain, "currency": currency, "amount": amount, "address": address}
         url = faucet_url or os.environ.get("PURSER_FAUCET_URL") or "http://127.0.0.1:18547"
-        answer = self._http.post(f"{url}/pay", json={**order, "reference": str(uuid.uuid4())})
+        try:
+            answer = self._http.post(f"{url}/pay", json={**order, "reference": str(uuid.uuid4())})
+        except httpx.TransportError as failure:
+            raise ConnectionFailed(f"There is no faucet at {url}.", code="CONNECTION_FAILED") from failure
         if not answer.is_success:
             raise PurserError(answer.text, code="FAUCET_REFUSED", status=answer.status_code)
         return str(answer.json()["tx_hash"])

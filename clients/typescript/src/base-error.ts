@@ -10,8 +10,7 @@ export class PurserError extends Error {
   /** The whole body, such as the terms of a payment. */
   declare readonly body: Record<string, any>;
   declare readonly requestId: string | undefined;
-  /** In seconds. */
-  declare readonly retryAfter: number | undefined;
+  declare readonly retryAfter: number | undefined; // seconds
   /** Repeating the call with it as `idempotency_key` has no second effect. */
   idempotencyKey: string | undefined;
 

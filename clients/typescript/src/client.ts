@@ -1,6 +1,6 @@
 import { ApprovalDenied, UpstreamError, ValidationError, WaitTimeout } from "./errors.js";
 import type { paths } from "./schema.js";
-import { environment, errorOf, sleep, Transport, type PurserOptions } from "./transport.js";
+import { environment, errorOf, sleep, Transport } from "./transport.js";
 import type { CallOptions, Input, Output, Result } from "./types.js";
 import { bytesOf, verifyWebhook, type Event } from "./webhooks.js";
 
@@ -26,11 +26,7 @@ type FaucetOrder = Record<"chain" | "currency" | "amount", string> & { address?:
 /** A client of one service, with one key. */
 export class Purser extends Transport {
   readonly verifyWebhook = verifyWebhook;
-
-  constructor(options: PurserOptions = {}) {
-    super(options);
-    this.fetch = this.fetch.bind(this);
-  }
+  readonly #unanswered = new Map<string, Input<"fetch_paid_resource">>();
 
   /** Register an agent. The client then acts as that agent, with its first wallet. */
   async register(args: RegisterInput = {}, options?: CallOptions): Promise<RegisterOutput> {
@@ -82,26 +78,31 @@ export class Purser extends Transport {
   }
 
   /** The platform's `fetch`, except that the wallet pays what the web service asks for by x402. Bodies are text. */
-  async fetch(input: string | URL | Request, options: FetchInit = {}): Promise<Response & Paid> {
-    const { wallet_id, networks, session_id, approval_note, prefer, ...rest } = options;
-    const { max_amount_usd = this.options.maxAmountUsd, idempotency_key = crypto.randomUUID(), ...standard } = rest;
+  readonly fetch = async (input: string | URL | Request, options: FetchInit = {}): Promise<Response & Paid> => {
+    const { wallet_id, networks, session_id, approval_note, prefer, idempotency_key: given, ...rest } = options;
+    const { max_amount_usd = this.options.maxAmountUsd, ...standard } = rest;
     const request = new Request(input, standard);
-    const { url, method } = request;
+    const { url, method, signal } = request;
     const [headers, body] = [Object.fromEntries(request.headers), (await request.text()) || undefined];
-    const limits = { wallet_id, networks, session_id, approval_note, prefer, idempotency_key, max_amount_usd };
-    const asked = { ...limits, url, method, headers, body } as Input<"fetch_paid_resource">;
-    const answer = await this.fetchPaidResource({ ...asked, dry_run: false }, { signal: request.signal });
-    if ("approval" in answer || answer.status === null) {
-      const error = "approval" in answer
-        ? new ApprovalDenied(answer.message, { code: "APPROVAL_REQUIRED", status: 202, details: answer })
-        : new UpstreamError("The web service gave no answer.", { code: "NO_ANSWER", details: answer });
-      throw Object.assign(error, { idempotencyKey: idempotency_key });
+    const limits = { wallet_id, networks, session_id, approval_note, prefer, max_amount_usd, dry_run: false };
+    const name = JSON.stringify([given, url, method, body, limits]);
+    const fresh = { ...limits, url, method, headers, body, idempotency_key: given ?? crypto.randomUUID() };
+    // Repeated as it was, under its key, after no answer: libraries that repeat a request change its headers.
+    const asked = this.#unanswered.get(name) ?? (fresh as Input<"fetch_paid_resource">);
+    this.#unanswered.delete(name);
+    try {
+      const answer = (await this.fetchPaidResource(asked, { signal })) as Result<"fetch_paid_resource">;
+      if ("approval" in answer)
+        throw new ApprovalDenied(answer.message, { code: "APPROVAL_REQUIRED", status: 202, details: answer });
+      const { status, payment, truncated, headers, body, body_encoding } = answer;
+      if (status === null) throw new UpstreamError("The web service gave no answer.", { code: "NO_ANSWER", details: answer });
+      const content = [204, 205, 304].includes(status) ? null : body_encoding === "base64" ? bytesOf(body ?? "") : body;
+      return Object.assign(new Response(content, { status, headers }), { payment, truncated });
+    } catch (error) {
+      this.#unanswered.set(name, asked);
+      throw Object.assign(error as Error, { idempotencyKey: asked.idempotency_key });
     }
-    const { status, payment, truncated } = answer;
-    const content = answer.body_encoding === "base64" ? bytesOf(answer.body ?? "") : answer.body;
-    const init = { status, headers: answer.headers };
-    return Object.assign(new Response([204, 205, 304].includes(status) ? null : content, init), { payment, truncated });
-  }
+  };
 
   /** Have a sandbox's faucet pay an address, by default the wallet's. A repeated `reference` is not paid again. */
   async faucet(args: FaucetOrder): Promise<{ reference: string; tx_hash: string }> {

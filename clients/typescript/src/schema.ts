@@ -11948,7 +11948,7 @@ export interface operations {
                      *         "worker": "silent"
                      *       },
                      *       "status": "ok",
-                     *       "version": "0.1.0"
+                     *       "version": "1.0.0"
                      *     }
                      */
                     "application/json": components["schemas"]["Health"];

@@ -25,7 +25,7 @@ export class Transport extends Operations {
   apiKey: string | undefined;
   walletId: string | undefined;
 
-  constructor(protected readonly options: PurserOptions) {
+  constructor(protected readonly options: PurserOptions = {}) {
     super();
     this.baseUrl = (options.baseUrl ?? environment("PURSER_BASE_URL") ?? "http://127.0.0.1:8000").replace(/\/+$/, "");
     this.apiKey = options.apiKey ?? environment("PURSER_API_KEY");

@@ -22,8 +22,7 @@ export async function verifyWebhook(
   const signed = new TextEncoder().encode(`${given.get("webhook-id")}.${sentAt}.${text}`);
   for (const each of (given.get("webhook-signature") ?? "").split(" ")) {
     const [version, signature = ""] = each.split(",");
-    if (version !== "v1") continue;
-    if (await crypto.subtle.verify("HMAC", key, bytesOf(signature), signed)) return JSON.parse(text);
+    if (version === "v1" && (await crypto.subtle.verify("HMAC", key, bytesOf(signature), signed))) return JSON.parse(text);
   }
   throw new WebhookVerificationError("No signature is valid for this secret.", { code: "WEBHOOK_SIGNATURE" });
 }

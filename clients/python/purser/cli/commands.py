@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,7 @@ def command(
         parameters.append(click.Option(["--wait/--no-wait"], default=True, help="Wait until it is no longer pending."))
     if is_movement:
         parameters.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask for a confirmation."))
-    summary = (method.__doc__ or operation).strip().split("\n\n")[0]
+    summary = (inspect.getdoc(method) or operation).split("\n\n")[0]
     return click.Command(
         name or operation, callback=common(run), params=[*parameters, *common.parameters()],
         help=f"{summary}\n\n\b\n{examples}" if examples else summary, short_help=summary.split(". ")[0],
