@@ -126,7 +126,8 @@ PLATFORM = "/v1/platform"
 TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
-            "GET /", "GET /docs", "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
+            "GET /", "GET /docs", "GET /docs/errors", "GET /docs/<tag>", "GET /docs/<tag>/<operation>",
+            "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
             "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/providers",
             "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
         ),

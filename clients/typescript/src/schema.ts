@@ -7020,6 +7020,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "my-agent"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RegisterRequest"];
             };
         };
@@ -7093,6 +7098,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "email": "ada@example.com"
+                 *     }
+                 */
                 "application/json": components["schemas"]["KeyRequest"];
             };
         };
@@ -7158,6 +7168,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "code": "ABCD-1234",
+                 *       "email": "ada@example.com"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ClaimRequest"];
             };
         };
@@ -7277,6 +7293,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "research"
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewWalletBody"];
             };
         };
@@ -7441,6 +7462,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "currency": "USDC",
+                 *       "amount": "25"
+                 *     }
+                 */
                 "application/json": components["schemas"]["FundBody"];
             };
         };
@@ -7681,6 +7709,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "daily_limit_usd": 50,
+                 *       "per_tx_limit_usd": 20,
+                 *       "approval_threshold_usd": 15
+                 *     }
+                 */
                 "application/json": components["schemas"]["ControlsBody"];
             };
         };
@@ -7790,6 +7825,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "max_usd": 5,
+                 *       "expires_at": "2027-01-01T12:00:00Z",
+                 *       "domains": [
+                 *         "api.example.com"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["SessionBody"];
             };
         };
@@ -7871,6 +7915,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "currency": "USDC",
+                 *       "amount": "5",
+                 *       "to": "0x00000000000000000000000000000000C0FfeE00"
+                 *     }
+                 */
                 "application/json": components["schemas"]["MovementBody"];
             };
         };
@@ -7942,6 +7994,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "currency": "USDC",
+                 *       "amount": "5",
+                 *       "to": "0x00000000000000000000000000000000C0FfeE00"
+                 *     }
+                 */
                 "application/json": components["schemas"]["MovementBody"];
             };
         };
@@ -8013,6 +8073,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "input_token": "ETH",
+                 *       "output_token": "USDC",
+                 *       "amount": "0.01",
+                 *       "slippage_bps": 50
+                 *     }
+                 */
                 "application/json": components["schemas"]["SwapBody"];
             };
         };
@@ -8083,6 +8152,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "source_chain": "ethereum",
+                 *       "destination_chain": "base",
+                 *       "token": "USDC",
+                 *       "amount": "10"
+                 *     }
+                 */
                 "application/json": components["schemas"]["BridgeBody"];
             };
         };
@@ -8176,6 +8253,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://api.example.com/forecast?city=Lisbon",
+                 *       "max_amount_usd": 0.05
+                 *     }
+                 */
                 "application/json": components["schemas"]["FetchBody"];
             };
         };
@@ -8612,6 +8695,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://hooks.example.com/purser",
+                 *       "types": [
+                 *         "transaction.*",
+                 *         "approval.*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewWebhookBody"];
             };
         };
@@ -8724,6 +8816,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
                 "application/json": components["schemas"]["WebhookBody"];
             };
         };
@@ -8876,6 +8973,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "failed_since": "2026-11-27T00:00:00Z"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ReplayBody"];
             };
         };
@@ -9012,6 +9114,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "wallet_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10",
+                 *       "amount": "5",
+                 *       "chain": "base"
+                 *     }
+                 */
                 "application/json": components["schemas"]["TopUpBody"];
             };
         };
@@ -9155,6 +9264,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "fleet-7",
+                 *       "credits_usd": 5,
+                 *       "daily_limit_usd": 50
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewAgentBody"];
             };
         };
@@ -9309,6 +9425,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "fleet-7b"
+                 *     }
+                 */
                 "application/json": components["schemas"]["AgentBody"];
             };
         };
@@ -9347,6 +9468,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "grace_seconds": 3600
+                 *     }
+                 */
                 "application/json": components["schemas"]["RotationBody"];
             };
         };
@@ -9382,6 +9508,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "daily_limit_usd": 50,
+                 *       "per_tx_limit_usd": 20,
+                 *       "locked": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["PlatformControlsBody"];
             };
         };
@@ -9438,6 +9571,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "per_tx_limit_usd": 20,
+                 *       "all": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["FleetBody"];
             };
         };
@@ -9479,6 +9618,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "credits_usd": 5
+                 *     }
+                 */
                 "application/json": components["schemas"]["GrantBody"];
             };
         };
@@ -9513,6 +9657,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "block_keys": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["FreezeBody"];
             };
         };
@@ -9642,6 +9791,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "deployments"
+                 *     }
+                 */
                 "application/json": components["schemas"]["MasterKeyBody"];
             };
         };
@@ -10201,6 +10355,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://hooks.example.com/purser",
+                 *       "types": [
+                 *         "transaction.*",
+                 *         "approval.*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewWebhookBody"];
             };
         };
@@ -10313,6 +10476,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
                 "application/json": components["schemas"]["WebhookBody"];
             };
         };
@@ -10465,6 +10633,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "failed_since": "2026-11-27T00:00:00Z"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ReplayBody"];
             };
         };
@@ -10495,6 +10668,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "walletId": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10",
+                 *       "action": "ticker",
+                 *       "symbol": "ETH"
+                 *     }
+                 */
                 "application/json": components["schemas"]["PlainReadBody"] | components["schemas"]["TickerBody"] | components["schemas"]["OrderbookBody"] | components["schemas"]["OrderBody"] | components["schemas"]["CancelBody"] | components["schemas"]["CancelAllBody"] | components["schemas"]["SetLeverageBody"] | components["schemas"]["ExchangePaymentBody"];
             };
         };
@@ -10565,6 +10745,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "ethereum"
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -10605,6 +10790,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "ethereum"
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -10678,6 +10868,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "ethereum"
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -10864,6 +11059,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "wallet_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                 *     }
+                 */
                 "application/json": components["schemas"]["SubscribeBody"];
             };
         };
@@ -10912,6 +11112,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "wallet_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UnsubscribeBody"];
             };
         };
@@ -11047,6 +11252,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "Weather",
+                 *       "description": "Forecasts for cities.",
+                 *       "base_url": "https://api.example.com",
+                 *       "price_per_call_usd": 0.01,
+                 *       "category": "weather"
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewServiceBody"];
             };
         };
@@ -11133,6 +11347,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "price_per_call_usd": 0.02
+                 *     }
+                 */
                 "application/json": components["schemas"]["ServiceChanges"];
             };
         };
@@ -11289,6 +11508,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11339,6 +11563,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11428,6 +11657,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11521,6 +11755,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11573,6 +11812,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11666,6 +11910,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11702,6 +11951,21 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/p/1",
+                 *       "quantity": 1,
+                 *       "max_total_usd": 40,
+                 *       "shippingAddress": {
+                 *         "name": "Ada Buyer",
+                 *         "line1": "1 Main Street",
+                 *         "city": "San Francisco",
+                 *         "state": "CA",
+                 *         "zip": "94107",
+                 *         "country": "US"
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["BuyBody"];
             };
         };
@@ -11952,6 +12216,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -11979,6 +12254,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-3.5-turbo-instruct",
+                 *       "prompt": "Say hello.",
+                 *       "max_tokens": 20
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12006,6 +12288,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "input": "Say hello.",
+                 *       "store": false
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12033,6 +12322,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12060,6 +12355,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12087,6 +12388,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "text-embedding-3-small",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12114,6 +12421,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "omni-moderation-latest",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12141,6 +12454,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "dall-e-3",
+                 *       "prompt": "A lighthouse at dusk",
+                 *       "size": "1024x1024"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12168,6 +12488,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-image-1",
+                 *       "prompt": "Add a moon",
+                 *       "images": [
+                 *         {
+                 *           "image_url": "https://shop.example/lighthouse.png"
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -12198,6 +12529,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "dall-e-2"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -12227,6 +12563,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "tts-1",
+                 *       "voice": "alloy",
+                 *       "input": "Hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12254,6 +12597,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-1"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -12283,6 +12631,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-1"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -12370,6 +12723,18 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "claude-sonnet-4-5",
+                 *       "max_tokens": 100,
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12406,6 +12771,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "claude-sonnet-4-5",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12442,6 +12818,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "claude-sonnet-4-5",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12548,6 +12935,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gemini-2.5-flash",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12587,6 +12985,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gemini-embedding-001",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12626,6 +13030,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "imagen-4.0-generate-001",
+                 *       "prompt": "A lighthouse at dusk"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12737,6 +13147,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contents": [
+                 *         {
+                 *           "parts": [
+                 *             {
+                 *               "text": "Say hello."
+                 *             }
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12778,6 +13201,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contents": [
+                 *         {
+                 *           "parts": [
+                 *             {
+                 *               "text": "Say hello."
+                 *             }
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12819,6 +13255,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "content": {
+                 *         "parts": [
+                 *           {
+                 *             "text": "hello"
+                 *           }
+                 *         ]
+                 *       }
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12860,6 +13307,22 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "requests": [
+                 *         {
+                 *           "model": "models/gemini-embedding-001",
+                 *           "content": {
+                 *             "parts": [
+                 *               {
+                 *                 "text": "hello"
+                 *               }
+                 *             ]
+                 *           }
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12901,6 +13364,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contents": [
+                 *         {
+                 *           "parts": [
+                 *             {
+                 *               "text": "Say hello."
+                 *             }
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12942,6 +13418,18 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "instances": [
+                 *         {
+                 *           "prompt": "A lighthouse at dusk"
+                 *         }
+                 *       ],
+                 *       "parameters": {
+                 *         "sampleCount": 1
+                 *       }
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13052,6 +13540,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-4o-mini",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13088,6 +13587,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-3.5-turbo-instruct",
+                 *       "prompt": "Say hello.",
+                 *       "max_tokens": 20
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13124,6 +13630,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-4o-mini",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13160,6 +13672,18 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "anthropic/claude-sonnet-4.5",
+                 *       "max_tokens": 100,
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13196,6 +13720,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/text-embedding-3-small",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13232,6 +13762,16 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "cohere/rerank-v3.5",
+                 *       "query": "Which is a chain?",
+                 *       "documents": [
+                 *         "Base",
+                 *         "Lisbon"
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13456,6 +13996,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "llama-3.3-70b-versatile",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13483,6 +14034,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-oss-20b",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13510,6 +14067,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "nomic-embed-text-v1_5",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13537,6 +14100,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "playai-tts",
+                 *       "voice": "Fritz-PlayAI",
+                 *       "input": "Hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13564,6 +14134,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-large-v3-turbo"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -13593,6 +14168,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-large-v3"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -13707,6 +14287,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "jsonrpc": "2.0",
+                 *       "id": 1,
+                 *       "method": "eth_blockNumber",
+                 *       "params": []
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14253,6 +14841,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "x402 payments"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14313,6 +14906,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "stablecoins"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14373,6 +14971,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "lighthouse"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14433,6 +15036,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "how a rollup works"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14605,6 +15213,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "x402 payments"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14637,6 +15250,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "x402 payments",
+                 *       "numResults": 5
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14669,6 +15288,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/p/1",
+                 *       "numResults": 5
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14701,6 +15326,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "urls": [
+                 *         "https://shop.example/p/1"
+                 *       ],
+                 *       "text": true
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14733,6 +15366,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "What is x402?"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14765,6 +15403,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "x402 payments",
+                 *       "max_results": 5
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14797,6 +15441,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "urls": [
+                 *         "https://shop.example/p/1"
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
