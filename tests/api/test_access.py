@@ -425,7 +425,7 @@ class _Scene:
         if "session_id" in names:
             body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
             values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
-        values |= self._new_objects(rule, names, owner)
+        values |= self._new_objects(rule, names, owner) | {"tag": "wallets", "operation": "transfer"}
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}
