@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.core import addresses, host
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
 from app.core.ip_ranges import is_loopback
-from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, RateLimit, Urls, keys, split
+from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, PageUrl, RateLimit, SupportUrl, Urls, keys, split
 
 MIN_SECRET_LENGTH = 32
 """The minimum number of characters of a secret, so that it cannot be guessed."""
@@ -179,6 +179,11 @@ class Settings(BaseSettings):
     smtp_url: SecretStr = SecretStr("")
     mail_from: str = ""
     web_push_key: SecretStr = SecretStr("")
+
+    terms_url: PageUrl = ""
+    privacy_url: PageUrl = ""
+    support_url: SupportUrl = ""
+    status_url: PageUrl = ""
 
     metrics_token: SecretStr = SecretStr("")
     sentry_dsn: SecretStr = SecretStr("")

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import flask_swagger_ui  # type: ignore[import-untyped]
 from flask import Flask, Request, Response, request
 from flask.sessions import SessionInterface
 from psycopg import Connection
@@ -85,11 +84,11 @@ from app.wallets.views.history import MovementDetails
 from app.web import client_request, cors, error_responses, fields, lifecycle, openapi
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
+from app.web.reference import Reference
 from app.web.server_hooks import ServerHooks
 from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
-_SWAGGER_UI = Path(flask_swagger_ui.__file__).with_name("dist")
 MAX_JSON_BYTES = 1024 * 1024
 _RECURSION_LIMIT = 1000
 
@@ -145,6 +144,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
     price_table.table_names()
     parts = (
         document,
+        Reference(document),
         providers,
         KeyMemory(),
         ClientDocuments(),
@@ -186,7 +186,9 @@ def _configure(app: Flask, settings: Settings) -> None:
         API_TITLE="Purser",
         API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
-        API_SPEC_OPTIONS=openapi.spec_options(settings.public_url, SECURITY_SCHEMES),
+        API_SPEC_OPTIONS=openapi.spec_options(
+            settings.public_url, SECURITY_SCHEMES, terms_url=settings.terms_url, support_url=settings.support_url
+        ),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
@@ -304,10 +306,7 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
 
 
 def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
-    static = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")
-    for name in ("swagger-ui.css", "swagger-ui-bundle.js"):
-        static.add_file_to_dictionary(f"/static/{name}", str(_SWAGGER_UI / name))
-    app.wsgi_app = static  # type: ignore[method-assign]
+    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
     hops = settings.trusted_proxy_hops
     if hops:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]

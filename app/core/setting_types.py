@@ -78,5 +78,7 @@ def _origins(value: str | tuple[str, ...]) -> tuple[str, ...]:
 Urls = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), Field(repr=False)]
 HttpUrl = Annotated[str, AfterValidator(_base_url)]
 BaseUrl = Annotated[HttpUrl, Field(repr=False)]
+PageUrl = Annotated[str, Field(pattern=r"^(https://[^\s/?#@]+([/?#]\S*)?)?$")]
+SupportUrl = Annotated[str, Field(pattern=r"^(https://[^\s/?#@]+([/?#]\S*)?|mailto:[^\s@?]+@[^\s@?]+)?$")]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_origins)]
 RateLimit = Annotated[str, AfterValidator(_rate_limit)]

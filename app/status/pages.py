@@ -1,9 +1,4 @@
-"""The public pages: `/`, `/docs`, `/llms.txt`, `/skill.md`, `/openapi.json`.
-
-No page reads the database or a chain. Only `/docs` has scripts: Swagger UI, written by others and served from the
-origin of the owners' pages. The browser gives that page an origin of its own and permits it no request, so that its
-scripts reach neither an owner's session nor another host.
-"""
+"""The public pages: `/`, `/docs`, `/llms.txt`, `/skill.md`, `/openapi.json`. None reads the database or a chain."""
 
 from __future__ import annotations
 
@@ -12,8 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from flask import Blueprint, Response, make_response, render_template
-from markupsafe import Markup
+from flask import Blueprint, Response, make_response, render_template, request
 
 from app.core import clock
 from app.core.chains import ChainName
@@ -21,15 +15,21 @@ from app.errors import NotFound
 from app.state import app_state
 from app.version import VERSION
 from app.web.openapi_document import OpenApiDocument
+from app.web.reference import Reference, json_text, prose
 
 pages = Blueprint("pages", __name__)
+pages.add_app_template_filter(prose)
+pages.add_app_template_filter(json_text)
 _CONTACT_VALIDITY = timedelta(days=180)
 """Less than a year, as RFC 9116 recommends; renewed with each response."""
 _SKILL = Path(__file__).parents[2] / "skills" / "purser" / "SKILL.md"
 
-_POLICY = "default-src 'none'; style-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
-# Icons in Swagger UI's style sheet are data.
-_REFERENCE_POLICY = f"{_POLICY}; script-src 'self'; img-src data:; sandbox allow-scripts"
+_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+)
+_REFERENCE_POLICY = f"{_POLICY}; script-src 'self'; require-trusted-types-for 'script'".replace(
+    "form-action 'none'", "form-action 'self'"
+)
 _HEADERS = {
     # RFC 8631: machine-readable description and documentation of the service.
     "Link": '</openapi.json>; rel="service-desc", </docs>; rel="service-doc", </llms.txt>; rel="help"',
@@ -56,11 +56,34 @@ def front_page() -> Response:
 
 @pages.get("/docs")
 def reference_page() -> Response:
-    # In a script element "<" could end it, and occurs in strings only.
-    document = Markup(app_state().part(OpenApiDocument).text.replace("<", r"\u003c"))  # noqa: S704 - escaped here
-    response = _page("docs.html", document=document)
-    response.headers["Content-Security-Policy"] = _REFERENCE_POLICY
-    return response
+    """Return the first page of the reference, or what a search finds."""
+    query = request.args.get("q", "").strip()
+    return _reference_page("docs/search.html" if query else "docs/overview.html", query=query)
+
+
+@pages.get("/docs/errors")
+def error_codes() -> Response:
+    return _reference_page("docs/errors.html")
+
+
+@pages.get("/docs/<tag>")
+@pages.get("/docs/<tag>/<operation>")
+def operation_page(tag: str, operation: str = "") -> Response:
+    """Return the page of a tag, or of one of its operations."""
+    found = app_state().part(Reference).tags.get(tag)
+    one = next((each for each in found.operations if each.id == operation), None) if found else None
+    if found is None or (operation and one is None):
+        raise NotFound
+    return _reference_page("docs/operation.html" if one else "docs/tag.html", tag=found, operation=one)
+
+
+def _reference_page(template: str, **values: Any) -> Response:
+    reference = app_state().part(Reference)
+    page = reference.pages.get(request.path)
+    if page is None or request.args:
+        page = render_template(template, **_template_context(), reference=reference, **values).encode()
+        reference.pages |= {} if request.args else {request.path: page}
+    return Response(page, mimetype="text/html", headers={"Content-Security-Policy": _REFERENCE_POLICY})
 
 
 @pages.get("/llms.txt")

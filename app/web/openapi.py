@@ -95,7 +95,9 @@ FREE_QUERY = {
 """The parameters of a query by their names; the name of this one is not sent."""
 
 
-def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[str, Any]:
+def spec_options(
+    public_url: str, security_schemes: Mapping[str, Any], *, terms_url: str, support_url: str
+) -> dict[str, Any]:
     """Return the parts of the document other than operations."""
     return {
         "info": {
@@ -107,7 +109,8 @@ def spec_options(public_url: str, security_schemes: Mapping[str, Any]) -> dict[s
                 "Every error has the same body: `error`, `code`, `details`, `request_id`."
             ),
             "license": {"name": "MIT", "identifier": "MIT"},
-            "contact": {"name": "The operator of this service", "url": public_url},
+            "contact": {"name": "The operator of this service", "url": support_url or public_url},
+            **({"termsOfService": terms_url} if terms_url else {}),
         },
         "servers": [{"url": public_url, "description": "This service."}],
         "components": {"securitySchemes": dict(security_schemes)},

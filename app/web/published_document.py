@@ -17,7 +17,8 @@ from typing import Any
 from app.errors import ServiceError
 
 _FOLDER = Path(__file__).parent
-_CODE = re.compile(r"^`([A-Z_0-9]+)`:", re.MULTILINE)
+CODES = re.compile(r"^`([A-Z_0-9]+)`: (.*)", re.MULTILINE)
+"""The codes in the description of a response, with their meanings."""
 _ERROR = {"$ref": "#/components/schemas/ErrorBody"}
 _REQUEST_ID = "0b0c5d0e-3c5b-4a52-9f0e-6a1f1d2b7c11"
 
@@ -26,6 +27,12 @@ _REQUEST_ID = "0b0c5d0e-3c5b-4a52-9f0e-6a1f1d2b7c11"
 def texts() -> dict[str, Any]:
     """Return the descriptions, by the kind of what they describe."""
     return tomllib.loads((_FOLDER / "descriptions.toml").read_text("utf-8"))
+
+
+@cache
+def reference_texts() -> dict[str, dict[str, Any]]:
+    """Return what the reference shows besides the document: texts, and examples of requests."""
+    return tomllib.loads((_FOLDER / "reference.toml").read_text("utf-8"))
 
 
 @cache
@@ -46,20 +53,21 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
         for member, definition in members.items():
             _describe(definition, "properties", f"{name}.{member}", member)
             _explain_default(definition)
-    messages = {each.code: _message(each) for each in _error_classes(ServiceError)}
     used: set[str] = set()
     for owner, operation in _operations(document):
         _describe(operation, "operations", owner, owner.replace("_platform", ""))
+        _show_request(operation, owner)
         for status, response in operation["responses"].items():
             [content] = response.get("content", {"": {}}).values()
             if status in examples().get(owner, {}):
                 content["example"] = examples()[owner][status]
-            codes = _CODE.findall(response.get("description", ""))
+            codes = [code for code, _ in CODES.findall(response.get("description", ""))]
             if codes and content["schema"] == _ERROR:
                 content["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
                 used.update(codes)
     document["components"]["examples"] = {
-        code: {"value": {"error": messages[code], "code": code, "request_id": _REQUEST_ID}} for code in sorted(used)
+        code: {"value": {"error": _message(errors()[code]), "code": code, "request_id": _REQUEST_ID}}
+        for code in sorted(used)
     }
     return document
 
@@ -112,12 +120,34 @@ def _refer(node: Any, shared: Mapping[tuple[str, ...], dict[str, str]]) -> None:
             del node["enum"], node["type"]
 
 
+def _show_request(operation: dict[str, Any], name: str) -> None:
+    """Add an example of the request, to the first content of the body."""
+    bodies, content = reference_texts()["bodies"], operation.get("requestBody", {}).get("content")
+    if content:
+        example = bodies.get(name, bodies.get(name.replace("_platform", ""), {}))
+        (kind, first), *rest = content.items()
+        # Operations share the objects of their bodies.
+        shown = {kind: {**first, "example": example}, **dict(rest)}
+        operation["requestBody"] = {**operation["requestBody"], "content": shown}
+
+
+@cache
+def errors() -> dict[str, type[ServiceError]]:
+    """Return the class of each error code."""
+    # A subclass without a code of its own comes after the class that has it.
+    return {each.code: each for each in reversed(list(_error_classes(ServiceError)))}
+
+
+def meaning_of(error: type[ServiceError]) -> str:
+    return (error.__doc__ or "").partition("\n")[0].partition(" Not for ")[0]
+
+
 def _message(error: type[ServiceError]) -> str:
     has_none = error.default_message == ServiceError.default_message and error.code != ServiceError.code
-    return (error.__doc__ or "").partition("\n")[0].partition(" Not for ")[0] if has_none else error.default_message
+    return meaning_of(error) if has_none else error.default_message
 
 
 def _error_classes(base: type[ServiceError]) -> Iterator[type[ServiceError]]:
-    yield base
     for each in base.__subclasses__():
+        yield each
         yield from _error_classes(each)

@@ -126,7 +126,8 @@ PLATFORM = "/v1/platform"
 TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
-            "GET /", "GET /docs", "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
+            "GET /", "GET /docs", "GET /docs/errors", "GET /docs/<tag>", "GET /docs/<tag>/<operation>",
+            "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
             "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/providers",
             "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
         ),
@@ -424,7 +425,7 @@ class _Scene:
         if "session_id" in names:
             body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
             values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
-        values |= self._new_objects(rule, names, owner)
+        values |= self._new_objects(rule, names, owner) | {"tag": "wallets", "operation": "transfer"}
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}

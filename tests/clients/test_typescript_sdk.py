@@ -14,13 +14,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.core.chains import ChainName
+from app.web.reference import Reference
 from tests.docs.conftest import StartedService, started  # noqa: F401 - a fixture
 from tests.support import typescript_package
 from tests.support.published import PROGRAMS, make_node
+from tests.support.samples import samples_of
 from tests.support.sellers import PAYEE
 from tests.support.typescript_package import GENERATED, SOURCES, run
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
@@ -91,6 +94,20 @@ def test_a_strict_consumer_compiles(installed: Path, with_openai: Path, library:
     tsc = make_node(SOURCES) / "node_modules" / ".bin" / "tsc"
     options = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
     run(folder, str(tsc), *options, "consumer.ts")
+
+
+def test_the_samples_of_the_reference_compile(installed: Path, app: Flask, client: FlaskClient) -> None:
+    folder = installed / "samples"
+    folder.mkdir()
+    # Of Node's types, the samples need one function.
+    (folder / "node.d.ts").write_text(
+        'declare module "node:fs" { export function openAsBlob(path: string): Promise<Blob>; }'
+    )
+    for each in app.state.part(Reference).operations.values():
+        (folder / f"{each.id}.mts").write_text(samples_of(client, each)["typescript"])
+    tsc = make_node(SOURCES) / "node_modules" / ".bin" / "tsc"
+    options = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
+    run(folder, str(tsc), *options, *sorted(path.name for path in folder.iterdir()))
 
 
 def _forward(exchange: Exchange, url: str) -> tuple[bytes, int]:

@@ -7027,6 +7027,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "my-agent"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RegisterRequest"];
             };
         };
@@ -7100,6 +7105,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "email": "ada@example.com"
+                 *     }
+                 */
                 "application/json": components["schemas"]["KeyRequest"];
             };
         };
@@ -7165,6 +7175,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "code": "ABCD-1234",
+                 *       "email": "ada@example.com"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ClaimRequest"];
             };
         };
@@ -7284,6 +7300,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "research"
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewWalletBody"];
             };
         };
@@ -7455,6 +7476,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "currency": "USDC",
+                 *       "amount": "25"
+                 *     }
+                 */
                 "application/json": components["schemas"]["FundBody"];
             };
         };
@@ -7697,6 +7725,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "daily_limit_usd": 50,
+                 *       "per_tx_limit_usd": 20,
+                 *       "approval_threshold_usd": 15
+                 *     }
+                 */
                 "application/json": components["schemas"]["ControlsBody"];
             };
         };
@@ -7806,6 +7841,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "max_usd": 5,
+                 *       "expires_at": "2027-01-01T12:00:00Z",
+                 *       "domains": [
+                 *         "api.example.com"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["SessionBody"];
             };
         };
@@ -7887,6 +7931,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "currency": "USDC",
+                 *       "amount": "5",
+                 *       "to": "0x00000000000000000000000000000000C0FfeE00"
+                 *     }
+                 */
                 "application/json": components["schemas"]["MovementBody"];
             };
         };
@@ -7958,6 +8010,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "currency": "USDC",
+                 *       "amount": "5",
+                 *       "to": "0x00000000000000000000000000000000C0FfeE00"
+                 *     }
+                 */
                 "application/json": components["schemas"]["MovementBody"];
             };
         };
@@ -8029,6 +8089,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "chain": "base",
+                 *       "input_token": "ETH",
+                 *       "output_token": "USDC",
+                 *       "amount": "0.01",
+                 *       "slippage_bps": 50
+                 *     }
+                 */
                 "application/json": components["schemas"]["SwapBody"];
             };
         };
@@ -8099,6 +8168,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "source_chain": "ethereum",
+                 *       "destination_chain": "base",
+                 *       "token": "USDC",
+                 *       "amount": "10"
+                 *     }
+                 */
                 "application/json": components["schemas"]["BridgeBody"];
             };
         };
@@ -8192,6 +8269,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://api.example.com/forecast?city=Lisbon",
+                 *       "max_amount_usd": 0.05
+                 *     }
+                 */
                 "application/json": components["schemas"]["FetchBody"];
             };
         };
@@ -8628,6 +8711,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://hooks.example.com/purser",
+                 *       "types": [
+                 *         "transaction.*",
+                 *         "approval.*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewWebhookBody"];
             };
         };
@@ -8740,6 +8832,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
                 "application/json": components["schemas"]["WebhookBody"];
             };
         };
@@ -8892,6 +8989,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "failed_since": "2026-11-27T00:00:00Z"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ReplayBody"];
             };
         };
@@ -9028,6 +9130,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "wallet_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10",
+                 *       "amount": "5",
+                 *       "chain": "base"
+                 *     }
+                 */
                 "application/json": components["schemas"]["TopUpBody"];
             };
         };
@@ -9171,6 +9280,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "fleet-7",
+                 *       "credits_usd": 5,
+                 *       "daily_limit_usd": 50
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewAgentBody"];
             };
         };
@@ -9325,6 +9441,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "fleet-7b"
+                 *     }
+                 */
                 "application/json": components["schemas"]["AgentBody"];
             };
         };
@@ -9363,6 +9484,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "grace_seconds": 3600
+                 *     }
+                 */
                 "application/json": components["schemas"]["RotationBody"];
             };
         };
@@ -9398,6 +9524,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "daily_limit_usd": 50,
+                 *       "per_tx_limit_usd": 20,
+                 *       "locked": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["PlatformControlsBody"];
             };
         };
@@ -9454,6 +9587,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "per_tx_limit_usd": 20,
+                 *       "all": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["FleetBody"];
             };
         };
@@ -9495,6 +9634,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "credits_usd": 5
+                 *     }
+                 */
                 "application/json": components["schemas"]["GrantBody"];
             };
         };
@@ -9529,6 +9673,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "block_keys": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["FreezeBody"];
             };
         };
@@ -9658,6 +9807,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "deployments"
+                 *     }
+                 */
                 "application/json": components["schemas"]["MasterKeyBody"];
             };
         };
@@ -10217,6 +10371,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://hooks.example.com/purser",
+                 *       "types": [
+                 *         "transaction.*",
+                 *         "approval.*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewWebhookBody"];
             };
         };
@@ -10329,6 +10492,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
                 "application/json": components["schemas"]["WebhookBody"];
             };
         };
@@ -10481,6 +10649,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "failed_since": "2026-11-27T00:00:00Z"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ReplayBody"];
             };
         };
@@ -10511,6 +10684,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "walletId": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10",
+                 *       "action": "ticker",
+                 *       "symbol": "ETH"
+                 *     }
+                 */
                 "application/json": components["schemas"]["PlainReadBody"] | components["schemas"]["TickerBody"] | components["schemas"]["OrderbookBody"] | components["schemas"]["OrderBody"] | components["schemas"]["CancelBody"] | components["schemas"]["CancelAllBody"] | components["schemas"]["SetLeverageBody"] | components["schemas"]["ExchangePaymentBody"];
             };
         };
@@ -10581,6 +10761,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "ethereum"
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -10621,6 +10806,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "ethereum"
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -10694,6 +10884,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "ethereum"
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -10880,6 +11075,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "wallet_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                 *     }
+                 */
                 "application/json": components["schemas"]["SubscribeBody"];
             };
         };
@@ -10928,6 +11128,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "wallet_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UnsubscribeBody"];
             };
         };
@@ -11063,6 +11268,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "Weather",
+                 *       "description": "Forecasts for cities.",
+                 *       "base_url": "https://api.example.com",
+                 *       "price_per_call_usd": 0.01,
+                 *       "category": "weather"
+                 *     }
+                 */
                 "application/json": components["schemas"]["NewServiceBody"];
             };
         };
@@ -11149,6 +11363,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "price_per_call_usd": 0.02
+                 *     }
+                 */
                 "application/json": components["schemas"]["ServiceChanges"];
             };
         };
@@ -11305,6 +11524,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11355,6 +11579,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11444,6 +11673,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11537,6 +11771,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11589,6 +11828,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11682,6 +11926,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "city": "Lisbon"
+                 *     }
+                 */
                 "application/json": unknown;
                 "application/x-www-form-urlencoded": {
                     [key: string]: unknown;
@@ -11718,6 +11967,21 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/p/1",
+                 *       "quantity": 1,
+                 *       "max_total_usd": 40,
+                 *       "shippingAddress": {
+                 *         "name": "Ada Buyer",
+                 *         "line1": "1 Main Street",
+                 *         "city": "San Francisco",
+                 *         "state": "CA",
+                 *         "zip": "94107",
+                 *         "country": "US"
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["BuyBody"];
             };
         };
@@ -11968,6 +12232,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -11995,6 +12270,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-3.5-turbo-instruct",
+                 *       "prompt": "Say hello.",
+                 *       "max_tokens": 20
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12022,6 +12304,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "input": "Say hello.",
+                 *       "store": false
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12049,6 +12338,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12076,6 +12371,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-4o-mini",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12103,6 +12404,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "text-embedding-3-small",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12130,6 +12437,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "omni-moderation-latest",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12157,6 +12470,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "dall-e-3",
+                 *       "prompt": "A lighthouse at dusk",
+                 *       "size": "1024x1024"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12184,6 +12504,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gpt-image-1",
+                 *       "prompt": "Add a moon",
+                 *       "images": [
+                 *         {
+                 *           "image_url": "https://shop.example/lighthouse.png"
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
                 "multipart/form-data": {
                     [key: string]: unknown;
@@ -12214,6 +12545,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "dall-e-2"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -12243,6 +12579,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "tts-1",
+                 *       "voice": "alloy",
+                 *       "input": "Hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12270,6 +12613,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-1"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -12299,6 +12647,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-1"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -12386,6 +12739,18 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "claude-sonnet-4-5",
+                 *       "max_tokens": 100,
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12422,6 +12787,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "claude-sonnet-4-5",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12458,6 +12834,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "claude-sonnet-4-5",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12564,6 +12951,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gemini-2.5-flash",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12603,6 +13001,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "gemini-embedding-001",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12642,6 +13046,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "imagen-4.0-generate-001",
+                 *       "prompt": "A lighthouse at dusk"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12753,6 +13163,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contents": [
+                 *         {
+                 *           "parts": [
+                 *             {
+                 *               "text": "Say hello."
+                 *             }
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12794,6 +13217,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contents": [
+                 *         {
+                 *           "parts": [
+                 *             {
+                 *               "text": "Say hello."
+                 *             }
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12835,6 +13271,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "content": {
+                 *         "parts": [
+                 *           {
+                 *             "text": "hello"
+                 *           }
+                 *         ]
+                 *       }
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12876,6 +13323,22 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "requests": [
+                 *         {
+                 *           "model": "models/gemini-embedding-001",
+                 *           "content": {
+                 *             "parts": [
+                 *               {
+                 *                 "text": "hello"
+                 *               }
+                 *             ]
+                 *           }
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12917,6 +13380,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contents": [
+                 *         {
+                 *           "parts": [
+                 *             {
+                 *               "text": "Say hello."
+                 *             }
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -12958,6 +13434,18 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "instances": [
+                 *         {
+                 *           "prompt": "A lighthouse at dusk"
+                 *         }
+                 *       ],
+                 *       "parameters": {
+                 *         "sampleCount": 1
+                 *       }
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13068,6 +13556,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-4o-mini",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13104,6 +13603,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-3.5-turbo-instruct",
+                 *       "prompt": "Say hello.",
+                 *       "max_tokens": 20
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13140,6 +13646,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-4o-mini",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13176,6 +13688,18 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "anthropic/claude-sonnet-4.5",
+                 *       "max_tokens": 100,
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13212,6 +13736,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/text-embedding-3-small",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13248,6 +13778,16 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "cohere/rerank-v3.5",
+                 *       "query": "Which is a chain?",
+                 *       "documents": [
+                 *         "Base",
+                 *         "Lisbon"
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13472,6 +14012,17 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "llama-3.3-70b-versatile",
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13499,6 +14050,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-oss-20b",
+                 *       "input": "Say hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13526,6 +14083,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "nomic-embed-text-v1_5",
+                 *       "input": "hello"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13553,6 +14116,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "playai-tts",
+                 *       "voice": "Fritz-PlayAI",
+                 *       "input": "Hello."
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -13580,6 +14150,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-large-v3-turbo"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -13609,6 +14184,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "model": "whisper-large-v3"
+                 *     }
+                 */
                 "multipart/form-data": {
                     [key: string]: unknown;
                 };
@@ -13723,6 +14303,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "jsonrpc": "2.0",
+                 *       "id": 1,
+                 *       "method": "eth_blockNumber",
+                 *       "params": []
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14269,6 +14857,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "x402 payments"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14329,6 +14922,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "stablecoins"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14389,6 +14987,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "lighthouse"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14449,6 +15052,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "how a rollup works"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14621,6 +15229,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "q": "x402 payments"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14653,6 +15266,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "x402 payments",
+                 *       "numResults": 5
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14685,6 +15304,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/p/1",
+                 *       "numResults": 5
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14717,6 +15342,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "urls": [
+                 *         "https://shop.example/p/1"
+                 *       ],
+                 *       "text": true
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14749,6 +15382,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "What is x402?"
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14781,6 +15419,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "query": "x402 payments",
+                 *       "max_results": 5
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
@@ -14813,6 +15457,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "urls": [
+                 *         "https://shop.example/p/1"
+                 *       ]
+                 *     }
+                 */
                 "application/json": unknown;
             };
         };
