@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -13,12 +14,15 @@ T = TypeVar("T")
 class PageRequest:
     """The requested slice; `limit` is already clamped to the list's maximum.
 
-    With `after`, it begins behind the row of that id, however many rows were added to the list since.
+    With `after`, it begins behind the row of that id, however many rows were added to the list since. The rows were
+    created at or after `created_after`, and before `created_before`.
     """
 
     limit: int
     offset: int
     after: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

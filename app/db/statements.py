@@ -69,6 +69,16 @@ def rows_after(
     return follows, session.scalar(select(func.count()).select_from(table).where(*conditions, follows)) or 0
 
 
+def within(table: Table, page: PageRequest) -> list[ColumnElement[bool]]:
+    """Return the conditions of the time in which the rows of a page were created."""
+    conditions = []
+    if page.created_after is not None:
+        conditions.append(table.c.created_at >= page.created_after)
+    if page.created_before is not None:
+        conditions.append(table.c.created_at < page.created_before)
+    return conditions
+
+
 def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Add amounts to many rows; each given row has the key columns and the amounts by column.
 

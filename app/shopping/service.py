@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 
 from app import long_poll
 from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
 from app.db.leases import ProcessKind, is_alive
+from app.db.statements import page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
 from app.idempotency.service import Claim
@@ -152,6 +154,18 @@ def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
     return _find(query, missing)
 
 
+def list_of(
+    account_id: str, page: PageRequest, *, status: str | None, wallet_id: str | None = None
+) -> Page[PurchaseView]:
+    """Return a page of an account's purchases, newest first, without their steps and screenshots."""
+    conditions = [Purchase.account_id == account_id]
+    conditions += [] if status is None else [Purchase.status == status]
+    conditions += [] if wallet_id is None else [Purchase.wallet_id == wallet_id]
+    with read_only_unit() as session:
+        found = page_of(session, Purchase, page, *conditions, newest_first=True)
+        return replace(found, items=[_summary(row) for row in found.items])
+
+
 def view(purchase_id: str) -> PurchaseView:
     """Return a purchase. Raises: NotFound."""
     return _find(select(Purchase).where(Purchase.id == purchase_id), NotFound("No purchase has this id."))
@@ -288,6 +302,10 @@ def _view(session: Session, purchase: Purchase) -> PurchaseView:
         .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
         .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
     ).all()
-    added: dict[str, Any] = {"status": PurchaseStatus(purchase.status), "steps": steps, "evidence": screenshots}
+    return replace(_summary(purchase), steps=steps, evidence=screenshots)
+
+
+def _summary(purchase: Purchase) -> PurchaseView:
+    added: dict[str, Any] = {"status": PurchaseStatus(purchase.status), "steps": (), "evidence": ()}
     copied = {name: getattr(purchase, name) for name in PurchaseView.__slots__ if name not in added}
     return PurchaseView(**copied, **added)

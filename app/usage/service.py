@@ -5,7 +5,7 @@ All functions are idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import day_of, rows_after, table_of, utc_day
+from app.db.statements import day_of, rows_after, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
 from app.usage.models import UsageByProvider, UsageLog
@@ -195,15 +195,26 @@ def charge_lapsed(limit: int = 100) -> int:
     return lapsed
 
 
-def history(session: Session, account_id: str, page: PageRequest) -> Page[Row[*tuple[Any, ...]]]:
-    """Return a page of an account's log, newest first: the columns that it shows."""
-    total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
+def history(
+    session: Session, account_id: str, page: PageRequest, filters: Mapping[str, str | None]
+) -> Page[Row[*tuple[Any, ...]]]:
+    """Return a page of an account's log, newest first: the columns that it shows.
+
+    It has the calls with these values of columns; None means any.
+    """
+    conditions = [_LOG.c[name] == value for name, value in filters.items() if value is not None] + within(_LOG, page)
     bounds = {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
-    if page.after is None:
-        return Page(_PAGE.all(session, bounds), total, page)
-    later, remaining = rows_after(session, _LOG, page.after, _LOG.c.account_id == account_id)
-    rows = session.execute(_HISTORY.where(later), bounds).all()
-    return Page(rows, total, replace(page, offset=total - remaining))
+    of_account = _LOG.c.account_id == account_id
+    if conditions:
+        total = session.scalar(select(func.count()).select_from(_LOG).where(of_account, *conditions)) or 0
+    else:
+        total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
+        if page.after is None:
+            return Page(_PAGE.all(session, bounds), total, page)
+    if page.after is not None:
+        later, remaining = rows_after(session, _LOG, page.after, of_account, *conditions)
+        conditions, page = [*conditions, later], replace(page, offset=total - remaining)
+    return Page(session.execute(_HISTORY.where(*conditions), bounds).all(), total, page)
 
 
 def usage_since(session: Session, account_id: str, start: datetime) -> list[UsageByDay]:

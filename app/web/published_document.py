@@ -51,7 +51,7 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
     for owner, operation in _operations(document):
         _describe(operation, "operations", owner, owner.replace("_platform", ""))
         for status, response in operation["responses"].items():
-            [content] = response.get("content", {"": {}}).values()
+            content, *_ = response.get("content", {"": {}}).values()
             if status in examples().get(owner, {}):
                 content["example"] = examples()[owner][status]
             codes = _CODE.findall(response.get("description", ""))

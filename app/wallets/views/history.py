@@ -15,7 +15,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import in_list, rows_after, table_of
+from app.db.statements import in_list, rows_after, table_of, within
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state
@@ -111,6 +111,7 @@ def page_of(
     `total_count` is the wallet's stored count of all of them.
     """
     conditions = [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
+    conditions += within(_TABLE, page)
     bindings = {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
         if conditions or page.after:
