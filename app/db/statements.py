@@ -42,6 +42,7 @@ def page_of(
 
     It is found in the index of `created_at` and `id` only, however deep it is; then its few rows are read.
     """
+    conditions = (*conditions, *within(table_of(model), page))
     total = count(session, model, *conditions)
     shown = page
     if page.after is not None:

@@ -216,7 +216,8 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
 def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
     """List purchases, newest first."""
     caller = guards.current_principal()
-    page = service.list_of(caller.account_id, query["page"], status=query["status"], wallet_id=caller.only_wallet_id)
+    statuses = [query["status"]] if query["status"] else ()
+    page = service.list_of(caller.account_id, query["page"], statuses=statuses, wallet_id=caller.only_wallet_id)
     return {"items": [_shown(purchase) for purchase in page.items], "pagination": page}
 
 

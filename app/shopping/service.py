@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from app import long_poll
@@ -54,6 +54,7 @@ class PurchaseView:
     id: str
     status: PurchaseStatus
     url: str
+    host: str
     dry_run: bool
     quantity: int
     max_total_nanos: int | None
@@ -155,11 +156,13 @@ def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
 
 
 def list_of(
-    account_id: str, page: PageRequest, *, status: str | None, wallet_id: str | None = None
+    account_id: str, page: PageRequest, *, statuses: Collection[str] = (), wallet_id: str | None = None, text: str = ""
 ) -> Page[PurchaseView]:
     """Return a page of an account's purchases, newest first, without their steps and screenshots."""
-    conditions = [Purchase.account_id == account_id]
-    conditions += [] if status is None else [Purchase.status == status]
+    conditions: list[ColumnElement[bool]] = [Purchase.account_id == account_id]
+    conditions += [Purchase.status.in_(statuses)] if statuses else []
+    found_in = (Purchase.url, cast(Purchase.product, Text))
+    conditions += [or_(*(each.icontains(text, autoescape=True) for each in found_in))] if text else []
     conditions += [] if wallet_id is None else [Purchase.wallet_id == wallet_id]
     with read_only_unit() as session:
         found = page_of(session, Purchase, page, *conditions, newest_first=True)

@@ -91,11 +91,13 @@ class ProviderTotals:
 
 @dataclass(frozen=True, slots=True)
 class UsageByDay:
-    """The calls of one UTC day and what they cost."""
+    """The calls to a provider on one UTC day, what they cost, and when the last one was charged."""
 
     day: date
+    provider: str
     calls: int
     cost_nanos: int
+    last_at: datetime
 
 
 def begin(
@@ -217,16 +219,19 @@ def history(
     return Page(session.execute(_HISTORY.where(*conditions), bounds).all(), total, page)
 
 
-def usage_since(session: Session, account_id: str, start: datetime) -> list[UsageByDay]:
-    """Return the days with calls since an instant, oldest first; reads the log entries of that time."""
+def by_day(
+    session: Session, account_id: str, start: datetime, end: datetime | None = None, *, text: str = ""
+) -> list[UsageByDay]:
+    """Return the calls of some whole days by day and provider; reads the log entries of that time."""
     day = utc_day(UsageLog.created_at, dialect=session.get_bind().dialect.name)
+    conditions = [_LOG.c.account_id == account_id, *within(_LOG, PageRequest(0, 0, None, start, end))]
+    conditions += [_LOG.c.provider.icontains(text, autoescape=True)] if text else []
     rows = session.execute(
-        select(day, func.count(), func.sum(UsageLog.cost_nanos))
-        .where(UsageLog.account_id == account_id, UsageLog.created_at >= start)
-        .group_by(day)
-        .order_by(day)
+        select(day, _LOG.c.provider, func.count(), func.sum(_LOG.c.cost_nanos), func.max(_LOG.c.created_at))
+        .where(*conditions)
+        .group_by(day, _LOG.c.provider)
     )
-    return [UsageByDay(day_of(of), calls, int(nanos)) for of, calls, nanos in rows]
+    return [UsageByDay(day_of(of), name, calls, int(nanos), last_at) for of, name, calls, nanos, last_at in rows]
 
 
 def by_provider(session: Session, account_id: str) -> dict[str, ProviderTotals]:
