@@ -54,6 +54,7 @@ from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
 from app.observability import error_reporting, logs
 from app.owner import notices as notice_pages
+from app.owner.pages import activity as activity_pages
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
@@ -314,6 +315,6 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, notice_pages,
+    activity_pages, agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, notice_pages,
     oauth_pages, passkey_pages, sign_in,
 )  # fmt: skip

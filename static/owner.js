@@ -54,3 +54,38 @@ for (const form of document.forms) {
   });
 }
 addEventListener("pageshow", () => { for (const form of document.forms) delete form.dataset.sent; });
+
+// Shows times in the reader's time zone, with the time in UTC as their title.
+for (const shown of document.querySelectorAll("time[datetime]")) {
+  const at = new Date(shown.dateTime);
+  const text = shown.textContent;
+  const clock = { hour: "2-digit", minute: "2-digit" };
+  const day = { day: "numeric", month: "short", ...(/\b\d{4}\b/.test(text) ? { year: "numeric" } : {}) };
+  shown.title = text;
+  shown.textContent = at.toLocaleString("en-GB", /[a-z]/.test(text.replace("UTC", "")) ? { ...day, ...clock } : clock);
+}
+
+// Moves the entries of a timeline to the days of that time zone.
+const timeline = document.querySelector("[data-timeline]");
+if (timeline) {
+  const form = { day: "numeric", month: "long", year: "numeric" };
+  let current = null;
+  for (const group of [...timeline.querySelectorAll("section")]) {
+    for (const entry of [...group.querySelectorAll("li")]) {
+      const label = new Date(entry.dataset.at).toLocaleDateString("en-GB", form);
+      if (!current || current.querySelector("h2").textContent !== label) {
+        const next = group.cloneNode(true);
+        next.querySelector("ol").replaceChildren();
+        next.querySelector("h2").textContent = label;
+        timeline.insertBefore(next, group);
+        current = next;
+      }
+      current.querySelector("ol").append(entry);
+    }
+    group.remove();
+  }
+  timeline.querySelectorAll("section").forEach((group, number) => {
+    group.querySelector("h2").id = `day-${number}`;
+    group.setAttribute("aria-labelledby", `day-${number}`);
+  });
+}

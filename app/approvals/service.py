@@ -275,7 +275,7 @@ DESCRIPTION = "The owner has to approve it: its value is held, and nothing is pa
 # The fields of validated bodies that the owner is shown; a new one is not shown until it is listed.
 _FACTS = (
     "chain", "source_chain", "destination_chain", "to", "amount", "currency", "token", "input_token", "output_token",
-    "slippage_bps", "method", "url", "quantity",
+    "slippage_bps", "method", "url", "quantity", "coupon_code", "delivery_method",
 )  # fmt: skip
 _USD_FACTS = ("max_amount_usd", "max_total_usd")
 _MAX_FACT = 300

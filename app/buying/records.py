@@ -175,6 +175,13 @@ def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:
         return {row.id: f"{row.method} {row.url}" for row in rows}
 
 
+def payments_for(wallet_ids: Sequence[str], text: str) -> Sequence[str]:
+    """Return the ids of the payments of some wallets for requests with a text in their URLs."""
+    of_wallets = ServicePurchase.wallet_id.in_(wallet_ids), ServicePurchase.url.icontains(text, autoescape=True)
+    with read_only_unit() as session:
+        return session.scalars(select(ServicePurchase.id).where(*of_wallets)).all()
+
+
 def bought_answer(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> SellerAnswer | None:
     """Return a stored answer if it is what the payment bought: a refusal is that only if the chain shows it used."""
     is_paid = purchase.payment.status == MovementStatus.CONFIRMED

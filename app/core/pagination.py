@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
@@ -9,11 +10,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested slice, `limit` within the list's maximum; with `after`, it begins behind the row of that id."""
+    """The requested slice, `limit` within the list's maximum; with `after`, it begins behind the row of that id.
+
+    The rows were created at or after `created_after`, and before `created_before`.
+    """
 
     limit: int
     offset: int
     after: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def page_of(
 
     It is found in the index of `created_at` and `id` only, however deep it is; then its few rows are read.
     """
+    conditions = (*conditions, *within(table_of(model), page))
     total = count(session, model, *conditions)
     shown = page
     if page.after is not None:
@@ -61,6 +62,16 @@ def rows_after(
     key, found = tuple_(*columns), tuple_(*map(literal, row, (each.type for each in columns)))
     follows = key < found if newest_first else key > found
     return follows, session.scalar(select(func.count()).select_from(table).where(*conditions, follows)) or 0
+
+
+def within(table: Table, page: PageRequest) -> list[ColumnElement[bool]]:
+    """Return the conditions of the time in which the rows of a page were created."""
+    conditions = []
+    if page.created_after is not None:
+        conditions.append(table.c.created_at >= page.created_after)
+    if page.created_before is not None:
+        conditions.append(table.c.created_at < page.created_before)
+    return conditions
 
 
 def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

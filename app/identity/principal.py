@@ -86,7 +86,7 @@ _OPERATIONS: dict[Scope, tuple[str, ...]] = {
     ),
     Scope.WALLET_PAY: (
         *(f"wallets.{each}" for each in _PAID.split()), "x402.fetch_paid_resource", "credits.top_up",
-        "shopping.buy", "shopping.get_purchase", "trading.call_perpdex",
+        "shopping.buy", "shopping.list_purchases", "shopping.get_purchase", "trading.call_perpdex",
     ),
     Scope.GATEWAY: ("gateway.", "usage.get_usage", "balance.get_balance"),
     Scope.CATALOG: (

@@ -86,6 +86,7 @@ def run_purchase(purchase_id: str) -> None:
             session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The sealed order could not be opened."))
             return
         session.spending_session_id = order.session_id
+        session.coupon_code = order.request.coupon_code
         session.adviser = page_choices.adviser(claimed, order.key_id)
         _execute(shopper, order.request, session)
 
@@ -113,6 +114,7 @@ class PurchaseSession:
         self.purchase_id = purchase.id
         self._purchase, self._wallet_id = purchase, purchase.wallet_id
         self.spending_session_id: str | None = None
+        self.coupon_code: str | None = None
         self.adviser: ModelAdviser | None = None
         self._has_first_page = False
         self._approved = None
@@ -150,7 +152,7 @@ class PurchaseSession:
                     spending_holds.hold(session, self._wallet_id, request, reference=self.purchase_id)
                 if not PURCHASES.move(
                     session, self._row, PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING,
-                    total_nanos=review.total_nanos, outcome=_outcome(review), lease_until=clock.now() + LEASE,
+                    total_nanos=review.total_nanos, outcome=self._outcome(review), lease_until=clock.now() + LEASE,
                 ):  # fmt: skip
                     raise PurchaseFailed(
                         FailureCode.BROWSER_ERROR, "The purchase was ended before it could be ordered."
@@ -207,7 +209,7 @@ class PurchaseSession:
             sources = {PurchaseStatus.SUBMITTING, PurchaseStatus.UNKNOWN}
             PURCHASES.move(
                 session, self._row, sources, PurchaseStatus.COMPLETED,
-                outcome=_outcome(result), total_nanos=result.total_nanos, error=None,
+                outcome=self._outcome(result), total_nanos=result.total_nanos, error=None,
             )  # fmt: skip
 
     def fail(self, failure: PurchaseFailed) -> None:
@@ -237,9 +239,20 @@ class PurchaseSession:
                 session, self._wallet_id, reference=self.purchase_id, value_nanos=self._goods_nanos
             )
 
+    def _outcome(self, result: OrderReview | OrderConfirmation) -> dict[str, Any]:
+        number = result.order_number if isinstance(result, OrderConfirmation) else None
+        return {
+            "number": _printable(number or "") or None,
+            "payment_method": _printable(result.payment_method or "") or None,
+            "payment_pending": result.payment_pending,
+            "shipping_method": _printable(result.shipping_method or "") or None,
+            "coupon_code": self.coupon_code,
+            "amounts": [{**asdict(amount), "label": _printable(amount.label)} for amount in result.amounts],
+        }
+
     def _complete_dry_run(self, review: OrderReview) -> None:
         """Store the review, and whether the order would have been allowed."""
-        seen: dict[str, Any] = {"outcome": _outcome(review), "total_nanos": review.total_nanos}
+        seen: dict[str, Any] = {"outcome": self._outcome(review), "total_nanos": review.total_nanos}
         try:
             self._assert_affordable(review.total_nanos, "The order")
         except PurchaseFailed as refusal:
@@ -351,17 +364,6 @@ def _claim_purchase(purchase_id: str, holder: str) -> Purchase | None:
     except IntegrityError:
         # Another purchase uses the same shop account; the sweep enqueues this one again.
         return None
-
-
-def _outcome(result: OrderReview | OrderConfirmation) -> dict[str, Any]:
-    number = result.order_number if isinstance(result, OrderConfirmation) else None
-    return {
-        "number": _printable(number or "") or None,
-        "payment_method": _printable(result.payment_method or "") or None,
-        "payment_pending": result.payment_pending,
-        "shipping_method": _printable(result.shipping_method or "") or None,
-        "amounts": [{**asdict(amount), "label": _printable(amount.label)} for amount in result.amounts],
-    }
 
 
 def _printable(text: str, length: int = 200) -> str:

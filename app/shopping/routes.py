@@ -99,6 +99,11 @@ def _price_breakdown(purchase: PurchaseView) -> dict[str, Any] | None:
 
 
 def _shape(purchase: PurchaseView) -> dict[str, Any]:
+    response: dict[str, Any] = schemas.PurchaseShape().dump(_shown(purchase))
+    return response
+
+
+def _shown(purchase: PurchaseView) -> dict[str, Any]:
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
     token = _status_url_query(purchase.id)
     order = None
@@ -116,7 +121,7 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
             "price_breakdown": _price_breakdown(purchase),
         }
     error = None if purchase.error is None else {**purchase.error, "advice": advice.advice_on(purchase.error)}
-    values = {
+    return {
         "purchase": purchase,
         "status_url": base + token,
         "product": None if purchase.product is None else {**purchase.product, "currency": "USD"},
@@ -128,8 +133,6 @@ def _shape(purchase: PurchaseView) -> dict[str, Any]:
             for screenshot in purchase.evidence
         ],
     }
-    response: dict[str, Any] = schemas.PurchaseShape().dump(values)
-    return response
 
 
 def _response(purchase: PurchaseView) -> Response:
@@ -205,6 +208,17 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     elif seconds:
         response.headers[long_poll.PREFERENCE_APPLIED] = f"wait={seconds}"
     return response
+
+
+@shopping.get("/purchases")
+@shopping.arguments(schemas.PurchaseQuery, location="query")
+@shopping.response(200, schemas.PurchasePage)
+def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
+    """List purchases, newest first."""
+    caller = guards.current_principal()
+    statuses = [query["status"]] if query["status"] else ()
+    page = service.list_of(caller.account_id, query["page"], statuses=statuses, wallet_id=caller.only_wallet_id)
+    return {"items": [_shown(purchase) for purchase in page.items], "pagination": page}
 
 
 @shopping.get("/purchases/<string:purchase_id>")

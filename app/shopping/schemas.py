@@ -16,7 +16,7 @@ from app.shopping import advice
 from app.shopping.models import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
-from app.web.schemas import AcceptsCamelCase, Schema
+from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
 
 MAX_QUANTITY = 100
 
@@ -215,8 +215,8 @@ class PurchaseEvidenceShape(Schema):
     url = fields.String(required=True)
 
 
-class PurchaseShape(Schema):
-    """A purchase."""
+class PurchaseSummaryShape(Schema):
+    """A purchase in the list, without its steps and screenshots."""
 
     id = fields.UUID(required=True, attribute="purchase.id")
     status = fields.String(
@@ -230,9 +230,6 @@ class PurchaseShape(Schema):
     product = fields.Nested(PurchasedProduct, required=True, allow_none=True)
     order = fields.Nested(PlacedOrder, required=True, allow_none=True)
     error = fields.Nested(PurchaseError, required=True, allow_none=True)
-    steps = fields.Integer(required=True, metadata={"description": "Number of steps."})
-    trail = fields.List(fields.Nested(PurchaseStepShape), required=True, attribute="purchase.steps")
-    evidence = fields.List(fields.Nested(PurchaseEvidenceShape), required=True)
     cost_usd = UsdString(
         required=True,
         attribute="purchase.cost_nanos",
@@ -240,3 +237,25 @@ class PurchaseShape(Schema):
     )
     created_at = Instant(required=True, attribute="purchase.created_at")
     finished_at = Instant(required=True, allow_none=True, attribute="purchase.finished_at")
+
+
+class PurchaseShape(PurchaseSummaryShape):
+    """A purchase."""
+
+    steps = fields.Integer(required=True, metadata={"description": "Number of steps."})
+    trail = fields.List(fields.Nested(PurchaseStepShape), required=True, attribute="purchase.steps")
+    evidence = fields.List(fields.Nested(PurchaseEvidenceShape), required=True)
+
+
+PurchasePage = page_schema(
+    "PurchasePage", "purchases", PurchaseSummaryShape, "A page of purchases in web shops, newest first."
+)
+
+
+class PurchaseQuery(FollowingQuery):  # type: ignore[misc, valid-type]
+    """A filter and pagination of purchases."""
+
+    status = Text(
+        load_default=None,
+        validate=ma.validate.OneOf([status.value for status in PurchaseStatus], error="must be one of {choices}"),
+    )

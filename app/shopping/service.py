@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from app import long_poll
 from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
 from app.db.leases import ProcessKind, is_alive
+from app.db.statements import page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
 from app.idempotency.service import Claim
@@ -52,6 +54,7 @@ class PurchaseView:
     id: str
     status: PurchaseStatus
     url: str
+    host: str
     dry_run: bool
     quantity: int
     max_total_nanos: int | None
@@ -150,6 +153,20 @@ def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
     if caller.grant is not None:
         query = query.where(Purchase.wallet_id == caller.only_wallet_id)
     return _find(query, missing)
+
+
+def list_of(
+    account_id: str, page: PageRequest, *, statuses: Collection[str] = (), wallet_id: str | None = None, text: str = ""
+) -> Page[PurchaseView]:
+    """Return a page of an account's purchases, newest first, without their steps and screenshots."""
+    conditions: list[ColumnElement[bool]] = [Purchase.account_id == account_id]
+    conditions += [Purchase.status.in_(statuses)] if statuses else []
+    found_in = (Purchase.url, cast(Purchase.product, Text))
+    conditions += [or_(*(each.icontains(text, autoescape=True) for each in found_in))] if text else []
+    conditions += [] if wallet_id is None else [Purchase.wallet_id == wallet_id]
+    with read_only_unit() as session:
+        found = page_of(session, Purchase, page, *conditions, newest_first=True)
+        return replace(found, items=[_summary(row) for row in found.items])
 
 
 def view(purchase_id: str) -> PurchaseView:
@@ -287,6 +304,10 @@ def _view(session: Session, purchase: Purchase) -> PurchaseView:
         .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
         .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
     ).all()
-    added: dict[str, Any] = {"status": PurchaseStatus(purchase.status), "steps": steps, "evidence": screenshots}
+    return replace(_summary(purchase), steps=steps, evidence=screenshots)
+
+
+def _summary(purchase: Purchase) -> PurchaseView:
+    added: dict[str, Any] = {"status": PurchaseStatus(purchase.status), "steps": (), "evidence": ()}
     copied = {name: getattr(purchase, name) for name in PurchaseView.__slots__ if name not in added}
     return PurchaseView(**copied, **added)

@@ -6,7 +6,6 @@ from typing import Any
 
 from marshmallow import fields
 
-from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit
@@ -14,7 +13,8 @@ from app.errors import Unauthorized
 from app.identity import guards
 from app.usage import service
 from app.web.blueprint import Blueprint
-from app.web.fields import Instant, Usd
+from app.web.csv_rows import offers_csv
+from app.web.fields import Instant, Text, Usd
 from app.web.schemas import Pagination, Schema, page_query
 
 balance = Blueprint(
@@ -71,6 +71,13 @@ class UsagePage(Schema):
     pagination = fields.Nested(Pagination, required=True)
 
 
+class UsageQuery(page_query(default=100, maximum=500, has_period=True)):  # type: ignore[misc]
+    """Filters and pagination of the log."""
+
+    provider = Text(load_default=None, metadata={"description": "Only calls to this provider, as in `provider`."})
+    model = Text(load_default=None, metadata={"description": "Only calls of this model, as in `model`."})
+
+
 @balance.get("")
 @balance.response(200, BalanceShape)
 @balance.raises(Unauthorized)
@@ -81,13 +88,15 @@ def get_balance() -> Balance:
 
 
 @usage.get("")
-@usage.arguments(page_query(default=100, maximum=500, has_after=True), location="query")
+@usage.arguments(UsageQuery, location="query")
 @usage.response(200, UsagePage)
+@offers_csv(usage, "logs", UsageLogShape)
 @usage.raises(Unauthorized)
-def get_usage(query: dict[str, PageRequest]) -> dict[str, Any]:
+def get_usage(query: dict[str, Any]) -> dict[str, Any]:
     """Read the log of charged calls, newest first, with the sums by provider over the whole log."""
     account_id = guards.current_principal().account_id
+    page = query.pop("page")
     with read_only_unit() as session:
-        page = service.history(session, account_id, query["page"])
+        page = service.history(session, account_id, page, query)
         totals = service.by_provider(session, account_id)
     return {"logs": page.items, "summary": {"by_provider": totals}, "pagination": page}

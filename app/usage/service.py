@@ -5,7 +5,7 @@ All functions are idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import day_of, rows_after, table_of, utc_day
+from app.db.statements import day_of, rows_after, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
 from app.usage.models import UsageByProvider, UsageLog
@@ -91,11 +91,13 @@ class ProviderTotals:
 
 @dataclass(frozen=True, slots=True)
 class UsageByDay:
-    """The calls of one UTC day and what they cost."""
+    """The calls to a provider on one UTC day, what they cost, and when the last one was charged."""
 
     day: date
+    provider: str
     calls: int
     cost_nanos: int
+    last_at: datetime
 
 
 def begin(
@@ -195,27 +197,41 @@ def charge_lapsed(limit: int = 100) -> int:
     return lapsed
 
 
-def history(session: Session, account_id: str, page: PageRequest) -> Page[Row[*tuple[Any, ...]]]:
-    """Return a page of an account's log, newest first: the columns that it shows."""
-    total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
+def history(
+    session: Session, account_id: str, page: PageRequest, filters: Mapping[str, str | None]
+) -> Page[Row[*tuple[Any, ...]]]:
+    """Return a page of an account's log, newest first: the columns that it shows.
+
+    It has the calls with these values of columns; None means any.
+    """
+    conditions = [_LOG.c[name] == value for name, value in filters.items() if value is not None] + within(_LOG, page)
     bounds = {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
-    if page.after is None:
-        return Page(_PAGE.all(session, bounds), total, page)
-    later, remaining = rows_after(session, _LOG, page.after, _LOG.c.account_id == account_id)
-    rows = session.execute(_HISTORY.where(later), bounds).all()
-    return Page(rows, total, replace(page, offset=total - remaining))
+    of_account = _LOG.c.account_id == account_id
+    if conditions:
+        total = session.scalar(select(func.count()).select_from(_LOG).where(of_account, *conditions)) or 0
+    else:
+        total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
+        if page.after is None:
+            return Page(_PAGE.all(session, bounds), total, page)
+    if page.after is not None:
+        later, remaining = rows_after(session, _LOG, page.after, of_account, *conditions)
+        conditions, page = [*conditions, later], replace(page, offset=total - remaining)
+    return Page(session.execute(_HISTORY.where(*conditions), bounds).all(), total, page)
 
 
-def usage_since(session: Session, account_id: str, start: datetime) -> list[UsageByDay]:
-    """Return the days with calls since an instant, oldest first; reads the log entries of that time."""
+def by_day(
+    session: Session, account_id: str, start: datetime, end: datetime | None = None, *, text: str = ""
+) -> list[UsageByDay]:
+    """Return the calls of some whole days by day and provider; reads the log entries of that time."""
     day = utc_day(UsageLog.created_at, dialect=session.get_bind().dialect.name)
+    conditions = [_LOG.c.account_id == account_id, *within(_LOG, PageRequest(0, 0, None, start, end))]
+    conditions += [_LOG.c.provider.icontains(text, autoescape=True)] if text else []
     rows = session.execute(
-        select(day, func.count(), func.sum(UsageLog.cost_nanos))
-        .where(UsageLog.account_id == account_id, UsageLog.created_at >= start)
-        .group_by(day)
-        .order_by(day)
+        select(day, _LOG.c.provider, func.count(), func.sum(_LOG.c.cost_nanos), func.max(_LOG.c.created_at))
+        .where(*conditions)
+        .group_by(day, _LOG.c.provider)
     )
-    return [UsageByDay(day_of(of), calls, int(nanos)) for of, calls, nanos in rows]
+    return [UsageByDay(day_of(of), name, calls, int(nanos), last_at) for of, name, calls, nanos, last_at in rows]
 
 
 def by_provider(session: Session, account_id: str) -> dict[str, ProviderTotals]:

@@ -58,7 +58,7 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
         _describe(operation, "operations", owner, owner.replace("_platform", ""))
         _show_request(operation, owner)
         for status, response in operation["responses"].items():
-            [content] = response.get("content", {"": {}}).values()
+            content, *_ = response.get("content", {"": {}}).values()
             if status in examples().get(owner, {}):
                 content["example"] = examples()[owner][status]
             codes = [code for code, _ in CODES.findall(response.get("description", ""))]

@@ -18,7 +18,7 @@ from marshmallow import fields, post_load
 from app.core.pagination import PageRequest
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
-from app.web.fields import QueryCount
+from app.web.fields import Moment, QueryCount
 
 EXAMPLE_ID = "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
 # A JSON integer that is read exactly has no more digits.
@@ -117,10 +117,10 @@ def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:
         raise InvalidInput(f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}})
 
 
-def page_query(*, default: int, maximum: int, has_after: bool = False) -> type[Schema]:
+def page_query(*, default: int, maximum: int, has_after: bool = False, has_period: bool = False) -> type[Schema]:
     """Return the query schema of a list: a `limit` above the maximum is clamped, below 1 refused.
 
-    With `has_after`, a page may also begin behind an entry.
+    With `has_after`, a page may also begin behind an entry; with `has_period`, be limited to some time, too.
     """
 
     class PageQuery(Schema):
@@ -138,7 +138,8 @@ def page_query(*, default: int, maximum: int, has_after: bool = False) -> type[S
         @post_load
         def _clamp(self, values: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
             after = values.pop("after", None)
-            page = PageRequest(min(values.pop("limit"), maximum), values.pop("offset"), after and str(after))
+            period = values.pop("created_after", None), values.pop("created_before", None)
+            page = PageRequest(min(values.pop("limit"), maximum), values.pop("offset"), after and str(after), *period)
             if page.after and page.offset:
                 raise ma.ValidationError({"after": ["cannot be combined with offset"]})
             values["page"] = page
@@ -154,7 +155,23 @@ def page_query(*, default: int, maximum: int, has_after: bool = False) -> type[S
             },
         )
 
-    return FollowingQuery if has_after else PageQuery
+    class PeriodQuery(FollowingQuery):
+        created_after = Moment(
+            load_default=None,
+            metadata={
+                "format": "date-time",
+                "description": "Only entries created at or after this time (ISO 8601 with an offset).",
+            },
+        )
+        created_before = Moment(
+            load_default=None,
+            metadata={
+                "format": "date-time",
+                "description": "Only entries created before this time (ISO 8601 with an offset).",
+            },
+        )
+
+    return PeriodQuery if has_period else FollowingQuery if has_after else PageQuery
 
 
 PageQuery = page_query(default=50, maximum=200)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import csv
+import io
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -161,6 +163,35 @@ def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
     for nothing in ({"chain": "solana"}, {"type": "swap"}, {"type": "trading_query"}, {"type": "trading_order"}):
         assert page(agent, **nothing)["pagination"]["total"] == 0
     assert page(agent)["pagination"]["total"] == len(made) == 18
+
+
+def test_a_period_includes_its_first_instant_and_excludes_its_last(agent: Agent) -> None:
+    start = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    made = [record(agent.wallet_id, at=start + timedelta(days=day)) for day in range(4)]
+    instants = [(start + timedelta(days=day)).isoformat() for day in range(4)]
+    body = page(agent, created_after=instants[1], created_before=instants[3])
+    assert (ids(body), body["pagination"]["total"]) == ([made[2], made[1]], 2)
+    assert ids(page(agent, created_after=instants[3])) == [made[3]]
+    assert ids(page(agent, created_before=instants[0])) == []
+    after = page(agent, created_before=instants[3], after=made[2], status="pending")
+    assert (ids(after), after["pagination"]) == (
+        [made[1], made[0]], {"total": 3, "limit": 50, "offset": 1, "has_more": False}
+    )  # fmt: skip
+
+
+def test_a_page_as_csv_has_the_same_values_as_in_json(agent: Agent) -> None:
+    record(agent.wallet_id, hashes=(_HASH,), tx_hash=_HASH)
+    record(agent.wallet_id, type_=TransactionType.SWAP, output_currency="ETH", output_quoted_units=10**16)
+    listed = page(agent)["transactions"]
+    url = f"{agent.wallet_url}/transactions"
+    answer = agent.client.get(url, headers=agent.headers(Accept="text/csv"))
+    assert answer.content_type == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    assert [(row["id"], row["amount"], row["output_amount"]) for row in rows] == [
+        (each["id"], each["amount"], each.get("output_amount", "")) for each in listed
+    ]
+    assert rows[0]["previous_hashes"] == "[]"
+    assert rows[0]["legs"] == ""
 
 
 def test_the_total_without_filters_counts_all_transactions(agent: Agent) -> None:

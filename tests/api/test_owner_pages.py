@@ -227,7 +227,7 @@ def test_pages_of_other_owners_are_not_found(app: Flask) -> None:
     for path in (
         page_of(theirs), f"{page_of(theirs)}/keys", limits_of(theirs),
         f"{page_of(mine)}/wallets/{wallet}", f"{page_of(mine)}/wallets/{wallet}/limits",
-        f"{page_of(mine)}/wallets/{wallet}/transactions", f"/owner/agents/{UNKNOWN_ID}", "/owner/agents/x/keys",
+        f"{page_of(theirs)}/activity", f"/owner/agents/{UNKNOWN_ID}", "/owner/agents/x/keys",
     ):  # fmt: skip
         answer = ada.get(path)
         assert answer.status_code == 404
@@ -585,9 +585,9 @@ def test_names_are_escaped_in_pages(app: Flask) -> None:
     pages += [
         ada.get(at)
         for at in (
-            path, f"{path}/wallets/{wallet['id']}", f"{path}/wallets/{wallet['id']}/transactions", f"{path}/keys",
+            path, f"{path}/wallets/{wallet['id']}", f"{path}/activity", f"{path}/keys",
             f"{path}/wallets/{wallet['id']}/limits", "/owner/sessions", f"{path}?done={hostile}",
-            f"{path}/wallets/{wallet['id']}/transactions?status={hostile}&page=x",
+            f"{path}/activity?status={hostile}&text={hostile}&before=x",
         )
     ]  # fmt: skip
     pages.append(

@@ -588,6 +588,31 @@ def test_other_accounts_cannot_read_a_purchase_or_its_screenshots(agent: Agent, 
     assert agent.get(foreign).status_code == 404
 
 
+def test_an_agent_lists_its_purchases_newest_first(agent: Agent, app: Flask, shopper: FakeShopper) -> None:
+    first = bought(agent)
+    shopper.fails_before_order = purchase_failure(FailureCode.OUT_OF_STOCK)
+    failed = bought(agent, quantity=2)
+    queued = order(agent, quantity=3).get_json()
+    body = agent.get("/v1/gateway/shopping/purchases").get_json()
+    assert body["pagination"] == {"total": 3, "limit": 50, "offset": 0, "has_more": False}
+    assert [each["id"] for each in body["purchases"]] == [queued["id"], failed["id"], first["id"]]
+    heavy = {"steps", "trail", "evidence"}
+    assert body["purchases"][2] == {name: value for name, value in first.items() if name not in heavy}
+    for query, wanted in (
+        ({"status": "failed"}, [failed]), ({"limit": 1, "offset": 1}, [failed]), ({"after": failed["id"]}, [first]),
+        ({"status": "queued"}, [queued]), ({"status": "unknown"}, []),
+    ):  # fmt: skip
+        found = agent.get("/v1/gateway/shopping/purchases", **query).get_json()["purchases"]
+        assert [each["id"] for each in found] == [each["id"] for each in wanted], query
+    refused_status = agent.get("/v1/gateway/shopping/purchases", status="done")
+    assert (refused_status.status_code, list(refused_status.get_json()["details"]["fields"])) == (400, ["status"])
+    other_agent = register(app.test_client())
+    assert other_agent.get("/v1/gateway/shopping/purchases").get_json()["purchases"] == []
+    assert other_agent.get("/v1/gateway/shopping/purchases", after=first["id"]).status_code == 400
+    assert app.test_client().get("/v1/gateway/shopping/purchases").status_code == 401
+    assert app.test_client().get("/v1/gateway/shopping/purchases?token=x").status_code == 401
+
+
 def test_evidence_is_deleted_after_thirty_days(agent: Agent) -> None:
     body = bought(agent)
     maintenance.sweep(clock.now() + timedelta(days=29))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from flask.testing import FlaskClient
 
 from app.core.identifiers import new_id
@@ -28,13 +30,13 @@ def _key(registered: dict[str, Any]) -> dict[str, str]:
     return {"X-API-Key": registered["apiKey"]}
 
 
-def _call(account: str, provider: str, cost_nanos: int, *, tokens: int = 0) -> str:
+def _call(account: str, provider: str, cost_nanos: int, *, tokens: int = 0, model: str = "some-model") -> str:
     call_id = new_id()
     with unit_of_work() as session:
         service.charge(
             session,
             account,
-            UsageCall(new_id(), provider, "some-model"),
+            UsageCall(new_id(), provider, model),
             charge_id=call_id,
             metered=MeteredUsage(cost_nanos, tokens, tokens * 2),
         )
@@ -138,3 +140,59 @@ def test_an_invalid_page_parameter_is_named(client: FlaskClient, register: Regis
 def test_an_empty_key_is_refused_before_the_query(client: FlaskClient) -> None:
     answer = client.get("/v1/usage?limit=0", headers={"X-API-Key": ""})
     assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
+
+
+def test_filters_and_a_period_narrow_the_log_its_total_and_its_pages(client: FlaskClient, register: Register) -> None:
+    registered, other = register(), register()
+    start = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    made: dict[tuple[str, str, int], str] = {}
+    for day in range(3):
+        with time_machine.travel(start + timedelta(days=day), tick=False):
+            for provider in ("openai", "brave"):
+                for model in ("small", "large"):
+                    made[provider, model, day] = _call(_account_of(registered), provider, 1, model=model)
+            _call(_account_of(other), "openai", 1, model="small")
+    assert len(made) == 12
+    second, third = "2026-11-02T12:00:00Z", "2026-11-03T13:00:00+01:00"
+    for query, wanted in (
+        ({"provider": "openai"}, {each for each in made if each[0] == "openai"}),
+        ({"model": "large", "provider": "brave"}, {each for each in made if each[:2] == ("brave", "large")}),
+        ({"created_after": second}, {each for each in made if each[2] >= 1}),
+        ({"created_before": third, "created_after": second}, {each for each in made if each[2] == 1}),
+        ({"created_before": second, "model": "small"}, {each for each in made if each[1:] == ("small", 0)}),
+        ({"provider": "unknown"}, set()),
+    ):
+        body = client.get("/v1/usage", headers=_key(registered), query_string=query).get_json()
+        assert {entry["id"] for entry in body["logs"]} == {made[each] for each in wanted}, query
+        assert body["pagination"]["total"] == len(wanted)
+        assert body["summary"]["by_provider"]["openai"]["calls"] == 6
+    first = client.get("/v1/usage?limit=4&provider=openai", headers=_key(registered)).get_json()["logs"]
+    after = client.get(f"/v1/usage?provider=openai&after={first[-1]['id']}", headers=_key(registered)).get_json()
+    assert {entry["created_at"] for entry in after["logs"]} == {"2026-11-01T12:00:00.000Z"}
+    assert after["pagination"] == {"total": 6, "limit": 100, "offset": 4, "has_more": False}
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "2026-11-01T12:00:00", "2026-11-01", ""])
+def test_an_instant_without_an_offset_is_refused(client: FlaskClient, register: Register, moment: str) -> None:
+    answer = client.get("/v1/usage", headers=_key(register()), query_string={"created_after": moment})
+    assert (answer.status_code, list(answer.get_json()["details"]["fields"])) == (400, ["created_after"])
+
+
+def test_a_spreadsheet_gets_the_page_as_csv_without_formulas(client: FlaskClient, register: Register) -> None:
+    registered = register()
+    _call(_account_of(registered), "openai", 1, model='=HYPERLINK("https://evil.example","x")')
+    _call(_account_of(registered), "openai", USD, tokens=5, model='gpt, "large"')
+    answer = client.get("/v1/usage?limit=2", headers={**_key(registered), "Accept": "text/csv"})
+    assert (answer.status_code, answer.content_type) == (200, "text/csv; charset=utf-8")
+    header, *lines = answer.text.split("\r\n")
+    assert header == "id,api_key_id,provider,model,tokens_in,tokens_out,cost_usd,created_at"
+    rows = list(csv.reader(lines[:2]))
+    assert [row[2:7] for row in rows] == [
+        ["openai", 'gpt, "large"', "5", "10", "1.0"],
+        ["openai", '\'=HYPERLINK("https://evil.example","x")', "0", "0", "1e-09"],
+    ]
+    assert lines[2:] == [""]
+    for accepted in ("*/*", "application/json, text/csv", "text/html"):
+        assert client.get("/v1/usage", headers={**_key(registered), "Accept": accepted}).is_json
+    refused = client.get("/v1/usage?limit=0", headers={**_key(registered), "Accept": "text/csv"})
+    assert (refused.status_code, refused.get_json()["code"]) == (400, "INVALID_INPUT")

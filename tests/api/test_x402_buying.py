@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import time_machine
@@ -530,12 +531,16 @@ def test_the_owner_sees_what_was_bought_where_without_its_query(buyer: Buyer, se
     code = buyer.agent.client.post("/v1/agents/claim-code", headers=buyer.agent.headers()).get_json()
     ada = person(buyer.app)
     ada.claim(code)
+    host = urlsplit(seller.url).netloc
     page = ada.get(f"/owner/agents/{buyer.agent.id}")
-    assert "Web service" in page.text
-    assert f"GET {seller.url}/report" in page.text
-    assert "sesame" not in page.text
-    listed = ada.get(f"/owner/agents/{buyer.agent.id}/wallets/{buyer.agent.wallet_id}/transactions")
-    assert f"GET {seller.url}/report" in listed.text
+    assert host in page.text
+    [row] = buyer.get("/transactions")["transactions"]
+    activity = f"/owner/agents/{buyer.agent.id}/activity"
+    found = ada.get(activity, text="/report")
+    assert host in found.text
+    shown = ada.get(f"{activity}/{row['id']}")
+    assert f"GET {seller.url}/report" in shown.text
+    assert all("sesame" not in each.text for each in (page, found, shown))
 
 
 def open_session(buyer: Buyer, **body: Any) -> TestResponse:

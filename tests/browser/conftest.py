@@ -216,9 +216,15 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     opened: list[Page] = []
     problems: list[str] = []
 
-    def open_page(*, script: bool = True, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light") -> Page:
+    def open_page(
+        *,
+        script: bool = True,
+        width: int = DESKTOP,
+        scheme: Literal["light", "dark"] = "light",
+        zone: str | None = None,
+    ) -> Page:
         context = chromium.new_context(
-            java_script_enabled=script, viewport={"width": width, "height": 860}, color_scheme=scheme
+            java_script_enabled=script, viewport={"width": width, "height": 860}, color_scheme=scheme, timezone_id=zone
         )
         page = context.new_page()
         page.set_default_timeout(20_000)

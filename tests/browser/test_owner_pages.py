@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 from flask import Flask
 from playwright.sync_api import Page
 
+from app.core import clock
 from app.core.chains import ChainName
 from app.extensions import db
 from tests.conftest import audit
 from tests.support.applications import make_app, settings_for
+from tests.support.fake_shopper import FakeShopper
 from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.owner_world import World, served
 
@@ -33,7 +36,7 @@ def world(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
     def build(chains: dict[ChainName, Any]) -> Flask:
         settings = settings_for(f"sqlite:///{path}", base_url="https://purser.test")
-        return make_app(settings, chains=chains)
+        return make_app(settings, chains=chains, shopper=FakeShopper())
 
     with served(build) as running:
         yield running
@@ -217,10 +220,55 @@ def test_the_owners_page_by_keyboard_and_its_limits_enforced(
     page.get_by_role("button", name="Save").click()
     page.get_by_text("The limits were saved.").wait_for()
     assert world.attempt_payment(made, 6) == "NOT_IMPLEMENTED"
-    page.get_by_role("link", name="View all 8 transactions").click()
-    page.get_by_role("heading", name="Transactions").wait_for()
-    assert page.locator("a", has_text="View in explorer").count() == 6
-    assert_good(page, axe, "transactions")
+
+
+def test_the_activity_from_the_list_to_a_payment_and_a_purchase(
+    world: World, open_page: Callable[..., Page], axe: str
+) -> None:
+    made = world.register_long_ago(name="Research assistant")
+    world.add_month_of_history(made)
+    late = (clock.now() - timedelta(days=5)).replace(hour=23, minute=30)
+    world.add_transaction(made, created_at=late, amount_units=1_230_000)
+    world.call(made, "PUT", f"/v1/wallets/{made['wallet']['id']}/controls", {"daily_limit_usd": 500})
+    purchase = world.buy(made, coupon_code="SPRING20")
+    page = open_page(zone="Asia/Kolkata")
+    claim(page, world, made)
+    page.goto(f"{world.url}/owner/agents/{made['agentId']}")
+    with navigation(page):
+        page.get_by_role("link", name="All activity").click()
+    assert page.get_by_role("heading", name="Activity", exact=True).is_visible()
+    assert page.locator("section", has_text="1.23 USDC").locator("h2").text_content() == (
+        late + timedelta(days=1)
+    ).strftime("%-d %B %Y")
+    assert "05:00" in page.locator("li", has_text="1.23 USDC").inner_text()
+    assert_good(page, axe, "activity")
+    page.get_by_text("Filter and search").click()
+    page.get_by_label("Status").select_option("Failed")
+    with navigation(page):
+        page.get_by_role("button", name="Show", exact=True).click()
+    assert page.locator("a.ledger-line").count() == 1
+    assert_good(page, axe, "activity-filtered")
+    with navigation(page):
+        page.locator("a.ledger-line").click()
+    assert page.get_by_text("too low for the network fee").first.is_visible()
+    assert_good(page, axe, "transaction-failed")
+    page.goto(f"{world.url}/owner/agents/{made['agentId']}/purchases/{purchase}")
+    assert page.get_by_role("heading", name="Pen at shop.example").is_visible()
+    assert_good(page, axe, "purchase")
+
+
+def test_the_activity_without_scripts_is_in_utc(world: World, open_page: Callable[..., Page]) -> None:
+    made = world.register_long_ago(name="Plain")
+    late = (clock.now() - timedelta(days=5)).replace(hour=23, minute=30)
+    world.add_transaction(made, created_at=late)
+    page = open_page(script=False, width=PHONE, zone="Asia/Kolkata")
+    claim(page, world, made)
+    page.goto(f"{world.url}/owner/agents/{made['agentId']}/activity")
+    assert page.locator("h2.day").text_content() == late.strftime("%-d %B %Y")
+    assert "23:30 UTC" in page.locator("a.ledger-line").inner_text()
+    with navigation(page):
+        page.locator("a.ledger-line").click()
+    assert page.get_by_role("link", name="View in explorer").is_visible()
 
 
 def test_a_freeze_binds_the_api_until_the_owner_key_undoes_it(

@@ -17,6 +17,8 @@ from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
+from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from app.ports.chain import Balances
 from app.ports.errors import Unreachable
@@ -29,6 +31,7 @@ from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from tests.support.movements import count_as
+from workers import purchases
 
 RECIPIENT = "0x00000000000000000000000000000000C0FFEE00"
 
@@ -115,6 +118,26 @@ class World:
         with time_machine.travel(at, tick=False), self.app.app_context(), unit_of_work() as session:
             call = UsageCall(new_id(), provider, "some-model")
             usage.charge(session, made["agentId"], call, charge_id=new_id(), metered=MeteredUsage(nanos, 900, 300))
+
+    def order(self, made: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Order in a web shop as the agent; return the response."""
+        body = {
+            "url": "https://shop.example/p/1", "shippingAddress": {"name": "Ada Buyer", "zip": "94107"},
+            "max_total_usd": 40, **more,
+        }  # fmt: skip
+        with self.app.app_context():
+            leases.record(ProcessKind.SHOPPER)
+        status, answer = self.call(made, "POST", "/v1/gateway/shopping/buy", body)
+        assert status == 202, answer
+        ordered: dict[str, Any] = answer
+        return ordered
+
+    def buy(self, made: dict[str, Any], **more: Any) -> str:
+        """Buy in a web shop as the agent; return the id of the purchase."""
+        purchase_id: str = self.order(made, **more)["id"]
+        with self.app.app_context():
+            purchases.buy(purchase_id)
+        return purchase_id
 
     def add_month_of_history(self, made: dict[str, Any]) -> None:
         """Add a month of history for the owner's page to show."""

@@ -1,4 +1,4 @@
-"""The pages of an agent: overview, transactions, freeze, lock and keys."""
+"""The pages of an agent: overview, freeze, lock and keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from flask import Response, request, url_for
 
-from app.core.pagination import PageRequest
 from app.errors import NotFound
 from app.idempotency.service import Claim
 from app.identity.owner_keys import OwnerKeyView
@@ -29,11 +28,8 @@ from app.owner.session.auth import (
 from app.platform.agents import fleet
 from app.platform.agents import service as platform
 from app.spending.controls import ControlsChange
-from app.wallets.core.lifecycle import MovementStatus
 
 _AGENT = "/agents/<string:agent_id>"
-_PAGE_SIZE = 25
-_LAST_PAGE = 10_000
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 _CONFIRMATIONS = {
     "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed. "
@@ -92,21 +88,6 @@ def show_agent(agent_id: str) -> Response:
 @session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
 def show_wallet(agent_id: str, wallet_id: str) -> Response:
     return _render_agent(owner_key_of(agent_id), wallet_id=wallet_id)
-
-
-@session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>/transactions")
-def show_transactions(agent_id: str, wallet_id: str) -> Response:
-    """Show a page of a wallet's transactions, optionally of one status."""
-    key = owner_key_of(agent_id)
-    wallet = overview.owned_wallet(key, wallet_id)
-    wanted = request.args.get("status")
-    status = wanted if wanted in set(MovementStatus) else None
-    number = min(max(request.args.get("page", 1, type=int), 1), _LAST_PAGE)
-    found = overview.transactions(wallet, PageRequest(_PAGE_SIZE, (number - 1) * _PAGE_SIZE), status=status)
-    return render_page(
-        "transactions.html", agent=agent_of(key), wallet=wallet, transactions=found, selected_status=status,
-        bought=overview.bought(found), number=number, statuses=list(MovementStatus),
-    )  # fmt: skip
 
 
 @session_pages.post(f"{_AGENT}/freeze")

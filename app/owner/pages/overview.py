@@ -22,7 +22,7 @@ from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.pagination import Page, PageRequest
+from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
@@ -33,6 +33,7 @@ from app.platform.agents import service as platform
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
+from app.usage.service import UsageByDay
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.wallets import WalletView
@@ -113,6 +114,8 @@ def _scaled(value: int, most: int, height: int) -> int:
 CHART_DAYS = 30
 _MAX_REPLAYS_SHOWN = 5
 _RECENT_TRANSACTIONS = 6
+READS = (TransactionType.TRADING_QUERY.value,)
+"""The transactions that are shown only to owners who ask for them: they moved nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +179,9 @@ def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
     return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
 
 
-def transactions(wallet: WalletView, page: PageRequest, *, status: str | None) -> Page[TransactionView]:
-    """Return a page of a wallet's transactions, newest first."""
-    return history.page_of(wallet.id, page, filters={"status": status}, total_count=wallet.transaction_count)
-
-
-def bought(page: Page[TransactionView]) -> dict[str, str]:
-    """Return what the payments on a page bought from web services, by transaction id."""
-    payments = [each.id for each in page.items if each.type == TransactionType.PAYMENT]
+def bought(transactions: Sequence[TransactionView]) -> dict[str, str]:
+    """Return what the payments among some transactions bought from web services, by transaction id."""
+    payments = [each.id for each in transactions if each.type == TransactionType.PAYMENT]
     return service_purchases.requests_of(payments) if payments else {}
 
 
@@ -248,7 +246,7 @@ def _is_unlimited(controls: ControlsView | None) -> bool:
 def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     with read_only_unit() as session:
         status = spending_controls.status_of(session, wallet.id)
-    recent = transactions(wallet, PageRequest(_RECENT_TRANSACTIONS, 0), status=None)
+    recent = history.latest([wallet.id], PageRequest(_RECENT_TRANSACTIONS, 0), without=READS)
     return {
         "wallet": wallet,
         "holdings": read_holdings(wallet),
@@ -279,7 +277,7 @@ def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
     start = datetime.combine(first, time.min, UTC)
     with read_only_unit() as session:
         balance = credit_accounts.balance(session, agent_id)
-        used = {each.day: each for each in usage.usage_since(session, agent_id, start)}
+        used = usage.by_day(session, agent_id, start)
         granted = credit_accounts.granted_since(session, agent_id, start)
         totals = usage.by_provider(session, agent_id)
     days = _days(today, balance.credits_nanos, used, granted)
@@ -295,15 +293,13 @@ def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
     }
 
 
-def _days(
-    today: date, credits_nanos: int, used: dict[date, usage.UsageByDay], granted: dict[date, int]
-) -> list[ChartDay]:
+def _days(today: date, credits_nanos: int, used: Sequence[UsageByDay], granted: dict[date, int]) -> list[ChartDay]:
     """Compute days backwards from the current balance: a day's start is its end, plus usage, less grants."""
     days = []
     for days_ago in range(CHART_DAYS):
         day = today - timedelta(days=days_ago)
-        use = used.get(day)
-        cost = use.cost_nanos if use else 0
-        days.append(ChartDay(day, use.calls if use else 0, cost, credits_nanos))
+        of_day = [each for each in used if each.day == day]
+        cost = sum(each.cost_nanos for each in of_day)
+        days.append(ChartDay(day, sum(each.calls for each in of_day), cost, credits_nanos))
         credits_nanos += cost - granted.get(day, 0)
     return days[::-1]

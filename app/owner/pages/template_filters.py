@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from markupsafe import Markup, escape
 
 from app.core import clock, money
 from app.core.movement_kinds import MovementKind
 from app.movements import KINDS
+from app.shopping.service import PurchaseView
 from app.wallets.views.history import TransactionView
 
 _CENT_NANOS = money.NANOS_PER_USD // 100
@@ -62,6 +64,12 @@ def token_amount(text: str) -> str:
     return f"{shown}.{fraction}" if fraction else shown
 
 
+def short_amount(text: str, currency: str) -> str:
+    """Format an amount for a list: one in dollars to the cent, others as `token_amount` does."""
+    is_dollars = currency in ("USDC", "USD")
+    return usd(money.nanos_from_usd(Decimal(text))).replace("$", "") if is_dollars else token_amount(text)
+
+
 def instant(moment: datetime) -> Markup:
     """Format a time, readable for people and programs."""
     return _formatted(moment, "%-d %b %Y, %H:%M")
@@ -70,6 +78,11 @@ def instant(moment: datetime) -> Markup:
 def short_instant(moment: datetime) -> Markup:
     """Format a time without its year."""
     return _formatted(moment, "%-d %b, %H:%M")
+
+
+def clock_time(moment: datetime) -> Markup:
+    """Format the time of day of an entry below its day."""
+    return _formatted(moment, "%H:%M")
 
 
 def _formatted(moment: datetime, form: str) -> Markup:
@@ -103,6 +116,12 @@ def transaction_title(transaction: TransactionView) -> str:
     return _TYPES.get(transaction.type) or kind_title(str(kind))
 
 
+def purchase_title(purchase: PurchaseView) -> str:
+    """Return what was bought in which shop."""
+    product = purchase.product["title"] if purchase.product else "A purchase"
+    return f"{product} at {purchase.host}"
+
+
 def status_name(status: str) -> str:
     return _STATUSES.get(status, status)
 
@@ -133,12 +152,15 @@ FILTERS = (
     fact_name,
     usd,
     token_amount,
+    short_amount,
     instant,
+    clock_time,
     short_instant,
     age,
     abbreviate,
     chain_name,
     transaction_title,
+    purchase_title,
     status_name,
     failure_reason,
 )

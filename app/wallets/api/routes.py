@@ -30,6 +30,7 @@ from app.wallets.deposits import funding
 from app.wallets.views import balances, history
 from app.wallets.views.history import TransactionView
 from app.web.blueprint import Blueprint
+from app.web.csv_rows import offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(
@@ -122,6 +123,7 @@ def fund(body: dict[str, Any], wallet: WalletView, claim: Claim) -> funding.Fund
 @blp.get("/<string:wallet_id>/transactions")
 @blp.arguments(schemas.HistoryQuery, location="query")
 @blp.response(200, schemas.TransactionPage)
+@offers_csv(blp, "items", schemas.TransactionShape)
 def list_transactions(query: dict[str, Any], wallet: WalletView) -> Page[TransactionView]:
     """List transactions, newest first."""
     page = query.pop("page")

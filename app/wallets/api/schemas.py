@@ -25,7 +25,7 @@ from app.web.fields import (
     UsdOrNone,
     UsdText,
 )
-from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
+from app.web.schemas import AcceptsCamelCase, Schema, page_query, page_schema
 
 _ALLOWLIST_LENGTH = ma.validate.Length(max=500, error="must have at most 500 entries")
 CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
@@ -282,7 +282,7 @@ class DeletionQuery(Schema):
     force = fields.Boolean(load_default=False)
 
 
-class HistoryQuery(FollowingQuery):  # type: ignore[misc, valid-type]
+class HistoryQuery(page_query(default=50, maximum=200, has_period=True)):  # type: ignore[misc]
     """Filters and pagination of a history."""
 
     status = Text(load_default=None, validate=_one_of(MovementStatus))

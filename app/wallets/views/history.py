@@ -1,19 +1,19 @@
 """The history of a wallet: its transactions, one by one and in pages."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, select
+from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core import identifiers
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import in_list, rows_after, table_of
+from app.db.statements import in_list, rows_after, table_of, within
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state
@@ -31,6 +31,7 @@ _COPIED = (
 )  # fmt: skip
 _PAGE_COLUMNS = (
     *_COPIED, "amount_units", "nonce", "output_units", "output_quoted_units", "output_minimum_units", "gas_fee_units",
+    "fee_units",
 )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def _page_where(*conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Return the query of a page, newest first; each row has the hashes of its attempts, separated by spaces."""
     page = (
         select(*(_TABLE.c[name] for name in _PAGE_COLUMNS))
-        .where(_OF_WALLET, *conditions)
+        .where(*conditions)
         .order_by(_TABLE.c.created_at.desc(), _TABLE.c.id.desc())
         .limit(bindparam("most", type_=BigInteger))
         .offset(bindparam("skipped", type_=BigInteger))
@@ -56,7 +57,7 @@ def _page_where(*conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     return select(page, hashes.label("hashes")).order_by(page.c.created_at.desc(), page.c.id.desc())
 
 
-_PAGE = PreparedRead(_page_where())
+_PAGE = PreparedRead(_page_where(_OF_WALLET))
 _ONE = PreparedRead(
     select(*(_TABLE.c[name] for name in _PAGE_COLUMNS)).where(_TABLE.c.id == bindparam("of_transaction"))
 )
@@ -82,6 +83,7 @@ class TransactionView:
     output_currency: str | None
     minimum_output_amount: str | None
     gas_fee: str | None
+    network_fee: str | None
     tx_hash: str | None
     previous_hashes: tuple[str, ...]
     status: str
@@ -107,6 +109,7 @@ def page_of(
     `total_count` is the wallet's stored count of all of them.
     """
     conditions = [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
+    conditions += within(_TABLE, page)
     bindings = {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
         if conditions or page.after:
@@ -116,14 +119,34 @@ def page_of(
                 of_wallet = (_TABLE.c.wallet_id == wallet_id, _TABLE.c.leg.is_(None), *conditions)
                 later, remaining = rows_after(session, _TABLE, page.after, *of_wallet)
                 conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-            rows: Sequence[Any] = session.execute(_page_where(*conditions), bindings).all()
+            rows: Sequence[Any] = session.execute(_page_where(_OF_WALLET, *conditions), bindings).all()
         else:
             # The cost of counting rows would grow with the history.
             total = total_count
             rows = _PAGE.all(session, bindings)
-        details = _details(session, rows)
-        views = [_view(row, (row.hashes or "").split(), details=details.get(row.id)) for row in rows]
-        return Page(views, total, page)
+        return Page(_page_views(session, rows), total, page)
+
+
+def latest(
+    wallet_ids: Sequence[str], page: PageRequest, *, kind: str | None = None, without: Collection[str] = (),
+    chain: str | None = None, status: str | None = None, text: str = "", ids: Sequence[str] = (),
+) -> list[TransactionView]:  # fmt: skip
+    """Return the latest transactions of some wallets in the period of a page, without counting them.
+
+    Their kind, or else their type, is `kind`, or else none of `without`; with a text, it is a part of an address or of
+    the hash, or the transaction is one of `ids`.
+    """
+    named = func.coalesce(_TABLE.c.kind, _TABLE.c.type)
+    conditions = [_TABLE.c.wallet_id.in_(wallet_ids), _TABLE.c.leg.is_(None), *within(_TABLE, page)]
+    conditions.append(named == kind if kind else named.not_in(without))
+    conditions += [_TABLE.c.chain == chain] if chain else []
+    conditions += [_TABLE.c.status == status] if status else []
+    if text:
+        texts = (_TABLE.c.from_address, _TABLE.c.to_address, _TABLE.c.tx_hash)
+        found = [each.icontains(text, autoescape=True) for each in texts]
+        conditions.append(or_(*found, _TABLE.c.id.in_(ids)))
+    with read_only_unit() as session:
+        return _page_views(session, session.execute(_page_where(*conditions), {"most": page.limit, "skipped": 0}).all())
 
 
 def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView:
@@ -188,6 +211,11 @@ def explorer_url(chain: str, tx_hash: str | None) -> str | None:
     return served.explorer_url(tx_hash) if served is not None and tx_hash else None
 
 
+def _page_views(session: Session, rows: Sequence[Any]) -> list[TransactionView]:
+    details = _details(session, rows)
+    return [_view(row, (row.hashes or "").split(), details=details.get(row.id)) for row in rows]
+
+
 def _view(
     row: _TransactionRow, hashes: Sequence[str], events: Sequence[Row[*tuple[Any, ...]]] = (), *, details: Any = None
 ) -> TransactionView:
@@ -197,11 +225,20 @@ def _view(
         output_amount=_output(row, _current_output_units(row)),
         minimum_output_amount=_output(row, row.output_minimum_units),
         gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
+        network_fee=_network_fee(row),
         previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
         explorer_url=None if row.chain == PERPDEX_CHAIN else explorer_url(row.chain, row.tx_hash),
         events=events,
         details=details,
     )
+
+
+def _network_fee(row: _TransactionRow) -> str | None:
+    """Return what the network charged the wallet, with its token."""
+    if not row.fee_units or row.gas_fee_units is not None:
+        return None
+    token = native(ChainName(row.chain))
+    return f"{TokenAmount(row.fee_units, token)} {token.symbol}"
 
 
 def _current_output_units(row: _TransactionRow) -> int | None:

@@ -218,6 +218,8 @@ class AsyncOperations:
         limit: int | Omit = OMIT,
         offset: int | Omit = OMIT,
         after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
         status: api.TransactionStatus | Omit = OMIT,
         chain: Literal["ethereum", "base", "solana", "perpdex"] | Omit = OMIT,
         type: api.TransactionType | Omit = OMIT,
@@ -233,20 +235,23 @@ class AsyncOperations:
             "gas",
             "gas_sale",
             "deposit",
+            "recovered",
             "settlement",
         ]
         | Omit = OMIT,
     ) -> api.TransactionPage:
         """List transactions, newest first.
 
-        Filter by `status`, `chain` or `type`. For long histories continue with `after`, which neither repeats nor
-        misses entries.
+        Filter by `status`, `chain`, `type` or time; `Accept: text/csv` returns the rows of the page as CSV. For
+        long histories continue with `after`, which neither repeats nor misses entries.
 
         wallet_id: The first wallet by default.
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
             if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
         status: Only entries with this status.
         chain: Only transactions of this chain; `perpdex` is the exchange.
         type: Only transactions of this type.
@@ -259,6 +264,8 @@ class AsyncOperations:
                 "limit": limit,
                 "offset": offset,
                 "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
                 "status": status,
                 "chain": chain,
                 "type": type,
@@ -981,19 +988,43 @@ class AsyncOperations:
         return result
 
     async def get_usage(
-        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, after: str | Omit = OMIT
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        model: str | Omit = OMIT,
     ) -> api.UsagePage:
         """Read the log of charged calls, newest first, with the sums by provider over the whole log.
 
-        Each entry is one call with its cost. `summary` covers the whole log, not the page alone.
+        Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters.
+        `Accept: text/csv` returns the rows of the page as CSV.
 
         limit: Rows per page, at most 500.
         offset: Rows to skip.
         after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
             if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
+        provider: Only calls to this provider, as in `provider`.
+        model: Only calls of this model, as in `model`.
         """
         result: api.UsagePage = await self._request(
-            "GET", "/v1/usage", query={"limit": limit, "offset": offset, "after": after}, is_repeatable=True
+            "GET",
+            "/v1/usage",
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
+                "provider": provider,
+                "model": model,
+            },
+            is_repeatable=True,
         )
         return result
 
@@ -2499,6 +2530,33 @@ class AsyncOperations:
             },
             headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
             is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    async def list_purchases(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        status: api.PurchaseStatus | Omit = OMIT,
+    ) -> api.PurchasePage:
+        """List purchases, newest first.
+
+        The steps and screenshots of a purchase are in `GET /v1/gateway/shopping/purchases/{purchase_id}`. Filter by
+        `status`; continue with `after`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        status: Only entries with this status.
+        """
+        result: api.PurchasePage = await self._request(
+            "GET",
+            "/v1/gateway/shopping/purchases",
+            query={"limit": limit, "offset": offset, "after": after, "status": status},
             is_repeatable=True,
         )
         return result

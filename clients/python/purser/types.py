@@ -1815,18 +1815,18 @@ class Purchase(TypedDict):
     """The order as the shop shows it; null before the review."""
     error: PurchaseError | None
     """Why nothing was ordered, or why the outcome is unknown; null otherwise."""
-    steps: int
-    """Number of steps."""
-    trail: list[PurchaseStep]
-    """The steps of the browser, oldest first."""
-    evidence: list[PurchaseEvidence]
-    """Screenshots of the shop's pages. They are kept for 30 days."""
     cost_usd: str
     """Cost of the purchase in credits, with that of calls to a language model."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
     finished_at: str | None
     """The time when the final status was reached (ISO 8601, UTC); null before."""
+    steps: int
+    """Number of steps."""
+    trail: list[PurchaseStep]
+    """The steps of the browser, oldest first."""
+    evidence: list[PurchaseEvidence]
+    """Screenshots of the shop's pages. They are kept for 30 days."""
 
 
 class PurchaseError(TypedDict):
@@ -1879,6 +1879,15 @@ class PurchaseEvidence(TypedDict):
     """The URL of the PNG image. Fetch it with the same API key."""
 
 
+class PurchasePage(TypedDict):
+    """A page of purchases in web shops, newest first."""
+
+    purchases: list[PurchaseSummary]
+    """The purchases on this page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class PurchasePayment(TypedDict):
     """The payment to the shop."""
 
@@ -1926,6 +1935,39 @@ class PurchaseStep(TypedDict):
     """The path of the page on which the step was done."""
     at: str
     """The time of this entry (ISO 8601, UTC)."""
+
+
+class PurchaseSummary(TypedDict):
+    """A purchase in the list, without its steps and screenshots."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    status: PurchaseStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
+    status_url: str
+    """The URL that returns the current state of the purchase."""
+    url: str
+    """The URL of the resource that was requested."""
+    dry_run: bool
+    """Always `true`: nothing was signed or sent."""
+    quantity: int
+    """The number of pieces."""
+    max_total_usd: float | None
+    """The limit for the order's total in US dollars, as requested; null if none was."""
+    product: PurchasedProduct | None
+    """The product as its page shows it; null before the page was read."""
+    order: PlacedOrder | None
+    """The order as the shop shows it; null before the review."""
+    error: PurchaseError | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
+    cost_usd: str
+    """Cost of the purchase in credits, with that of calls to a language model."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
 
 
 class PurchasedProduct(TypedDict):

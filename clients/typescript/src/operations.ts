@@ -109,7 +109,7 @@ export abstract class Operations {
   /**
    * List transactions, newest first.
    *
-   * Filter by `status`, `chain` or `type`. For long histories continue with `after`, which neither repeats nor misses entries.
+   * Filter by `status`, `chain`, `type` or time; `Accept: text/csv` returns the rows of the page as CSV. For long histories continue with `after`, which neither repeats nor misses entries.
    */
   listTransactions(args: Input<"list_transactions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_transactions">> {
     return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","status","chain","type","kind"], wallet: "wallet_id" }, args, options);
@@ -400,10 +400,10 @@ export abstract class Operations {
   /**
    * Read the log of charged calls, newest first, with the sums by provider over the whole log.
    *
-   * Each entry is one call with its cost. `summary` covers the whole log, not the page alone.
+   * Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters. `Accept: text/csv` returns the rows of the page as CSV.
    */
   getUsage(args: Input<"get_usage", ""> = {}, options?: CallOptions): Promise<Output<"get_usage">> {
-    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model"] }, args, options);
   }
 
   /**
@@ -972,6 +972,15 @@ export abstract class Operations {
    */
   buy(args: Input<"buy", "">, options?: CallOptions): Promise<Output<"buy">> {
     return this.call({ method: "POST", path: "/v1/gateway/shopping/buy", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * List purchases, newest first.
+   *
+   * The steps and screenshots of a purchase are in `GET /v1/gateway/shopping/purchases/{purchase_id}`. Filter by `status`; continue with `after`.
+   */
+  listPurchases(args: Input<"list_purchases", ""> = {}, options?: CallOptions): Promise<Output<"list_purchases">> {
+    return this.call({ method: "GET", path: "/v1/gateway/shopping/purchases", query: ["limit","offset","after","status"] }, args, options);
   }
 
   /**

@@ -211,7 +211,7 @@ export interface paths {
         };
         /**
          * List transactions, newest first.
-         * @description Filter by `status`, `chain` or `type`. For long histories continue with `after`, which neither repeats nor misses entries.
+         * @description Filter by `status`, `chain`, `type` or time; `Accept: text/csv` returns the rows of the page as CSV. For long histories continue with `after`, which neither repeats nor misses entries.
          */
         get: operations["list_transactions"];
         put?: never;
@@ -805,7 +805,7 @@ export interface paths {
         };
         /**
          * Read the log of charged calls, newest first, with the sums by provider over the whole log.
-         * @description Each entry is one call with its cost. `summary` covers the whole log, not the page alone.
+         * @description Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters. `Accept: text/csv` returns the rows of the page as CSV.
          */
         get: operations["get_usage"];
         put?: never;
@@ -1728,6 +1728,26 @@ export interface paths {
          * @description The purchase runs in the background: poll `status_url`, or wait for the events `purchase.*`. With `dry_run` it stops at the shop's review. A purchase is made at most once; after `unknown` do not order again before you have asked the shop.
          */
         post: operations["buy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/gateway/shopping/purchases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List purchases, newest first.
+         * @description The steps and screenshots of a purchase are in `GET /v1/gateway/shopping/purchases/{purchase_id}`. Filter by `status`; continue with `after`.
+         */
+        get: operations["list_purchases"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -6870,12 +6890,6 @@ export interface components {
             order: components["schemas"]["PlacedOrder"] | null;
             /** @description Why nothing was ordered, or why the outcome is unknown; null otherwise. */
             error: components["schemas"]["PurchaseError"] | null;
-            /** @description Number of steps. */
-            steps: number;
-            /** @description The steps of the browser, oldest first. */
-            trail: components["schemas"]["PurchaseStep"][];
-            /** @description Screenshots of the shop's pages. They are kept for 30 days. */
-            evidence: components["schemas"]["PurchaseEvidence"][];
             /** @description Cost of the purchase in credits, with that of calls to a language model. */
             cost_usd: string;
             /**
@@ -6888,6 +6902,57 @@ export interface components {
              * @description The time when the final status was reached (ISO 8601, UTC); null before.
              */
             finished_at: string | null;
+            /** @description Number of steps. */
+            steps: number;
+            /** @description The steps of the browser, oldest first. */
+            trail: components["schemas"]["PurchaseStep"][];
+            /** @description Screenshots of the shop's pages. They are kept for 30 days. */
+            evidence: components["schemas"]["PurchaseEvidence"][];
+        };
+        /** @description A purchase in the list, without its steps and screenshots. */
+        PurchaseSummary: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description `pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not executed. */
+            status: components["schemas"]["PurchaseStatus"];
+            /** @description The URL that returns the current state of the purchase. */
+            status_url: string;
+            /** @description The URL of the resource that was requested. */
+            url: string;
+            /** @description Always `true`: nothing was signed or sent. */
+            dry_run: boolean;
+            /** @description The number of pieces. */
+            quantity: number;
+            /** @description The limit for the order's total in US dollars, as requested; null if none was. */
+            max_total_usd: number | null;
+            /** @description The product as its page shows it; null before the page was read. */
+            product: components["schemas"]["PurchasedProduct"] | null;
+            /** @description The order as the shop shows it; null before the review. */
+            order: components["schemas"]["PlacedOrder"] | null;
+            /** @description Why it failed, as a code or a sentence; null if it did not fail. */
+            error: components["schemas"]["PurchaseError"] | null;
+            /** @description Cost of the purchase in credits, with that of calls to a language model. */
+            cost_usd: string;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description The time when the final status was reached (ISO 8601, UTC); null before.
+             */
+            finished_at: string | null;
+        };
+        /** @description A page of purchases in web shops, newest first. */
+        PurchasePage: {
+            /** @description The purchases on this page. */
+            purchases: components["schemas"]["PurchaseSummary"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description The state of each dependency. */
         HealthChecks: {
@@ -7519,6 +7584,10 @@ export interface operations {
                 offset?: number;
                 /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
                 after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
                 /** @description Only entries with this status. */
                 status?: components["schemas"]["TransactionStatus"];
                 /** @description Only transactions of this chain; `perpdex` is the exchange. */
@@ -7596,6 +7665,8 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["TransactionPage"];
+                    /** @example id,wallet_id,type,kind,chain,from_address,to_address,amount,currency,output_amount,output_currency,minimum_output_amount,gas_fee,tx_hash,previous_hashes,status,error,cost_usd,explorer_url,created_at,confirmed_at,destination_chain,received_amount,refunded_amount,legs */
+                    "text/csv": string;
                 };
             };
         };
@@ -9050,6 +9121,14 @@ export interface operations {
                 offset?: number;
                 /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
                 after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
+                /** @description Only calls to this provider, as in `provider`. */
+                provider?: string;
+                /** @description Only calls of this model, as in `model`. */
+                model?: string;
             };
             header?: never;
             path?: never;
@@ -9112,6 +9191,8 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["UsagePage"];
+                    /** @example id,api_key_id,provider,model,tokens_in,tokens_out,cost_usd,created_at */
+                    "text/csv": string;
                 };
             };
         };
@@ -12022,6 +12103,93 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Purchase"];
+                };
+            };
+        };
+    };
+    list_purchases: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries with this status. */
+                status?: components["schemas"]["PurchaseStatus"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "purchases": [
+                     *         {
+                     *           "cost_usd": "0.25",
+                     *           "created_at": "2026-11-27T05:17:03.668Z",
+                     *           "dry_run": false,
+                     *           "error": null,
+                     *           "finished_at": "2026-11-27T05:17:04.610Z",
+                     *           "id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *           "max_total_usd": 30,
+                     *           "order": {
+                     *             "currency": "USD",
+                     *             "number": "A-1",
+                     *             "payment": {
+                     *               "method": "Pay on delivery",
+                     *               "status": "pending"
+                     *             },
+                     *             "price_breakdown": {
+                     *               "adds_up": true,
+                     *               "amounts": [
+                     *                 {
+                     *                   "amount_usd": "12.00",
+                     *                   "label": "Subtotal",
+                     *                   "role": "subtotal"
+                     *                 },
+                     *                 {
+                     *                   "amount_usd": "5.00",
+                     *                   "label": "Shipping",
+                     *                   "role": "shipping"
+                     *                 }
+                     *               ]
+                     *             },
+                     *             "shipping_method": "Standard",
+                     *             "total": "17.00",
+                     *             "total_usd": "17.00"
+                     *           },
+                     *           "product": {
+                     *             "availability": "in_stock",
+                     *             "currency": "USD",
+                     *             "price": "12.00",
+                     *             "price_source": "text",
+                     *             "title": "Pen"
+                     *           },
+                     *           "quantity": 1,
+                     *           "status": "completed",
+                     *           "status_url": "http://purser.test/v1/gateway/shopping/purchases/d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *           "url": "https://shop.example/p/2"
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "total": 1,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "has_more": false
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["PurchasePage"];
                 };
             };
         };

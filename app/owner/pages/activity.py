@@ -1,0 +1,178 @@
+"""The pages of an agent's activity: transactions, purchases in web shops, and calls by day, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from flask import Response, request
+
+from app.buying import records as service_purchases
+from app.core import clock
+from app.core.chains import ChainName
+from app.core.money import usd_string
+from app.core.pagination import PageRequest
+from app.db.unit_of_work import read_only_unit
+from app.identity.principal import KeyKind, Principal
+from app.identity.service import AgentSnapshot
+from app.owner.pages import overview
+from app.owner.pages.template_filters import transaction_title
+from app.owner.session.auth import agent_of, owner_key_of, render_page, session_pages
+from app.owner.session.cookies import printable
+from app.shopping import advice
+from app.shopping import service as shopping
+from app.shopping.models import OPEN_STATUSES, PurchaseStatus
+from app.shopping.service import PurchaseView
+from app.usage import service as usage
+from app.wallets.core import wallets
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus
+from app.wallets.views import history
+from app.web.csv_rows import csv_response
+
+_AGENT = "/agents/<string:agent_id>"
+_PAGE_SIZE = 50
+_MAX_CSV_ROWS = 5_000
+_MAX_TEXT = 100
+_DAYS_OF_CALLS = timedelta(days=92)
+_TRANSACTIONS = (
+    "transfer", "withdrawal", "funding", "swap", "bridge", "x402", "topup", "gas", "trading_order", "trading_query",
+)  # fmt: skip
+_OFFERED = {
+    "kind": [*_TRANSACTIONS, "purchase", "calls"], "chain": [*ChainName, PERPDEX_CHAIN], "status": [*MovementStatus],
+}  # fmt: skip
+_FILTERS = (*_OFFERED, "wallet", "text", "first", "last", "before")
+_BOUGHT = {PurchaseStatus.COMPLETED, PurchaseStatus.PREVIEW}
+_PURCHASE_STATUSES = {
+    "pending": OPEN_STATUSES, "confirmed": _BOUGHT, "failed": {*PurchaseStatus} - OPEN_STATUSES - _BOUGHT,
+}  # fmt: skip
+_COLUMNS = (
+    "time", "what", "with", "amount", "currency", "value_usd", "calls", "chain", "status", "reason", "hash", "id",
+)  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """An entry of the timeline: a `transaction`, a `purchase`, or the `calls` of a day to a provider."""
+
+    at: datetime
+    what: str
+    value: Any
+
+
+@session_pages.get(f"{_AGENT}/activity")
+def show_activity(agent_id: str) -> Response:
+    """Show a page of the agent's activity, or return what the filters find as CSV."""
+    agent = agent_of(owner_key_of(agent_id))
+    with read_only_unit() as session:
+        owned = wallets.all_of(session, agent_id)
+    chosen, is_csv = _chosen([wallet.id for wallet in owned]), request.args.get("format") == "csv"
+    ids = [wallet.id for wallet in owned if chosen.get("wallet") in (None, wallet.id)]
+    entries, before = _timeline(agent, ids, chosen, _MAX_CSV_ROWS if is_csv else _PAGE_SIZE)
+    bought = overview.bought([each.value for each in entries if each.what == "transaction"])
+    if is_csv:
+        response = csv_response(_COLUMNS, [_csv_row(each, bought) for each in entries])
+        response.headers["Content-Disposition"] = 'attachment; filename="activity.csv"'
+        return response
+    days = [(day, list(group)) for day, group in groupby(entries, key=lambda each: each.at.date())]
+    return render_page(
+        "activity.html", agent=agent, wallets=owned, chosen=chosen, days=days, bought=bought, offered=_OFFERED,
+        before=before and before.isoformat(),
+    )  # fmt: skip
+
+
+@session_pages.get(f"{_AGENT}/activity/<string:transaction_id>")
+def show_transaction(agent_id: str, transaction_id: str) -> Response:
+    """Show a transaction: its fees, its legs, and why it failed."""
+    key, found = owner_key_of(agent_id), history.get(transaction_id)
+    wallet = overview.owned_wallet(key, found.wallet_id)
+    return render_page(
+        "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found])
+    )
+
+
+@session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")
+def show_purchase(agent_id: str, purchase_id: str) -> Response:
+    """Show a purchase in a web shop, with its screenshots."""
+    key, purchase = owner_key_of(agent_id), _owned_purchase(agent_id, purchase_id)
+    told = purchase.error and advice.advice_on(purchase.error)
+    return render_page("purchase.html", agent=agent_of(key), purchase=purchase, advice=told)
+
+
+@session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>/<string:evidence_id>.png")
+def show_evidence(agent_id: str, purchase_id: str, evidence_id: str) -> Response:
+    """Return a screenshot of a purchase."""
+    return Response(shopping.evidence(_owned_purchase(agent_id, purchase_id), evidence_id), mimetype="image/png")
+
+
+def _owned_purchase(agent_id: str, purchase_id: str) -> PurchaseView:
+    agent = owner_key_of(agent_id).agent_id
+    return shopping.get_owned(purchase_id, Principal(KeyKind.AGENT, agent, agent, agent))
+
+
+def _chosen(wallet_ids: Sequence[str]) -> dict[str, str]:
+    """Return the filters of the query. A value that is not offered counts as absent."""
+    offered = {**_OFFERED, "wallet": wallet_ids}
+    given = {name: printable(request.args.get(name, ""))[:_MAX_TEXT].strip() for name in _FILTERS}
+    return {name: text for name, text in given.items() if text and text in offered.get(name, [text])}
+
+
+def _instant(text: str | None) -> datetime | None:
+    """Return an instant, or the beginning of a day (UTC); None if the text is neither."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=moment.tzinfo or UTC) if 2000 <= moment.year < 3000 else None  # noqa: PLR2004
+
+
+def _timeline(
+    agent: AgentSnapshot, wallet_ids: Sequence[str], chosen: Mapping[str, str], limit: int
+) -> tuple[list[Entry], datetime | None]:
+    """Return a page of the timeline, and the instant before which the next one begins; None for the last page."""
+    kind, status, text, chain, wallet = (chosen.get(each, "") for each in ("kind", "status", "text", "chain", "wallet"))
+    since, last, before = (_instant(chosen.get(name)) for name in ("first", "last", "before"))
+    until = min(filter(None, (before, last and last + timedelta(days=1), clock.now() + timedelta(days=1))))
+    begins, entries = since, []
+    if kind in ("", "calls") and status in ("", "confirmed") and not (wallet or chain):
+        # A log may be long: a page has the calls of some days.
+        midnight = datetime.combine(until.date(), time.min, UTC) + timedelta(days=1)
+        begins = max(filter(None, (since, midnight - _DAYS_OF_CALLS * (limit // _PAGE_SIZE))))
+        with read_only_unit() as session:
+            calls = usage.by_day(session, agent.id, begins, midnight, text=text)
+        entries += [Entry(each.last_at, "calls", each) for each in calls if each.last_at < until]
+    page = PageRequest(limit + 1, 0, None, begins, until)
+    if kind in ("", *_TRANSACTIONS):
+        found = history.latest(
+            wallet_ids, page, kind=kind, without=overview.READS, chain=chain, status=status, text=text,
+            ids=service_purchases.payments_for(wallet_ids, text) if text else (),
+        )  # fmt: skip
+        entries += [Entry(each.created_at, "transaction", each) for each in found]
+    if kind in ("", "purchase") and not chain:
+        statuses = _PURCHASE_STATUSES.get(status, ())
+        bought = shopping.list_of(agent.id, page, statuses=statuses, wallet_id=wallet or None, text=text)
+        entries += [Entry(each.created_at, "purchase", each) for each in bought.items]
+    entries.sort(key=lambda each: each.at, reverse=True)
+    if len(entries) <= limit:
+        return entries, begins if begins and begins != since and agent.created_at < begins else None
+    # Entries of one instant stay on one page.
+    edge = entries[limit].at
+    shown = [each for each in entries if each.at > edge]
+    return (shown, edge + timedelta(microseconds=1)) if shown else (entries, edge)
+
+
+def _csv_row(entry: Entry, bought: Mapping[str, str]) -> dict[str, Any]:
+    each, row = entry.value, {"time": clock.isoformat(entry.at), "status": "confirmed"}
+    if entry.what == "calls":
+        cost = usd_string(each.cost_nanos)
+        return row | {"what": "Calls", "with": each.provider, "calls": each.calls, "value_usd": cost}
+    row |= {"id": each.id, "status": str(each.status)}
+    if entry.what == "purchase":
+        total = each.total_nanos and usd_string(each.total_nanos)
+        reason = each.error and each.error["code"]
+        return row | {"what": "Web shop", "with": each.url, "amount": total, "currency": "USD", "reason": reason}
+    return row | {
+        "what": transaction_title(each), "with": bought.get(each.id, each.to_address), "amount": each.amount,
+        "currency": each.currency, "value_usd": usd_string(each.cost_nanos), "chain": each.chain,
+        "reason": each.error, "hash": each.tx_hash,
+    }  # fmt: skip
