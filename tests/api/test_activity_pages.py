@@ -19,6 +19,9 @@ from tests.support.fake_shopper import PNG, FakeShopper
 from tests.support.owner_world import World
 from tests.support.owners import Owner, person
 
+_CALLS = re.compile(
+    r"(?:Calls to <bdi>|Service fee for web )(\w+)(?:</bdi>)?</span>\s*<span class=\"ledger-amount\">−(\S+)</span>"
+)
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -69,14 +72,14 @@ def test_a_timeline_merges_everything_and_its_pages_neither_repeat_nor_skip(worl
         page, shown, calls = ada.get(path), [], []
         for _ in range(9):
             shown += links(page.text)
-            calls += re.findall(r"<bdi>(\w+)</bdi></span>\s*<span class=\"ledger-amount\">−(\S+)</span>", page.text)
+            calls += _CALLS.findall(page.text)
             older = re.search(r'rel="next" href="([^"]+)"', page.text)
             if older is None:
                 break
             page = ada.get(older[1].replace("&amp;", "&"))
     assert sorted(shown) == sorted(ids)
     assert shown.index(ids[3]) == 3
-    assert sorted(calls) == [("brave", "$0.01"), ("openai", "$0.02"), ("shopping", "$0.25")]
+    assert sorted(calls) == [("brave", "$0.01"), ("openai", "$0.02"), ("shops", "$0.25")]
 
 
 @on_each_database
@@ -132,6 +135,18 @@ def test_a_purchase_shows_its_price_coupon_delivery_and_pictures_to_its_owner_on
     for address in (picture[1], f"/owner/agents/{other['agentId']}/purchases/{purchase_id}", path):
         assert eve.get(address).status_code == 404
     assert eve.get(picture[1].replace(made["agentId"], other["agentId"])).status_code == 404
+
+
+def test_an_approval_of_a_purchase_shows_its_coupon_and_its_delivery_method(world: World, app: Flask) -> None:
+    made = world.register(name="Buyer")
+    ada, _ = owned(app, made)
+    wallet = f"/v1/wallets/{made['wallet']['id']}/controls"
+    assert world.call(made, "PUT", wallet, {"approval_threshold_usd": 5})[0] == 200
+    answer = world.order(made, coupon_code="SPRING20", delivery_method="Parcel locker")
+    page = ada.get(f"/owner/agents/{made['agentId']}/approvals/{answer['approval']['id']}")
+    assert re.findall(r"<dt>(Coupon code|Delivery method)</dt><dd>(.*?)</dd>", page.text) == [
+        ("Coupon code", "SPRING20"), ("Delivery method", "Parcel locker"),
+    ]  # fmt: skip
 
 
 def test_a_transaction_says_where_the_money_went_and_why_it_failed(world: World, app: Flask) -> None:

@@ -119,18 +119,24 @@ class World:
             call = UsageCall(new_id(), provider, "some-model")
             usage.charge(session, made["agentId"], call, charge_id=new_id(), metered=MeteredUsage(nanos, 900, 300))
 
-    def buy(self, made: dict[str, Any], **more: Any) -> str:
-        """Buy in a web shop as the agent; return the id of the purchase."""
+    def order(self, made: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Order in a web shop as the agent; return the response."""
         body = {
             "url": "https://shop.example/p/1", "shippingAddress": {"name": "Ada Buyer", "zip": "94107"},
             "max_total_usd": 40, **more,
         }  # fmt: skip
         with self.app.app_context():
             leases.record(ProcessKind.SHOPPER)
-            status, answer = self.call(made, "POST", "/v1/gateway/shopping/buy", body)
-            assert status == 202, answer
-            purchases.buy(answer["id"])
-        purchase_id: str = answer["id"]
+        status, answer = self.call(made, "POST", "/v1/gateway/shopping/buy", body)
+        assert status == 202, answer
+        ordered: dict[str, Any] = answer
+        return ordered
+
+    def buy(self, made: dict[str, Any], **more: Any) -> str:
+        """Buy in a web shop as the agent; return the id of the purchase."""
+        purchase_id: str = self.order(made, **more)["id"]
+        with self.app.app_context():
+            purchases.buy(purchase_id)
         return purchase_id
 
     def add_month_of_history(self, made: dict[str, Any]) -> None:
