@@ -127,6 +127,7 @@ def test_a_purchase_shows_its_price_coupon_delivery_and_pictures_to_its_owner_on
     page = ada.get(f"/owner/agents/{made['agentId']}/purchases/{purchase_id}")
     for text in ("Pen at shop.example", "$29.00", "Shipping", "$5.00", "SPRING20", "Ordered"):
         assert text in page.text, text
+    assert page.text.count(">Total<") == 1
     picture = re.search(r'<img src="([^"]+)"', page.text)
     assert picture
     shown = ada.get(picture[1])

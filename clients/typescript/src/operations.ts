@@ -112,7 +112,7 @@ export abstract class Operations {
    * Filter by `status`, `chain`, `type` or time; `Accept: text/csv` returns the rows of the page as CSV. For long histories continue with `after`, which neither repeats nor misses entries.
    */
   listTransactions(args: Input<"list_transactions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_transactions">> {
-    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","status","chain","type","kind"], wallet: "wallet_id" }, args, options);
+    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","created_after","created_before","status","chain","type","kind"], wallet: "wallet_id" }, args, options);
   }
 
   /**

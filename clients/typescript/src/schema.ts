@@ -7463,6 +7463,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /** @example {} */
                 "application/json": components["schemas"]["DeletionBody"];
             };
         };
@@ -7595,7 +7596,7 @@ export interface operations {
                 /** @description Only transactions of this type. */
                 type?: components["schemas"]["TransactionType"];
                 /** @description Only transactions of this kind. */
-                kind?: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase" | "bridge_leg" | "gas" | "gas_sale" | "deposit" | "settlement";
+                kind?: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase" | "bridge_leg" | "gas" | "gas_sale" | "deposit" | "recovered" | "settlement";
             };
             header?: never;
             path: {
