@@ -22,6 +22,7 @@ _MAX_QUERY = 200
 _PRICE = {"description": "From 0 to 100 US dollars.", "example": 1}
 _DOCUMENT = {
     "type": ["object", "string"],
+    "additionalProperties": {},
     "description": "An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only.",
 }
 _LINE_BREAKS = "\n\t"
@@ -363,3 +364,6 @@ SubscriptionPage = page_schema(
 
 class ProxiedAnswer(Schema):
     """The response of the service, with its status and headers; not necessarily JSON."""
+
+    class Meta:
+        unknown = ma.INCLUDE

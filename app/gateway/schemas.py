@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marshmallow import fields
+from marshmallow import INCLUDE, fields
 
 from app.web.fields import Usd
 from app.web.schemas import Schema
@@ -73,3 +73,6 @@ class ProviderList(Schema):
 
 class UpstreamAnswerShape(Schema):
     """The upstream's response with its status and headers; not necessarily JSON."""
+
+    class Meta:
+        unknown = INCLUDE

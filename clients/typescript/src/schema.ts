@@ -6160,7 +6160,9 @@ export interface components {
             left_out?: number[];
         };
         /** @description The upstream's response with its status and headers; not necessarily JSON. */
-        UpstreamAnswer: Record<string, never>;
+        UpstreamAnswer: {
+            [key: string]: unknown;
+        };
         /** @description How a provider's calls are priced. */
         ProviderPricing: {
             /**
@@ -6472,7 +6474,9 @@ export interface components {
              */
             pricing_model?: "per_call";
             /** @description An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only. */
-            openapi_spec?: Record<string, never> | string | null;
+            openapi_spec?: {
+                [key: string]: unknown;
+            } | string | null;
         };
         /** @description A service that was registered, and the secret with which its calls are signed. */
         RegisteredService: {
@@ -6590,7 +6594,9 @@ export interface components {
              */
             pricing_model?: "per_call";
             /** @description An OpenAPI 3.0 or 3.1 document, as an object or as JSON text; references within it only. */
-            openapi_spec?: Record<string, never> | string | null;
+            openapi_spec?: {
+                [key: string]: unknown;
+            } | string | null;
             /**
              * @description `paused` removes the service from the catalog, `active` adds it again.
              * @example paused
@@ -6661,7 +6667,9 @@ export interface components {
             top_agents: components["schemas"]["TopAgent"][];
         };
         /** @description The response of the service, with its status and headers; not necessarily JSON. */
-        ProxiedAnswer: Record<string, never>;
+        ProxiedAnswer: {
+            [key: string]: unknown;
+        };
         /** @description An account of the shop, stored sealed until the purchase ends. */
         ShopCredentials: {
             /** @description The name or email address of the account in the shop. */
@@ -7463,7 +7471,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /** @example {} */
+                /**
+                 * @example {
+                 *       "force": true
+                 *     }
+                 */
                 "application/json": components["schemas"]["DeletionBody"];
             };
         };
