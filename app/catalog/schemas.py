@@ -366,4 +366,6 @@ class ProxiedAnswer(Schema):
     """The response of the service, with its status and headers; not necessarily JSON."""
 
     class Meta:
+        """Any members."""
+
         unknown = ma.INCLUDE

@@ -75,4 +75,6 @@ class UpstreamAnswerShape(Schema):
     """The upstream's response with its status and headers; not necessarily JSON."""
 
     class Meta:
+        """Any members."""
+
         unknown = INCLUDE

@@ -25,6 +25,7 @@ from app.payments.settlement_capacity import SettlementCapacityCache
 from app.ports.errors import Unreachable
 from app.state import app_state
 from app.wallets.core.models import SignedAttempt, Transaction
+from app.wallets.deposits import scanner
 from sandbox.bridges import BridgeServer
 from sandbox.evm import EvmNode
 from sandbox.jupiter import JupiterServer
@@ -168,6 +169,19 @@ def test_a_swap_buys_what_it_lacks_and_pays_for_it_in_usdc(market: Market, chain
     assert 0 < spent <= price / 10**6 <= spent * 1.5 + 0.01
     counted = market.agent.spent_this_month()
     assert counted == pytest.approx(answer_cost(market, answer) + price / 10**6)
+
+
+def test_what_the_service_sold_is_listed_as_such_and_not_as_a_deposit(market: Market) -> None:
+    market.fund(BASE, dollars=100)
+    assert swap(market.agent, "USDC", "ETH", "30", chain="base").get_json()["status"] == "confirmed"
+    market.run_workers()
+    market.nodes[BASE].mine(5)
+    scanner.scan(BASE)
+    found = {row["kind"]: row for row in market.agent.history(type="funding")}
+    assert found.keys() == {"deposit", "gas_sale"}
+    assert (found["deposit"]["amount"], found["deposit"]["currency"]) == ("100", "USDC")
+    assert (found["gas_sale"]["currency"], found["gas_sale"]["status"]) == ("ETH", "confirmed")
+    assert found["gas_sale"]["from_address"] == treasury.settler(BASE)
 
 
 def answer_cost(market: Market, answer: Any) -> float:

@@ -138,7 +138,7 @@ def announce(session: Session, row: Any, status: str, reason: str | None) -> Non
     if row.type in _UNANNOUNCED_TYPES or row.kind in _UNANNOUNCED_KINDS:
         return
     event_type = EventType(f"{_GROUPS.get(row.type, 'transaction')}.{status}")
-    if row.kind == MovementKind.DEPOSIT:
+    if row.type == TransactionType.FUNDING and row.kind is not None:
         if status == MovementStatus.PENDING:
             return  # a reorganisation removed it, and the next status says so
         event_type = EventType.FUNDING_RECEIVED if status == MovementStatus.CONFIRMED else event_type

@@ -15,7 +15,6 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName
-from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import BlockRef, Chain
@@ -137,7 +136,7 @@ def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
             session, request_id, MovementStatus.CONFIRMED, MovementStatus.PENDING,
             reason=StatusReason.REORGANISED, tx_hash=None, from_address=None, confirmed_at=None,
         )  # fmt: skip
-    unrequested = Transaction.id.in_(request_ids) & (Transaction.kind == MovementKind.DEPOSIT.value)
+    unrequested = Transaction.id.in_(request_ids) & Transaction.kind.is_not(None)
     lifecycle.TRANSACTIONS.move(
         session, unrequested, MovementStatus.PENDING, MovementStatus.FAILED, reason=StatusReason.REORGANISED
     )

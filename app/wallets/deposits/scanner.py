@@ -317,12 +317,19 @@ def _allocate(session: Session, deposit: FundingDeposit, *, after: int | None) -
 
 
 def _record_unrequested(session: Session, deposit: FundingDeposit, address: str, units: int) -> None:
-    """Record what no request expected as a confirmed transaction."""
+    """Record what no request expected as a confirmed transaction: a deposit, or what the service sold for fees."""
     now = clock.now()
+    kind = session.scalar(
+        select(Transaction.kind)
+        .join(SignedAttempt, SignedAttempt.transaction_id == Transaction.id)
+        .where(SignedAttempt.chain == deposit.chain, SignedAttempt.tx_hash == deposit.tx_hash)
+        .where(Transaction.kind == MovementKind.GAS_SALE.value)
+    )
     transaction = Transaction(
-        id=new_id(), wallet_id=deposit.wallet_id, type=TransactionType.FUNDING.value, kind=MovementKind.DEPOSIT.value,
-        chain=deposit.chain, from_address=deposit.payer, to_address=address, amount_units=units,
-        currency=deposit.currency, tx_hash=deposit.tx_hash, cost_nanos=0, created_at=now, confirmed_at=now, checks=0,
+        id=new_id(), wallet_id=deposit.wallet_id, type=TransactionType.FUNDING.value,
+        kind=kind or MovementKind.DEPOSIT.value, chain=deposit.chain, from_address=deposit.payer, to_address=address,
+        amount_units=units, currency=deposit.currency, tx_hash=deposit.tx_hash, cost_nanos=0, created_at=now,
+        confirmed_at=now, checks=0,
     )  # fmt: skip
     lifecycle.record(session, transaction, status=MovementStatus.CONFIRMED)
     session.flush()
