@@ -365,7 +365,7 @@ SubscriptionPage = page_schema(
 class ProxiedAnswer(Schema):
     """The response of the service, with its status and headers; not necessarily JSON."""
 
-    class Meta:
+    class Meta(Schema.Meta):
         """Any members."""
 
         unknown = ma.INCLUDE

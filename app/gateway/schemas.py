@@ -74,7 +74,7 @@ class ProviderList(Schema):
 class UpstreamAnswerShape(Schema):
     """The upstream's response with its status and headers; not necessarily JSON."""
 
-    class Meta:
+    class Meta(Schema.Meta):
         """Any members."""
 
         unknown = INCLUDE
