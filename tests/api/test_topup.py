@@ -89,7 +89,7 @@ def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_dete
         problems = audit.check(session)
     assert any("is final and confirmed, and granted nothing" in problem for problem in problems), problems
     record_grant(2 * 10**9)
-    assert agent.client.delete(agent.wallet_url, headers=agent.headers()).status_code == 200
+    assert agent.client.delete(f"{agent.wallet_url}?force=true", headers=agent.headers()).status_code == 200
     assert credits_of(agent) == 2
     record_grant(3 * 10**9)
     with read_only_unit() as session:

@@ -515,7 +515,7 @@ def test_a_deleted_wallet_leaves_no_purchase(buyer: Buyer, seller: ScriptedSelle
     refused(buyer.agent.client.delete(wallet, headers=buyer.agent.headers()), "TRANSACTION_IN_PROGRESS")
     buyer.expire()
     buyer.run_workers(minutes=60)
-    assert buyer.agent.client.delete(wallet, headers=buyer.agent.headers()).status_code == 200
+    assert buyer.agent.client.delete(f"{wallet}?force=true", headers=buyer.agent.headers()).status_code == 200
     with read_only_unit() as session:
         assert (count(session, ServicePurchase), count(session, PinnedPayee)) == (0, 0)
 

@@ -74,7 +74,7 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
     app = build_app(sqlite_url, **parts)
     with app.app_context():
         agent = register(app.test_client())
-        assert agent.delete(agent.wallet_url).status_code == 200
+        assert agent.delete(f"{agent.wallet_url}?force=true").status_code == 200
         yield Stage(chains, agent)
 
 
