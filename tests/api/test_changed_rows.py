@@ -110,7 +110,10 @@ NO_POWER = {
         ],
         "an outcome, which the chain shows, or when it is checked",
     ),
-    "wallets": {"name": "shown only", "transaction_count": "shown only", "created_at": "orders lists"},
+    "wallets": {
+        "name": "shown only", "transaction_count": "shown only", "created_at": "orders lists",
+        "active_at": "paces scans for deposits", "new_to_scans": "begins scans for deposits",
+    },  # fmt: skip
 }  # fmt: skip
 """The columns of authenticated tables that give no power, and why."""
 
