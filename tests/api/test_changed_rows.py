@@ -113,7 +113,7 @@ NO_POWER = {
     "wallets": {
         "name": "shown only", "transaction_count": "shown only", "created_at": "orders lists",
         "active_at": "paces scans for deposits", "new_to_scans": "begins scans for deposits",
-    },  # fmt: skip
+    },
 }  # fmt: skip
 """The columns of authenticated tables that give no power, and why."""
 

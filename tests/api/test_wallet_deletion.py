@@ -59,8 +59,11 @@ def test_a_wallet_whose_balances_cannot_be_read_is_deleted_with_force_only(
     chain = FaultyChain(chains[ChainName.BASE])
     app = build_app(sqlite_url, chains={ChainName.BASE: chain})
     with app.app_context():
-        agent = register(app.test_client())
-        chain.raising("balances", "before", Unreachable("chain_unreachable"))
+        unused, agent = register(app.test_client()), register(app.test_client())
+        wanted = {"amount": "1", "currency": "USDC", "chain": "base"}
+        assert agent.post(f"{agent.wallet_url}/fund", wanted).status_code == 200
+        chain.raising("balances", "before", Unreachable("chain_unreachable"), times=9)
+        assert unused.delete(unused.wallet_url).status_code == 200
         answer = agent.delete(agent.wallet_url)
         assert (answer.status_code, answer.get_json()["code"]) == (502, "BALANCE_FETCH_ERROR")
         assert agent.delete(f"{agent.wallet_url}?force=true").status_code == 200

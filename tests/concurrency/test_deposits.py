@@ -61,7 +61,7 @@ def _call(stage: Stage, agent: Agent, method: str, path: str, body: object = Non
 
 def _delete(stage: Stage, agent: Agent, begin: Barrier) -> int:
     begin.wait(PATIENCE_SECONDS)
-    return _call(stage, agent, "DELETE", agent.wallet_url)
+    return _call(stage, agent, "DELETE", f"{agent.wallet_url}?force=true")
 
 
 def _ask(stage: Stage, agent: Agent, begin: Barrier) -> int:

@@ -92,7 +92,7 @@ def test_a_wallet_deleted_during_transfers_loses_no_payment_and_leaves_no_orphan
     def delete() -> None:
         ring.await_movements()
         while not deleted:
-            status, body = ring.ask("DELETE", ring.agent.wallet_url)
+            status, body = ring.ask("DELETE", f"{ring.agent.wallet_url}?force=true")
             assert status in {200, 409}, body
             if status == 200:
                 deleted.append(ring.paid())

@@ -67,7 +67,7 @@ def _account_of(hold_id: str) -> str:
 
 
 def _log(account: str) -> list[tuple[str, int, int, int]]:
-    page = read(service.history, account, PageRequest(100, 0))
+    page = read(service.history, account, PageRequest(100, 0), {})
     assert page.total == len(page.items)
     return [(entry.id, entry.cost_nanos, entry.tokens_in, entry.tokens_out) for entry in page.items]
 
@@ -202,7 +202,7 @@ def test_a_free_call_is_logged_too(account: str) -> None:
 def test_an_unstorable_model_name_does_not_prevent_settlement(account: str) -> None:
     hold_id = _begin(account, call=UsageCall(KEY, "openai", "x\x00\ud800" + "long" * 1000))
     unit(service.settle, hold_id, MeteredUsage(1))
-    entry = read(service.history, account, PageRequest(1, 0)).items[0]
+    entry = read(service.history, account, PageRequest(1, 0), {}).items[0]
     assert entry.model == ("x" + "long" * 1000)[:200]
 
 
@@ -216,7 +216,7 @@ def test_pages_are_newest_first_and_miss_nothing(account: str) -> None:
     ids = [_begin(account, 1) for _ in range(7)]
     for hold_id in ids:
         unit(service.settle, hold_id, MeteredUsage(1))
-    pages = [read(service.history, account, PageRequest(3, offset)) for offset in (0, 3, 6)]
+    pages = [read(service.history, account, PageRequest(3, offset), {}) for offset in (0, 3, 6)]
     seen = [entry.id for page in pages for entry in page.items]
     assert seen == ids[::-1]
     assert [page.has_more for page in pages] == [True, True, False]

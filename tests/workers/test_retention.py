@@ -103,7 +103,7 @@ def test_no_sum_changes_when_old_calls_are_deleted(old: list[Any], young: list[A
         assert count(CreditHold) == [holds - pruned]
         assert retention.prune(start + timedelta(hours=12)) == 0
         for account in accounts:
-            page = read(service.history, account, PageRequest(100, 0))
+            page = read(service.history, account, PageRequest(100, 0), {})
             assert page.total == len(page.items)
 
 

@@ -45,11 +45,14 @@ def read_all(wallet: WalletView) -> Sequence[Holding]:
 
 
 def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
-    """Return why a wallet is to be deleted with `force` only: what it holds, or that this cannot be read."""
+    """Return why a wallet is to be deleted with `force` only: what it holds, or that this cannot be read.
+
+    A wallet without transactions holds nothing that this service knows of.
+    """
     try:
         held = [holding for holding in read_all(wallet) if holding.amount.units]
     except BalanceFetchError as error:
-        return error
+        return error if wallet.transaction_count else None
     listed = [
         {"chain": each.chain.value, "token": each.amount.token.symbol, "balance": str(each.amount)} for each in held
     ]
