@@ -301,7 +301,7 @@ def _gemini(exchange: Exchange, _provider: str, path: str) -> None:
 def _gemini_part(body: Mapping[str, Any]) -> dict[str, Any]:
     parts = body["contents"][-1]["parts"]
     if body.get("tools") and "functionResponse" not in parts[0] and "function_response" not in parts[0]:
-        declared = [each for tool in body["tools"] for each in tool["functionDeclarations"]]
+        declared = [each for tool in body["tools"] for each in _either(tool, "functionDeclarations")]
         for each in declared:
             _check_gemini_schema(each.get("parameters", {"type": "OBJECT"}))
         named = [each["name"] for each in declared if each["name"] in str(parts[0].get("text"))]
@@ -314,10 +314,16 @@ def _gemini_part(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"text": _text(wanted.get("responseMimeType") or wanted.get("response_mime_type"))}
 
 
+def _either(of: Mapping[str, Any], name: str) -> Any:
+    """Return a member by its name in JSON or in Protocol Buffers; Gemini reads both."""
+    return of.get(name) or of[re.sub("([A-Z])", r"_\1", name).lower()]
+
+
 def _check_gemini_schema(schema: Mapping[str, Any]) -> None:
     """Check what Gemini refuses: a schema without a type, and formats of texts other than two."""
-    assert schema["type"] in {"STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT"}, schema
-    assert schema["type"] != "STRING" or schema.get("format", "enum") in {"enum", "date-time"}, schema
+    kind = schema["type"].upper()
+    assert kind in {"STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT"}, schema
+    assert kind != "STRING" or schema.get("format", "enum") in {"enum", "date-time"}, schema
     for each in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
         _check_gemini_schema(each)
 
