@@ -149,10 +149,11 @@ class Operations:
     def delete_wallet(self, wallet_id: str, *, force: bool | Omit = OMIT) -> api.RemovedWallet:
         """Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
 
-        Refused while a transaction is pending. A wallet that holds tokens, or whose balances cannot be read, is
-        deleted only with `force`: nobody can pay with it afterwards.
+        Refused while a transaction is pending. A wallet that holds tokens, or that has transactions while its
+        balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
 
-        force: Whether the wallet is deleted although it holds tokens, or its balances cannot be read.
+        force: Whether the wallet is deleted although it holds tokens, or has transactions and its balances cannot
+            be read.
         """
         result: api.RemovedWallet = self._request(
             "DELETE", f"/v1/wallets/{quote(wallet_id, safe='')}", query={"force": force}, is_repeatable=True

@@ -818,8 +818,8 @@ class DeletionBody(TypedDict):
     """Whether a wallet is deleted although it holds tokens."""
 
     force: NotRequired[bool]
-    """Whether the wallet is deleted although it holds tokens, or its balances cannot be read. It may be in the
-    query instead. Default: `false`.
+    """Whether the wallet is deleted although it holds tokens, or has transactions and its balances cannot be read.
+    It may be in the query instead. Default: `false`.
     """
 
 

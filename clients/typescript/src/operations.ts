@@ -82,7 +82,7 @@ export abstract class Operations {
   /**
    * Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
    *
-   * Refused while a transaction is pending. A wallet that holds tokens, or whose balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
+   * Refused while a transaction is pending. A wallet that holds tokens, or that has transactions while its balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
    */
   deleteWallet(args: Input<"delete_wallet", "">, options?: CallOptions): Promise<Output<"delete_wallet">> {
     return this.call({ method: "DELETE", path: "/v1/wallets/{wallet_id}", query: ["force"], body: "members" }, args, options);

@@ -145,7 +145,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a wallet with its transactions and controls permanently. Transfer its tokens out first.
-         * @description Refused while a transaction is pending. A wallet that holds tokens, or whose balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
+         * @description Refused while a transaction is pending. A wallet that holds tokens, or that has transactions while its balances cannot be read, is deleted only with `force`: nobody can pay with it afterwards.
          */
         delete: operations["delete_wallet"];
         options?: never;
@@ -3874,7 +3874,7 @@ export interface components {
         };
         /** @description Whether a wallet is deleted although it holds tokens. */
         DeletionBody: {
-            /** @description Whether the wallet is deleted although it holds tokens, or its balances cannot be read. It may be in the query instead. Default: `false`. */
+            /** @description Whether the wallet is deleted although it holds tokens, or has transactions and its balances cannot be read. It may be in the query instead. Default: `false`. */
             force?: boolean;
         };
         /** @description A wallet that was deleted. */
@@ -7459,7 +7459,7 @@ export interface operations {
     delete_wallet: {
         parameters: {
             query?: {
-                /** @description Whether the wallet is deleted although it holds tokens, or its balances cannot be read. */
+                /** @description Whether the wallet is deleted although it holds tokens, or has transactions and its balances cannot be read. */
                 force?: boolean;
             };
             header?: never;
