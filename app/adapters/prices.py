@@ -111,7 +111,7 @@ class MarketPriceFeed:
         overrides: Mapping[Token, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store sources in order, the last of which are exchanges, overriding prices, and a monotonic clock."""
+        """Store the sources in order, exchanges last, the prices that override them, and a monotonic clock."""
         self._overrides = dict(overrides)
         self._requested = {(token, True) for token in TOKENS_BY_SYMBOL.values() if token not in {USDC, *overrides}}
         self._readers = [_SourceReader(source, is_fallback=False) for source in onchain]

@@ -27,7 +27,7 @@ class EvmScanState:
     """Native balance and nonce at block `number`; nothing up to block `since` ever counts as a deposit.
 
     `is_unscanned` until the first scan: the common cursor may be beyond `since` before the state was stored.
-    `readings` are later blocks with balance and nonce, of which it matters what arrived before them and what after.
+    `readings` are balance and nonce at later blocks; each separates what arrived before it from what arrived after.
     """
 
     since: int
