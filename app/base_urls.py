@@ -3,8 +3,6 @@
 This is a first check, for a helpful error. The resolved IP address is checked whenever a connection is opened.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The operator's commands: `flask --app wsgi …`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

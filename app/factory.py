@@ -1,7 +1,5 @@
 """The application factory."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Names of queues and jobs. `app` does not import `workers`, so a job is named by its dotted path."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 FAILURE_TTL_SECONDS = 60

@@ -1,7 +1,5 @@
 """Long polling: a request waits for a change that another process makes, as long as its client prefers (RFC 7240)."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """All kinds of movements. Approvals, workers, MCP, the owner's pages and commands read this list."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

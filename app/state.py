@@ -1,7 +1,5 @@
 """The state of one application, built by `app.factory` and read through `app_state()`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext

@@ -3,8 +3,6 @@
 Nothing here opens a connection, so that a web server may build it before it forks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """`python -m benchmarks`: runs the benchmarks and checks their thresholds. The exit status is 1 if one is missed."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """Catalog search over many services and statistics over many calls, on both databases."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 import time

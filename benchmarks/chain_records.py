@@ -1,7 +1,5 @@
 """Records of movements compared with the chains: transactions that landed, and the balances of all wallets."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@
 default `~/.cache/purser-competitors`). Nothing else needs them; what is not installed is not measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

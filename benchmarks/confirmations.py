@@ -1,7 +1,5 @@
 """Node requests and time per pass over many pending transactions."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

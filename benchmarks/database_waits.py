@@ -1,7 +1,5 @@
 """Wait events of PostgreSQL sessions, sampled from pg_stat_activity many times a second."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

@@ -1,7 +1,5 @@
 """Events delivered to many webhooks: recorded at a rate by one process, sent by a worker's threads in another."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import re

@@ -1,7 +1,5 @@
 """Calls through the gateway, compared with other gateways and the upstream itself; memory of held streams."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

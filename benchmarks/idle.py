@@ -1,7 +1,5 @@
 """Start time, and processor time and memory at rest, of everything that `./run` starts."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Cost of a limit check with few and with many past transactions, in alternating rounds."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Each connection is a thread that keeps one socket alive and sends its requests i
 bounded. It does little work per request, because it shares the processors with the server that it measures.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

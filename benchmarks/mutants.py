@@ -4,8 +4,6 @@ Installing replaces the code of the functions that exist, wherever they were imp
 runs on import (tables, columns, constants of a module) is not mutated.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 from collections.abc import Callable, Iterator

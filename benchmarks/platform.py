@@ -1,7 +1,5 @@
 """Administration calls with 100 000 agents: first and last pages, and one change for 10 000 agents."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,7 +1,5 @@
 """A PostgreSQL with fsync, unlike the test suite's, so that measurements include commits."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Processor time and memory of a process tree, from Linux's /proc."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ One thread of one process, without gunicorn: the time of a request is measured f
 proportions of a profile, which itself costs time. Waiting is not counted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import cProfile
 import json

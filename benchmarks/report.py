@@ -3,8 +3,6 @@
 `python -m benchmarks.report` prints the tables; with `--write` it replaces those of the document.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

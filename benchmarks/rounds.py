@@ -1,7 +1,5 @@
 """Loads measured in alternating rounds: rates, latencies, and processor time per request of every process involved."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Providers bill each call of a batch. A chain has its real pace while a request w
 seconds until each next check are mined together, so that an hour takes seconds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

@@ -4,8 +4,6 @@ Counts (lock waits, commits, Redis commands and RPC exchanges per request, share
 than rates: clients, nodes and database run on the same machine.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Memory of everything that `./run` starts, the sandbox aside, for each size of a host (setting HOST_MEMORY)."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

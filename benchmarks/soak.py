@@ -4,8 +4,6 @@ In the first half processes are killed; in the second they live, so that the mem
 Afterwards nothing may be pending, the audits must pass, and the records must agree with the chains.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

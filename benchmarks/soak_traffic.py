@@ -1,7 +1,5 @@
 """The soak's clients: they register, read, call, pay and move money, and hang up, by choices that a seed repeats."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import json

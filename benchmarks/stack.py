@@ -1,7 +1,5 @@
 """The whole service as the Procfile runs it, on PostgreSQL and local chains, with separate ports and files."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """Measured figures compared with their thresholds."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

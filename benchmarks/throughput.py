@@ -1,7 +1,5 @@
 """Requests per second of registration, reads and transfers, in several rounds, and bursts of parallel requests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

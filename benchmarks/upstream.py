@@ -4,8 +4,6 @@
 half of a response, and then a reset.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

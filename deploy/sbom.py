@@ -4,8 +4,6 @@ It lists the locked requirements with their hashes. PYTHON is an interpreter tha
 without one, an environment is made for this run.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

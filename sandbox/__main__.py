@@ -1,7 +1,5 @@
 """Command line of the sandbox: `python -m sandbox`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

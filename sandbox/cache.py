@@ -4,8 +4,6 @@ Only the required files are unpacked: nothing is installed, no script runs, no d
 written atomically, and concurrent processes wait for each other.
 """
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ Every order is recorded before anything is sent. It listens on loopback only and
 authentication.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

@@ -3,8 +3,6 @@
 Its instructions are executable on the cluster. It can be set to fail, to be slow, or to return wrong data.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

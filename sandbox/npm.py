@@ -3,8 +3,6 @@
 npm is used instead of plain HTTP because it applies the configured registry, proxy and certificates.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

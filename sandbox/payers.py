@@ -1,7 +1,5 @@
 """Payments of the faucet: real transfers on each chain."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Child processes that do not outlive the parent."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Supervision of the processes of the sandbox: started in order, restarted when they end, stopped together."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

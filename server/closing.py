@@ -3,8 +3,6 @@
 gunicorn waits for each of them in its loop, where one silent client would delay all others.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import time

@@ -1,7 +1,5 @@
 """The server's interface to the application that it serves: pools, error bodies, metrics."""
 
-from __future__ import annotations
-
 import json
 from enum import StrEnum
 from http import HTTPStatus

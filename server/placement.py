@@ -4,8 +4,6 @@ The threads of a process take turns with the interpreter. On one processor they 
 is no interrupt of another processor.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Reading requests before the application: where one probably ends, and errors of its body."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """gunicorn's response, with the head and the first piece of the body in one write, and no upgraded connections."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from functools import lru_cache

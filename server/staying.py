@@ -3,8 +3,6 @@
 Such a request neither wakes the event loop nor is handed over to a thread, which costs more than parsing it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from server.request import MAX_BUFFERED_BYTES, expected_bytes

@@ -4,8 +4,6 @@ It starts with an empty environment: neither it nor the browser has a secret of 
 and logs nothing, because the texts of its errors quote what was typed. It dies with the process that started it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

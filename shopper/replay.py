@@ -3,8 +3,6 @@
 The page has no scripts and may load nothing. Nothing on it is clicked.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -4,8 +4,6 @@ Burning reduces the supply of USDC. Receiving checks the attestation, the domain
 new, and pays from a custody account the amount that the original mints.
 """
 
-from __future__ import annotations
-
 import struct
 from functools import cache
 from typing import Final

@@ -4,8 +4,6 @@ The output is `in * 997 * reserve_out // (reserve_in * 1000 + in * 997)`, 0.3 % 
 quote less the slippage fails with Jupiter's error; tokens move only with the signature of their owner.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Final

@@ -1,7 +1,5 @@
 """Base of the HTTP servers of all stand-ins; they end their connections when they stop, as a process does."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys

@@ -3,8 +3,6 @@
 Sources: github.com/anza-xyz/sbpf `doc/bytecode.md` for the instructions, the ELF specification for the file.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

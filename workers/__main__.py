@@ -1,7 +1,5 @@
 """`python -m workers`: an RQ worker for all queues except shopping. Several may run."""
 
-from __future__ import annotations
-
 from app.jobs import QueueName
 from app.wallets.core import custody
 from workers.context import application

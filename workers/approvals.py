@@ -1,7 +1,5 @@
 """The job that executes approved payments."""
 
-from __future__ import annotations
-
 from app.approvals import execution
 from app.db import leases
 from app.movements import KINDS

@@ -1,7 +1,5 @@
 """The job that confirms the pending movements of a chain, and the payments made with them."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from app.core.chains import ChainName

@@ -1,7 +1,5 @@
 """The application of jobs, with a context per job. Failures are logged without arguments."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import ParamSpec

@@ -1,7 +1,5 @@
 """The jobs of funding: the deposit scan, and payments by the sandbox's faucet."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from app.core.chains import ChainName

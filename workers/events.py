@@ -1,7 +1,5 @@
 """Events: number new ones and deliver them. Slow targets wait in threads of their own, never in a worker's job."""
 
-from __future__ import annotations
-
 import threading
 
 import structlog

@@ -1,7 +1,5 @@
 """The RQ worker of this service: runs allowlisted jobs only, ignores commands, survives malformed records."""
 
-from __future__ import annotations
-
 import faulthandler
 import signal
 import sys

@@ -4,8 +4,6 @@ RQ imports and calls the function and callbacks, and requests the webhook URLs, 
 A record is validated before any of it is used, and only the validated parts reach RQ.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

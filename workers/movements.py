@@ -1,7 +1,5 @@
 """The job that advances movements of several transactions."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from app.db.leases import lease

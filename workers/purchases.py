@@ -3,8 +3,6 @@
 It serves its own queue in its own process. The browser runs in another one, which has no secret of the service.
 """
 
-from __future__ import annotations
-
 import sys
 
 import structlog

@@ -1,7 +1,5 @@
 """Waiting for Redis, which may start after the workers or be down for a while."""
 
-from __future__ import annotations
-
 import time
 
 import structlog

@@ -3,8 +3,6 @@
 Two schedulers do no harm: jobs take leases in the database.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

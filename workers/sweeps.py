@@ -1,7 +1,5 @@
 """The periodic sweep and the audit. What is due is read from the database, independent of the queue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 

@@ -5,8 +5,6 @@ digest, hence the pepper. An agent has one open code at a time. A claim locks th
 replacement.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -1,7 +1,5 @@
 """The routes of registration, gateway-only keys and claim codes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from app.agents import claims, service

@@ -1,7 +1,5 @@
 """Wire schemas of registration."""
 
-from __future__ import annotations
-
 from marshmallow import fields
 
 from app.wallets.api.schemas import Addresses

@@ -3,8 +3,6 @@
 A new agent is created in one unit with its wallet and credits: none exists without them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 

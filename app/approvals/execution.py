@@ -4,8 +4,6 @@ The unit that records a movement also moves its approval to `executed`, and turn
 that dies before that leaves it approved, for the next one; one that dies after it leaves a movement like any other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The definition of a kind of movement, as far as approvals need it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table of approvals, and its state machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum

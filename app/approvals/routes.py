@@ -1,7 +1,5 @@
 """`/v1/approvals`: payments that wait for the owner. Approvals of other agents are not found (404)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from app import long_poll

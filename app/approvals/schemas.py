@@ -1,7 +1,5 @@
 """Schemas of approvals."""
 
-from __future__ import annotations
-
 import marshmallow as ma
 from marshmallow import fields
 

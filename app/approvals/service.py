@@ -4,8 +4,6 @@ The value is held from the request on. Units lock the wallet's account before th
 money answers 202 by the same functions when the owner has to approve.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

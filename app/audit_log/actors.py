@@ -1,7 +1,5 @@
 """Actors: the holder of a master or API key, an owner, a user at a shell, an anonymous client, or the service."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import socket

@@ -1,7 +1,5 @@
 """Tables of the audit log."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -4,8 +4,6 @@ The head's row locks out other writers and is taken last in a unit, so that ther
 number of concurrent writers. The only writer of `audit_entries` and `audit_heads`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

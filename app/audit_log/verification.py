@@ -1,7 +1,5 @@
 """Verification of the audit log: every number, every hash, and the end, read in pages within a snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Who can write to the database alone cannot undo entries without disagreeing with it. AUDIT_WITNESS_FILE names the file.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -12,8 +12,6 @@ So:
 - A limit below 200, and a client with fewer than 16 requests a second to a process, are counted one by one, exactly.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -3,8 +3,6 @@
 It is local to the process. Failures are cached too, so that a hanging exchange is not waited for repeatedly.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 import time

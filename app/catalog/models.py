@@ -4,8 +4,6 @@ Each call adds to one of several stripes of a counter, and readers sum them up, 
 Counters have no foreign keys: their checks would lock the service's row for each call.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from enum import StrEnum
 from typing import Any

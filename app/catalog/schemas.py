@@ -1,7 +1,5 @@
 """Schemas of the catalog API."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from typing import Any

@@ -3,8 +3,6 @@
 A subscription only expresses interest: calling a service does not require one.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, TypeAlias
 

@@ -4,8 +4,6 @@ The only writer of `credit_accounts` and `credit_postings`, and of `grant_budget
 day. Each entry has a unique reference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta

@@ -1,7 +1,5 @@
 """Audit of the ledger: accounts and holds equal the sums of their entries. Set-based, read-only queries."""
 
-from __future__ import annotations
-
 from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 

@@ -3,8 +3,6 @@
 Every function is conditional on the state, so that repeating it changes nothing. The hold is locked before its account.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ A ledger entry moves an amount between two buckets of an account: `issuance` (gr
 no row is shared by all accounts.
 """
 
-from __future__ import annotations
-
 from datetime import date, datetime
 from typing import Any
 

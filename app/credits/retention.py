@@ -5,8 +5,6 @@ must never be reused. What does not add up is kept, so that evidence for the aud
 
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

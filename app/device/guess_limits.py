@@ -5,8 +5,6 @@ that a restart or an emptied Redis loses none. After a miss, the unit must retur
 back the count.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from limits import RateLimitItem, parse

@@ -1,7 +1,5 @@
 """The JSON routes of claiming; they need a claim code and no key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from app.agents.claims import ActiveClaimCode

@@ -1,7 +1,5 @@
 """Wire schemas of claiming."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import marshmallow as ma

@@ -4,8 +4,6 @@ A code is looked up and a miss counted in one unit, so that concurrent guesses c
 raised after the unit, which commits its count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 

@@ -9,8 +9,6 @@ A mailbox or browser gets few messages: the first notice is sent immediately; af
 happens waits for the next one.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Deliveries of a webhook with their attempts, tests and replays, and notices of an event."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -6,8 +6,6 @@ later has a higher one. Events of one object keep their order, because the unit 
 the other to commit.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from enum import StrEnum

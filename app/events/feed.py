@@ -1,7 +1,5 @@
 """The feed: events in the order of their positions, from a cursor on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Tables of events: what happened, who is notified of it, and each delivery."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

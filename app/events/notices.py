@@ -1,7 +1,5 @@
 """Notices: whether an event has reached the owner of its agent, and each attempt to deliver it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

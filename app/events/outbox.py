@@ -3,8 +3,6 @@
 The only writer of new `events`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any

@@ -5,8 +5,6 @@ operator. The queue that was served longest ago is next, whatever waits in it; a
 agent or owner for `BUDGET` an hour. So a subscriber with slow targets and a backlog delays only itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta

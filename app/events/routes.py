@@ -1,7 +1,5 @@
 """`/v1/events` and `/v1/webhooks` of agents, and the same below `/v1/platform` for operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Response, jsonify, request

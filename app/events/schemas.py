@@ -1,7 +1,5 @@
 """Schemas of events and webhooks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import marshmallow as ma

@@ -1,7 +1,5 @@
 """Targets: where the events of an agent, an owner or the service are delivered to."""
 
-from __future__ import annotations
-
 import base64
 import secrets
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The common part of every forwarded call: its body, its permit, its exchange with the upstream, its price."""
 
-from __future__ import annotations
-
 import hashlib
 from http import HTTPStatus
 

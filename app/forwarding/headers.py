@@ -3,8 +3,6 @@
 Headers that identify the client are not forwarded, and those meant for the upstream's customer are not relayed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Secrets in forwarded calls: redacted in a response while it is relayed, refused in a request to another service."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from urllib.parse import unquote
 

@@ -1,7 +1,5 @@
 """The views of forwarded calls: for the documentation, and for requests that `entry` leaves to Flask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

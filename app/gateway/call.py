@@ -1,7 +1,5 @@
 """The gateway call: validate, quote, hold or accept a payment, forward, settle. Every exit ends the hold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple

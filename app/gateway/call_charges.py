@@ -4,8 +4,6 @@ A call of unknown cost holds its worst case under a lease that a running respons
 beforehand. A client that gets a failure instead of the upstream's response pays nothing.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Collection

@@ -4,8 +4,6 @@ They could do nothing about the provider's text, would take it for one about the
 operator's. Errors about the request are relayed, without such parts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Calls that the service itself makes through the gateway for an account: validated, priced and charged as its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """`/v1/gateway/<provider>/…`: calls forwarded with the operator's credential; `/v1/providers`: their list."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from werkzeug.wrappers import Response

@@ -1,7 +1,5 @@
 """Wire schemas of the gateway."""
 
-from __future__ import annotations
-
 from marshmallow import INCLUDE, fields
 
 from app.web.fields import Usd

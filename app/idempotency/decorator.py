@@ -1,7 +1,5 @@
 """The decorator that makes a view honour `Idempotency-Key`."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

@@ -5,8 +5,6 @@ makes it: after a crash the response is rebuilt from the record, and a slow requ
 nothing. Only this module writes `idempotency_keys`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import math

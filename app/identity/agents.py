@@ -3,8 +3,6 @@
 A freeze is recorded on the agent; `app.wallets` and `app.spending` enforce it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

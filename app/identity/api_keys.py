@@ -1,7 +1,5 @@
 """Administration of API keys: show, rotate, revoke."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ An access token is an API key of the agent with less power. It has the id of its
 revocation name the application, and there is one at a time: the next one replaces it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta

@@ -7,8 +7,6 @@ only one that looks like a key of ours is: an SDK may send a placeholder, and a 
 key of somebody else.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Iterator, Mapping

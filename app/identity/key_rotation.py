@@ -4,8 +4,6 @@ By convention a sealed secret lives in a column named `sealed` or `…_sealed` o
 and its location is (table, column, key). The update is conditional on the old text, so no concurrent write is lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from sqlalchemy import Column, Table, not_, select, update

@@ -3,8 +3,6 @@
 A request with a wrong key is not counted: 256 random bits need no protection from guessing.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

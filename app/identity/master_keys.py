@@ -1,7 +1,5 @@
 """Master keys: mint, list, revoke. The last active one cannot be revoked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 

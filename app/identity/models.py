@@ -1,7 +1,5 @@
 """The identity tables. Keys are found by their SHA-256; those that listings show are also stored sealed."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, String, Text

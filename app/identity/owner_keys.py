@@ -3,8 +3,6 @@
 A key gives access to one agent. Only its digest is stored; an email address proves nothing and gives no access.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass

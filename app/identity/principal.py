@@ -3,8 +3,6 @@
 No scope shows a key, changes limits, opens a budget or answers for the owner.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Keys are minted before the unit, so that no lock is held while sealing.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """JSON-RPC messages of the Model Context Protocol: accepted messages and versions, and errors."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass

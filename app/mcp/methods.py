@@ -3,8 +3,6 @@
 Arguments of tools are read as clients of language models send them: nulls, 5.0 for 5, JSON in a text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`/mcp`: the Model Context Protocol over HTTP POST, and the metadata of the protected resource (RFC 9728)."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arguments and result of `call_service`, the one tool without an operation of its own in the OpenAPI document."""
 
-from __future__ import annotations
-
 import marshmallow as ma
 from marshmallow import fields
 

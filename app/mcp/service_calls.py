@@ -1,7 +1,5 @@
 """`call_service`: one call of a service or provider, paid with credits, or by x402's transport for MCP."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

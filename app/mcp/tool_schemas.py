@@ -1,7 +1,5 @@
 """The JSON Schemas of tools, taken from the OpenAPI document of the views that they call."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 

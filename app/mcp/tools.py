@@ -1,7 +1,5 @@
 """The tools: which view each calls. All texts are constants: what others wrote never describes a tool."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

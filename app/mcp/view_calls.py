@@ -1,7 +1,5 @@
 """Calls of the API's views in the place of an HTTP request: the same guards, validation, idempotency and errors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import partial

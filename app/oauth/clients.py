@@ -3,8 +3,6 @@
 All are public clients. What they say of themselves is not verified, except that a document comes from its address.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Connections: an owner permits an application to act for an agent, and ends that."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Tables of OAuth: registered applications, and the codes and refresh tokens of grants. Only digests are stored."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

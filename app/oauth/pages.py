@@ -4,8 +4,6 @@ The page that an application opens shows who asks, and changes nothing. The owne
 sends the session's cookie only from pages of this site.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any

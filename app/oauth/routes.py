@@ -1,7 +1,5 @@
 """The endpoints that applications call: metadata (RFC 8414), registration, tokens, revocation and device codes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from authlib.oauth2 import OAuth2Error

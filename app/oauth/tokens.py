@@ -1,7 +1,5 @@
 """Codes and refresh tokens: random texts, found by their digest, used once."""
 
-from __future__ import annotations
-
 import secrets
 from datetime import datetime, timedelta
 from enum import StrEnum

@@ -4,8 +4,6 @@ Labels are routes, chains and services, never ids: a client must not be able to 
 declared order, which is faster than by name. The result of `labels()` must not be kept: a fork resets the metrics.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

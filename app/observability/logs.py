@@ -3,8 +3,6 @@
 Bodies, headers and messages of foreign exceptions are not logged at all; redaction is the second line of defence.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -4,8 +4,6 @@ Before its recipient has opened a link, an address gets nothing but that link, w
 confirms: nothing is stored for an address that is never confirmed.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from flask import Response, request, url_for

@@ -3,8 +3,6 @@
 They write the same trail as the API. Keys and recovery phrases are printed once, and never logged.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """Use cases for master, owner and gateway-only keys, and for keys of deleted wallets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

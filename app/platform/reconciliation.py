@@ -4,8 +4,6 @@ What happened after the backup is missing from it, and some of it could happen t
 purchases queued again, transactions look lost. The chains show what was sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime

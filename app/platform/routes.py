@@ -1,7 +1,5 @@
 """`/v1/platform`: agents, fleets, keys and the audit log. Responses contain keys and are not cached."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Use cases for authenticated rows: seal those of an upgrade, and accept changed ones after an operator's check."""
 
-from __future__ import annotations
-
 from app import authenticated
 from app.audit_log import trail
 from app.audit_log.actors import Actor

@@ -1,7 +1,5 @@
 """Requests and responses of platform administration; the only place with its JSON names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import marshmallow as ma

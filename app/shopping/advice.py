@@ -3,8 +3,6 @@
 Messages say what happened; they give no advice on sending a purchase again, except that it does not help.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

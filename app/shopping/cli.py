@@ -1,7 +1,5 @@
 """`flask purchases`: the operator's view of purchases that failed."""
 
-from __future__ import annotations
-
 import click
 from flask import Flask
 from flask.cli import AppGroup

@@ -1,7 +1,5 @@
 """Purchases in web shops as a kind of movement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """The sweep of purchases: lost workers, queued purchases that no worker takes, expired evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 

@@ -4,8 +4,6 @@
 it must not click again.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from enum import StrEnum
 from typing import Any

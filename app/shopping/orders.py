@@ -1,7 +1,5 @@
 """Purchase orders: validation without a browser, sealing and digests."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 from collections.abc import Mapping

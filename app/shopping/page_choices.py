@@ -4,8 +4,6 @@ The shop's texts are hostile: they may contain instructions. The model's answer 
 that the shopper permits; any other answer is none. The account of the purchase pays for the calls, up to a maximum.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """`/v1/gateway/shopping`: buy in a web shop, read a purchase, cancel it while it is queued."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Response, g, jsonify, request

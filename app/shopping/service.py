@@ -1,7 +1,5 @@
 """The use cases of shopping: buy, read, cancel. `purchase_runner` executes a purchase."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

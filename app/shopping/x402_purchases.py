@@ -4,8 +4,6 @@ Without a key, the payment's id is the account that pays. After a refund, the pa
 request.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 from collections.abc import Callable, Mapping

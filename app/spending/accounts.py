@@ -5,8 +5,6 @@ The only writer of `spending_accounts`, and of `approved_payees`: those that an 
 and perhaps have an amount per week that needs no further approval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime

@@ -1,7 +1,5 @@
 """The rules by which payments wait for an owner's approval, as pure functions. No database, no framework."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

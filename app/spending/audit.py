@@ -1,7 +1,5 @@
 """Audit of the spending sums: an account, and a session, counts the sum of its held and spent holds."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timedelta
 from itertools import groupby
 from uuid import UUID

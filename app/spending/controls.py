@@ -4,8 +4,6 @@ Changes lock the account row first, so that no movement is decided by controls t
 The only writer of `spending_controls`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -4,8 +4,6 @@ The value is fixed when it is held. The only writer of `spending_holds`; the acc
 touched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """Tables of spending controls. Amounts are nano-dollars, days are UTC."""
 
-from __future__ import annotations
-
 from datetime import date, datetime
 
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, text

@@ -4,8 +4,6 @@ What counts against a session is changed only with its holds, under the lock of 
 `spending_sessions`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

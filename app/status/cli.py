@@ -1,7 +1,5 @@
 """`flask doctor`: the checks of this installation, or with `--live` of the systems that it uses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from dataclasses import asdict

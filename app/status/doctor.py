@@ -3,8 +3,6 @@
 Findings name settings and positions in them, never values, which may contain keys.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import traceback

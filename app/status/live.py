@@ -3,8 +3,6 @@
 An answer is compared by the code that uses it: what an adapter cannot read, decode or simulate with differs.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import copy_context

@@ -3,8 +3,6 @@
 Every web process returns the figures of the whole service, because a scrape behind a router cannot choose a process.
 """
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import platform

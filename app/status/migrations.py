@@ -3,8 +3,6 @@
 They are bound to an application when one of them is used: with Alembic they take 9 MB, which servers do not need.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

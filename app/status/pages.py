@@ -1,7 +1,5 @@
 """The public pages: `/`, `/docs`, `/llms.txt`, `/skill.md`, `/openapi.json`. None reads the database or a chain."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`GET /v1/health`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import structlog

@@ -1,7 +1,5 @@
 """Audit of the usage log: it adds up to its sums by provider, and to what the credit accounts have spent."""
 
-from __future__ import annotations
-
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 

@@ -5,8 +5,6 @@ same rows in the usual case. In any other case (too few credits, a key that was 
 ended) a step has no result here, and the caller runs the function.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from abc import ABC, abstractmethod

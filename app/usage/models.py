@@ -1,7 +1,5 @@
 """The usage tables. Costs are nano-dollars."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import BigInteger, CheckConstraint, Index, String, text

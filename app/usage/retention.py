@@ -1,7 +1,5 @@
 """Retention of the usage log: old entries are deleted, and their sums carried forward, so that no sum changes."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from datetime import datetime
 from typing import TypeAlias

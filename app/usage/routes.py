@@ -1,7 +1,5 @@
 """`/v1/balance` and `/v1/usage`: the remaining credits of a key, and the cost of its calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from marshmallow import fields

@@ -9,8 +9,6 @@ the entries of those that ended since the last VACUUM. SQLite's take an open tra
 and the time as `stored`.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Mapping

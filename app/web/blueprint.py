@@ -3,8 +3,6 @@
 A blueprint declares its authentication when it is made; guards run before parsing, so 401 precedes 400.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

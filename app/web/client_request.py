@@ -1,7 +1,5 @@
 """The request of a client, as an object that functions take instead of Flask's global `request`."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping

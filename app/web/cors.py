@@ -3,8 +3,6 @@
 Errors before a request is read (408, 431) have no such headers: the origin is not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lists as CSV (RFC 4180), which clients and owners open in spreadsheets."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

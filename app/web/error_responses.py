@@ -1,7 +1,5 @@
 """The mapping from errors to HTTP: JSON with a code for every status ≥ 400, including for routes that do not exist."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Any
 

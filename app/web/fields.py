@@ -1,7 +1,5 @@
 """Fields that convert between JSON and exact values; the only place for floats."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

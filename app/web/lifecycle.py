@@ -1,7 +1,5 @@
 """The begin and the end of each request: its id, its log line and its metrics."""
 
-from __future__ import annotations
-
 import ipaddress
 import time
 from http import HTTPStatus

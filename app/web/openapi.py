@@ -1,7 +1,5 @@
 """The OpenAPI 3.1 document, generated from the blueprints, the schemas and the error classes."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The OpenAPI document of one application."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

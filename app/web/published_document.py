@@ -3,8 +3,6 @@
 The texts are in `descriptions.toml`, where the code has none; the responses in `examples.json` are real ones.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

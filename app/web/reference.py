@@ -1,7 +1,5 @@
 """The API reference at `/docs`: what its pages show, read from the published OpenAPI document."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

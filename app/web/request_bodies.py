@@ -3,8 +3,6 @@
 webargs handles malformed JSON without `handle_error`, and `float` would lose digits of amounts; both are replaced here.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import threading

@@ -5,8 +5,6 @@ loads again: aliases are resolved, unknown fields and defaults are left out, mem
 symbols and addresses have one spelling.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from decimal import Decimal

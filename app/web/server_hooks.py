@@ -1,7 +1,5 @@
 """The server's hooks, and the mapping from its errors to errors of the API."""
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
 

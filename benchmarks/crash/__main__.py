@@ -1,7 +1,5 @@
 """`python -m benchmarks.crash`: what is overspent or lost when the limit of a budget is raced, retried and killed."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

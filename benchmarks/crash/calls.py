@@ -1,7 +1,5 @@
 """Calls of clients, with retries, and what became of them."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The gateways under test: this service, LiteLLM with two kinds of budgets, and any other at a URL."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

@@ -1,7 +1,5 @@
 """Processes of a gateway that are killed and started again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The four dangers to a budget, and what is measured of each."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections import Counter

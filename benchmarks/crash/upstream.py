@@ -3,8 +3,6 @@
 It needs only the standard library, so that it runs beside any gateway.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

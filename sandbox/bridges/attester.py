@@ -1,7 +1,5 @@
 """Circle's services of CCTP V2: attestations of burns, and forwarding of mints."""
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The transaction follows from the deposit alone (specs.optimism.io, "Deposits"). 
 it again if it were sent again, or if two blocks were prepared while it is in the pool.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from typing import Any

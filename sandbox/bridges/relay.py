@@ -1,7 +1,5 @@
 """Stand-ins for Relay and LI.FI: ether deposited on one chain under an order id is paid out on the other."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """HTTP server of the bridge stand-ins, in the formats of the originals, with faults on demand."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """ABI encoding of contract calls, by Solidity signatures."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 from eth_abi.abi import decode, encode

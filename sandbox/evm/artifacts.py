@@ -1,7 +1,5 @@
 """Compiled third-party contracts, read from npm packages of their authors; none is committed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Location of the anvil program: $ANVIL, the cache, PATH, or the pinned npm package."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

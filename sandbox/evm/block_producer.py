@@ -4,8 +4,6 @@ A chain that mines every second grows by 1.7 KB a block in memory and on disk. S
 activity, and an idle chain gets a rare block that keeps its feeds fresh. The node reports activity; nothing polls.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Contracts of bridges: stand-ins for CCTP and Relay's depository, and the real portal of Base on Ethereum."""
 
-from __future__ import annotations
-
 from eth_utils.crypto import keccak
 
 from app.adapters.bridges.deployments import DEPLOYMENTS, DEPOSITORY, DOMAINS, LIFI_DIAMOND, PORTALS, SOLANA_MESSENGER

@@ -1,7 +1,5 @@
 """Placement of contracts at their mainnet addresses, with their real constructors."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

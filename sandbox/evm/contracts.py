@@ -1,7 +1,5 @@
 """Contract families of a fresh chain, in order. A new family is a new file and a line here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Only the length is needed, so nothing is compressed. Follows op-geth's `FlzCompr
 and Solady's LibZip, the source of the predeployed oracle.
 """
 
-from __future__ import annotations
-
 _WINDOW = 8191
 _HASH_SIZE = 8192
 _HASH_FACTOR = 2654435769

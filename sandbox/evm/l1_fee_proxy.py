@@ -3,8 +3,6 @@
 op-geth reports it as `l1Fee`.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence

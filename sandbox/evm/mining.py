@@ -4,8 +4,6 @@ A transaction that is in the pool then is included in both. The second inclusion
 from Ethereum has none: it would be executed twice, and anvil could not return the block any more.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

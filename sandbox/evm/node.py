@@ -1,7 +1,5 @@
 """The process of one EVM chain: start, contracts, mining, saving, faults and restart."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

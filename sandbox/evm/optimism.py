@@ -1,7 +1,5 @@
 """The OP stack's predeploys for the L1 data fee (Ecotone and Fjord rules)."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

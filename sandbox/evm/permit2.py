@@ -1,7 +1,5 @@
 """Permit2, as the tests of Across have it, and a stand-in for x402's proxy, at their addresses on all EVM chains."""
 
-from __future__ import annotations
-
 from app.adapters.evm.contracts.deployments import PERMIT2, X402_PERMIT2_PROXY
 from sandbox.evm.builder import Builder
 from sandbox.evm.stand_ins import creation_code

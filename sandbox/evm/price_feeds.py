@@ -4,8 +4,6 @@
 every block; `decimals()` returns 8; everything else reverts. Writing the slot sets the price.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 from app.adapters.evm.contracts.deployments import EvmDeployment

@@ -1,7 +1,5 @@
 """Roles of the node's ten development accounts. Their keys are public and have no value elsewhere."""
 
-from __future__ import annotations
-
 OWNER = 0
 """Deploys, owns the contracts and the pool's liquidity, and may mint USDC."""
 FAUCET = 1

@@ -1,7 +1,5 @@
 """A small JSON-RPC client for local nodes. It never retries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit

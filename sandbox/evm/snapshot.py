@@ -1,7 +1,5 @@
 """Snapshot of a chain with all contracts: created once per cache and loaded by every fresh node."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import time

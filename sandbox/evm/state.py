@@ -3,8 +3,6 @@
 anvil writes its own `--state` file in place, where a kill can corrupt it; so the chain is read over JSON-RPC.
 """
 
-from __future__ import annotations
-
 import gzip
 import threading
 import zlib

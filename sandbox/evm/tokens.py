@@ -1,7 +1,5 @@
 """The real USDC (Circle's FiatToken behind its proxy), WETH9 and Multicall3."""
 
-from __future__ import annotations
-
 from sandbox.evm import roles
 from sandbox.evm.builder import Builder
 

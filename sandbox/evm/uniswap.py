@@ -1,7 +1,5 @@
 """Uniswap V3 and the WETH/USDC 0.05 % pool, which gets its mainnet address."""
 
-from __future__ import annotations
-
 from math import isqrt
 
 from sandbox.errors import SandboxError

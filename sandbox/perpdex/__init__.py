@@ -4,8 +4,6 @@ It accepts no orders. Its accounts are fictitious: every address has the same on
 `0x000000`, which are unknown.
 """
 
-from __future__ import annotations
-
 from sandbox.perpdex.faults import Fault, Faults
 from sandbox.perpdex.server import ExchangeServer
 

@@ -3,8 +3,6 @@
 The first twelve markets are numbered as on the real exchange. Prices are constant, times are current.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

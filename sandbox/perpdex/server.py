@@ -1,7 +1,5 @@
 """HTTP server of the stand-in: `POST /info` and `/exchange` like the exchange, and `/faults` and `/health`."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The shipping address: a stored one chosen by name and postal code, or a form filled field by field."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

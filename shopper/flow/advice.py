@@ -3,8 +3,6 @@
 It chooses among elements that cannot order, sign in, pay or leave the shop; the page may be hostile, and so its answer.
 """
 
-from __future__ import annotations
-
 from app.ports.shopper import ChoicePurpose, ElementCandidate, ElementQuestion
 from shopper.flow.session import BrowserSession, find_same_button
 from shopper.page import autofill, keywords, order_words, prices

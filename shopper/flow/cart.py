@@ -1,7 +1,5 @@
 """The cart: emptied before a purchase and after a failed one, and compared with the request."""
 
-from __future__ import annotations
-
 import functools
 import re
 from urllib.parse import urljoin

@@ -1,7 +1,5 @@
 """From the cart to the review, one action at a time, in a bounded number of steps. It never orders."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Choices of the checkout that the request leaves open: delivery, payment, extras, and the shop's terms."""
 
-from __future__ import annotations
-
 from shopper.flow import advice, extras, review
 from shopper.flow.address import FillAttempts
 from shopper.flow.session import BrowserSession

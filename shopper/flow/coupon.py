@@ -1,7 +1,5 @@
 """A coupon code: entered once, in the field that the shop has for it, and judged by what the order costs then."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The delivery method that was requested by name: chosen among those that the shop offers, or the purchase ends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

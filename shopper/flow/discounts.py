@@ -1,7 +1,5 @@
 """The discount of a coupon: granted if the order costs less or shows a new row, and still counted on the review."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

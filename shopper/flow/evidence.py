@@ -4,8 +4,6 @@ Words of a language decide alone only where structure is silent. As vetoes they 
 a removal or an extra excludes a button, because a click cannot be undone and structure does not show what it costs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

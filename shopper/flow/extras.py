@@ -1,7 +1,5 @@
 """Preselected extras (subscriptions, insurance, gifts): unselected, or the purchase fails."""
 
-from __future__ import annotations
-
 from app.ports.shopper import FailureCode, PurchaseFailed
 from shopper.flow.session import BrowserSession
 from shopper.page import keywords, prices

@@ -1,7 +1,5 @@
 """Sign-in: attempted once. A refusal is final, and a purchase with credentials never continues as a guest."""
 
-from __future__ import annotations
-
 import re
 
 from app.ports.shopper import FailureCode, PurchaseFailed

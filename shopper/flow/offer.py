@@ -1,7 +1,5 @@
 """The price and availability on the page of a product: what it shows, confirmed by its data."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

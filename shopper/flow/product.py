@@ -1,7 +1,5 @@
 """The product page: title, price, availability, options, and adding to the cart."""
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -1,7 +1,5 @@
 """The checks before the order: total, contents and address of the review."""
 
-from __future__ import annotations
-
 from app.core import money
 from app.ports.shopper import FailureCode, OrderReview, PurchaseFailed
 from shopper.flow import address, cart, discounts, extras

@@ -1,7 +1,5 @@
 """A purchase from its first page to its end. The order button is clicked in one place, after authorization."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Descriptions of pages on which purchases end, for a person who finishes them by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from shopper.page import autofill

@@ -1,7 +1,5 @@
 """The state of one purchase in the browser, and helpers that all its steps share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from app.ports.shopper import FailureCode, Product, PurchaseFailed, PurchaseHandler, PurchaseRequest, ShoppingStep

@@ -4,8 +4,6 @@ A button is clicked during the checkout only if something shows that it leads to
 that may order is clicked once, after the order was authorized.
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum, auto
 

@@ -5,8 +5,6 @@ A visible label beats any other name in the markup, for `line4` may be labelled 
 because it also brings up the keyboard for postal codes; words of coupons and newsletters exclude a field before its type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

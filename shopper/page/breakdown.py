@@ -4,8 +4,6 @@ The sum decides which amount is the total: a part of it is none, whatever its la
 is a contradiction, or the total of a page without a sum.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """JSON-LD of a page, which is hostile: bounded in depth and size. No I/O."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

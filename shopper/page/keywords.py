@@ -3,8 +3,6 @@
 What many shops share belongs here; a word of a single shop does not.
 """
 
-from __future__ import annotations
-
 import re
 
 

@@ -4,8 +4,6 @@ Structure does not show what a click costs (docs/decisions/0134): a language mod
 these. They are stems without accents, and rather too many: a button that is vetoed is not clicked.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -4,8 +4,6 @@ It is code, may lie, and is often older than what scripts have drawn since. So i
 amounts that the page shows; where the two differ, what is shown decides.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

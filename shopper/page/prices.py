@@ -3,8 +3,6 @@
 What cannot be read with certainty is None: an unknown currency is not the dollar, and an unread total never buys.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Countries and their subdivisions, with the spellings that shops use. No I/O."""
 
-from __future__ import annotations
-
 import functools
 import gettext
 import re

@@ -1,7 +1,5 @@
 """A page as plain data, from the injected script. Decisions are made on this, never on the live page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 It is code, not text: the same in every language. It may lie, so nothing that costs money is decided by it alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

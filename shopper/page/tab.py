@@ -3,8 +3,6 @@
 No text of a Playwright error leaves this file: it quotes what was typed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

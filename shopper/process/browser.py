@@ -1,7 +1,5 @@
 """Starting a browser with nothing of the service in its environment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Finding a browser on the machine. Imports nothing heavy: every process of the service calls it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 Redirects, sockets, workers and prefetches all pass through it, which no rule inside the browser can guarantee.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

@@ -1,7 +1,5 @@
 """The memory of a purchase: pages that take too much end it."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

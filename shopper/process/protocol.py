@@ -3,8 +3,6 @@
 The child reports and asks, the parent decides. A line that is not one of these messages ends the purchase.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

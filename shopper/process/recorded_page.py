@@ -3,8 +3,6 @@
 Sanitized by the browser's process, and by the service again: the same function, which changes nothing the second time.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

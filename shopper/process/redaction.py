@@ -3,8 +3,6 @@
 No I/O.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus

@@ -1,7 +1,5 @@
 """The user of the browser process: started by root, it runs as a user without rights."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@
 lines and marked as the seller's words, because an agent must not mistake its instructions for the gateway's.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`/v1/catalog` and `/v1/subscriptions`: find services, subscribe, and unsubscribe."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Response, jsonify, request

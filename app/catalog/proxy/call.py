@@ -3,8 +3,6 @@
 No credential of the client is forwarded, and only public hosts are called.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

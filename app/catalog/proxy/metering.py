@@ -6,8 +6,6 @@ payment that was accepted can be presented again. Revenue and counters are writt
 records the payment as used.
 """
 
-from __future__ import annotations
-
 import time
 from http import HTTPStatus
 

@@ -1,7 +1,5 @@
 """Calls to services of the catalog: `/v1/proxy` with a key, `/v1/x402/services` also with a payment of each call."""
 
-from __future__ import annotations
-
 from werkzeug.wrappers import Response
 
 from app.catalog import schemas

@@ -1,7 +1,5 @@
 """`/v1/services`: a seller's own services; those of others return 404. A gateway-only key has none."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -5,8 +5,6 @@ two characters, which have no trigram, are searched in all texts. The only write
 `service_texts`.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 

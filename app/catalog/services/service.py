@@ -3,8 +3,6 @@
 Only writer of `services` (except their counters) and `service_specifications`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields

@@ -1,7 +1,5 @@
 """Audit of the counters: revenue equals what callers were charged or paid, and the stripes add up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -4,8 +4,6 @@ A call adds to one of several stripes, and refreshes the service's row, which ra
 unlocked: calls of one service never wait for each other. The only writer of the counters.
 """
 
-from __future__ import annotations
-
 import secrets
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Channels: how an event is sent to each kind of target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An attempt to deliver an event, and what is sent of it."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """E-mail to owners: what happened, in plain text."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from http import HTTPStatus

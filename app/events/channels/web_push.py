@@ -1,7 +1,5 @@
 """Web push to the browsers of owners: RFC 8030, encrypted by RFC 8291, with the service's key by RFC 8292."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence

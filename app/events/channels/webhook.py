@@ -1,7 +1,5 @@
 """Webhooks, signed by Standard Webhooks 1.0."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

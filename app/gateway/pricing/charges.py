@@ -3,8 +3,6 @@
 All arithmetic is exact, in fractions of nano-dollars: it runs under `EXACT_CONTEXT`, which forbids rounding.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from decimal import ROUND_CEILING, Context, Decimal, Inexact, InvalidOperation

@@ -4,8 +4,6 @@ A list with one implausible price is refused as a whole, and the last good one s
 who makes calls cheap costs the operator money, without a sign of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Where a provider publishes a surcharge as a range, or only for other models, the
 only for other models does not apply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Operator commands for the provider table: `flask --app wsgi providers …`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Both are TOML, with a table for each row: `[providers.<slug>]`. All errors are reported, one per line.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The list of providers for `GET /v1/providers`, without upstream URLs and keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 The generic operation serves them all, but generated clients encode the slashes of its path, and name no route.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Probes of the gateway's providers: calls that are validated, read and priced as those of clients."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A body is forwarded byte for byte, so what parsers could read in different ways is refused: it would not be priced.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum

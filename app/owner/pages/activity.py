@@ -1,7 +1,5 @@
 """The pages of an agent's activity: transactions, purchases in web shops, and calls by day, newest first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The pages of an agent: overview, freeze, lock and keys."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The pages on which an owner decides about payments, and the decision itself, however the owner is authenticated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial

@@ -3,8 +3,6 @@
 Before the claim the browser gets a receipt cookie; the result of the claim is shown again in that browser only.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

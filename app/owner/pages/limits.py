@@ -1,7 +1,5 @@
 """The form of a wallet's limits and allowlists. Loosening requires the owner key; tightening does not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation

@@ -5,8 +5,6 @@ credits; integers only, no inline styles. The pages state the same in words, so 
 from screen readers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta

@@ -1,7 +1,5 @@
 """Formatting of amounts, times and transactions on the pages. No I/O."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 

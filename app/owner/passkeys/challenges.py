@@ -3,8 +3,6 @@
 A challenge is in the form, with a signature: an anonymous client that asks for one stores nothing here.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Confirmation of a sensitive form: by the owner key, typed again, or by a passkey."""
 
-from __future__ import annotations
-
 from flask import request
 
 from app.errors import RateLimited

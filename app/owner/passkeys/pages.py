@@ -1,7 +1,5 @@
 """The page of an agent's passkeys, and signing in with one."""
 
-from __future__ import annotations
-
 from flask import Response, request, url_for
 
 from app.errors import LimitReached, NotFound, ServiceError, Unauthorized

@@ -4,8 +4,6 @@ A passkey belongs to one owner key. Replacing that key is the recovery, and ends
 never leave the owners' devices.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Every response has the same strict headers, every form a token; a refusal is an HTML page with a remedy.
 """
 
-from __future__ import annotations
-
 import secrets
 from http import HTTPStatus
 from typing import Any

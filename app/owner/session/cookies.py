@@ -4,8 +4,6 @@ CSRF tokens tie a form to the browser, and for signed-in owners also to the sess
 signed, in the form, and another site can neither read the former nor forge the latter.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 

@@ -5,8 +5,6 @@ another person's address. Whenever a session is extended, its token changes; the
 function opens its own unit of work unless its docstring says otherwise.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Sequence

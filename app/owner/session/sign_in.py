@@ -1,7 +1,5 @@
 """Signing in with an owner key, adding agents to a session, and ending sessions."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ A fleet is changed in batches, so that no lock is held for long. What was done w
 repeating the call changes the rest.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Each makes its change and records it in one unit; the audit entry is last, because its head is a shared row.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -4,8 +4,6 @@ The sources are in this folder; `compiled.json` is the output of Vyper 0.4.3 (`-
 compiler is needed at run time. A test compares the sources with those that were compiled.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

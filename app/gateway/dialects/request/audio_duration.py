@@ -4,8 +4,6 @@ Providers bill seconds and decode every frame, so headers are not trusted: the f
 Ogg Opus are counted, and the samples of WAV follow from its size. Other containers are not measured.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import product

@@ -1,7 +1,5 @@
 """Tools of a request that run at the provider, with the limits that it states."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Sources: OpenAI's guides "Image generation" and "Images and vision", Anthropic's
 resolution", all of November 2026.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

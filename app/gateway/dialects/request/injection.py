@@ -1,7 +1,5 @@
 """Changes of a JSON body that keep all other bytes: usage in streams, limits on the output and on hosted tools."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal

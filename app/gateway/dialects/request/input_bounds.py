@@ -4,8 +4,6 @@ A byte-level tokenizer never makes more tokens than bytes. In meaningful text a 
 spaces; every other byte is counted as one token. English text is over-counted by a factor of about two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

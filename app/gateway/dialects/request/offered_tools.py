@@ -3,8 +3,6 @@
 A tool is offered only if its cost can be bounded before the call and charged after it; all others are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any

@@ -1,7 +1,5 @@
 """Parsing of the parameters that determine the cost of a request; unbounded cost is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal

@@ -4,8 +4,6 @@ List prices are from the providers' pricing pages of November 2026, among them E
 and Tavily's "Credits & Pricing" (docs.tavily.com).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

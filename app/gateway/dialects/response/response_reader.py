@@ -8,8 +8,6 @@ Server-sent events (HTML Living Standard, 9.2.6) end with a blank line, and line
 without `alt=sse` is one JSON array of events.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Accumulation of the usage in a response: the largest counts, and the size of its content."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
