@@ -144,6 +144,8 @@ class Settings(BaseSettings):
     sponsored_free_per_day: int = Field(0, ge=0)
     sponsored_free_usd_per_day: Decimal = Field(Decimal(1), ge=0)
     max_bridge_fee_bps: int = Field(100, ge=0, le=5000)
+    topup_unfinal_usd: Decimal = Field(Decimal(1000), ge=0)
+    topup_unfinal_usd_per_agent: Decimal = Field(Decimal(100), ge=0)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     # Limits and their audit read at most two months.

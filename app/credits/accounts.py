@@ -72,6 +72,7 @@ class Bucket(StrEnum):
 
 class EntryKind(StrEnum):
     GRANT = "grant"
+    REVOKE = "revoke"
     HOLD = "hold"
     SETTLE = "settle"
     RELEASE = "release"
@@ -160,13 +161,32 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
     return True
 
 
+def revoke(session: Session, owner_id: str, nanos: int, *, reference: str) -> int:
+    """Take back granted credits as far as they are available; return how much."""
+    taken = min(nanos, lock_available(session, owner_id))
+    entry = LedgerEntry(f"revoke:{reference}", EntryKind.REVOKE, Bucket.AVAILABLE, Bucket.ISSUANCE, taken)
+    append_entries(session, owner_id, [entry], at=clock.now())
+    _GRANT.execute(session, {"owner_id": owner_id, "nanos": -taken})
+    return taken
+
+
+def has_available(owner_id: Any) -> ColumnElement[bool]:
+    return exists().where(CreditAccount.id == owner_id, CreditAccount.available_nanos > 0)
+
+
 def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, int]]:
-    """Return account and nano-dollars of the grants with a prefix, by reference. For audits."""
-    named = CreditLedgerEntry.reference.startswith(f"grant:{prefix}", autoescape=True)
-    rows = session.execute(
-        select(CreditLedgerEntry.reference, CreditLedgerEntry.account_id, CreditLedgerEntry.amount_nanos).where(named)
-    )
-    return {reference.removeprefix("grant:"): (account, nanos) for reference, account, nanos in rows}
+    """Return account and nano-dollars of the grants with a prefix less what was revoked, by reference. For audits.
+
+    A second grant for a reference, or what was revoked, has a suffix after a colon.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for kind, sign in (("grant:", 1), ("revoke:", -1)):
+        named = CreditLedgerEntry.reference.startswith(f"{kind}{prefix}", autoescape=True)
+        columns = (CreditLedgerEntry.reference, CreditLedgerEntry.account_id, CreditLedgerEntry.amount_nanos)
+        for entry, account, nanos in session.execute(select(*columns).where(named)):
+            reference = prefix + entry.removeprefix(f"{kind}{prefix}").split(":")[0]
+            found[reference] = account, found.get(reference, (account, 0))[1] + sign * nanos
+    return {reference: net for reference, net in found.items() if net[1]}
 
 
 def granted_since(session: Session, owner_id: str, start: datetime) -> dict[date, int]:

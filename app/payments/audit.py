@@ -10,11 +10,11 @@ from app.payments.models import TopUp
 
 def check(session: Session) -> list[str]:
     """Return one sentence per violated invariant, none when all is well."""
-    closed = session.scalars(select(TopUp).where(TopUp.closed_at.is_not(None))).all()
+    topup_rows = session.scalars(select(TopUp)).all()
     recorded = {
-        topups.grant_reference(row.transaction_id): (row.account_id, row.granted_nanos)
-        for row in closed
-        if row.granted_nanos
+        topups.grant_reference(row.transaction_id): (row.account_id, (row.granted_nanos or 0) + row.owed_nanos)
+        for row in topup_rows
+        if row.granted_nanos or row.owed_nanos
     }
     granted = credit_accounts.grants_by_reference(session, topups.REFERENCE_PREFIX)
     wrong = [
@@ -22,7 +22,7 @@ def check(session: Session) -> list[str]:
         for reference in sorted(recorded.keys() | granted.keys())
         if recorded.get(reference) != granted.get(reference)
     ]
-    excessive = [row for row in closed if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
+    excessive = [row for row in topup_rows if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
     return [
         *wrong,
         *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),

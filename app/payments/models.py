@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
@@ -117,7 +117,10 @@ class ServiceWallet(Authenticated, Model):
 
 
 class TopUp(Model):
-    """Credits to grant for a transfer to the treasury once it is final."""
+    """Credits to grant for a transfer to the treasury once it is confirmed; closed once that is final.
+
+    The ledger's grants for it less what was taken back are `granted_nanos` plus `owed_nanos`.
+    """
 
     __tablename__ = "topups"
     __table_args__ = (Index("ix_topups_open", "chain", "closed_at"), Index("ix_topups_wallet_id", "wallet_id"))
@@ -129,5 +132,7 @@ class TopUp(Model):
     recipient: Mapped[str] = mapped_column(String(64))
     units: Mapped[int] = mapped_column(Units)
     granted_nanos: Mapped[int | None] = mapped_column(Units)
+    # What was granted for a transfer that can no longer land, and was not collected yet.
+    owed_nanos: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

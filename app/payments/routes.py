@@ -30,7 +30,7 @@ blp = Blueprint(
 
 
 class TopUpShape(MovementShape):
-    """The transfer to the treasury. Its value is credited once it is final."""
+    """The transfer to the treasury. Its value is credited once it is confirmed."""
 
     kind = fields.String(required=True, metadata={"enum": ["topup"]})
 
@@ -47,7 +47,7 @@ class TopUpShape(MovementShape):
 @blp.raises(NotFound, *LIMIT_ERRORS, TransferFailed)
 @blp.header("Prefer", "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds.")
 def top_up(body: dict[str, Any], claim: Claim) -> TransactionView | Response:
-    """Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final."""
+    """Buy credits with USDC of a wallet, under its limits; they are granted once the transfer is confirmed."""
     principal = guards.current_principal()
     wallet = wallets.get_owned(body["wallet_id"], agent_id=principal.agent_of_wallet(body["wallet_id"]))
     session_of(principal, None, is_counted=False)

@@ -1,6 +1,9 @@
-"""Top-ups: USDC transferred from a wallet to the treasury, and credits granted once the transfer is final.
+"""Top-ups: USDC transferred from a wallet to the treasury, and credits granted once the transfer is confirmed.
 
 The transfer counts against the wallet's limits like any other. The grant is keyed by it, so it is made once.
+
+A block at the depth of confirmed movements can still be replaced. The service then sends the same bytes again, and
+only if they can no longer land, the account owes what it was granted. Grants that are not final are limited.
 """
 
 from dataclasses import dataclass, replace
@@ -12,11 +15,14 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.core.money import nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
 from app.idempotency.service import Claim
+from app.identity import agents
 from app.observability import logs
 from app.payments import claimed_payments, treasury
 from app.payments.models import TopUp
@@ -28,6 +34,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import MovementQuote
+from app.wallets.transactions.relayed import DecidedStatus
 from app.wallets.transfers import TransferOrder
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -35,6 +42,7 @@ from app.wallets.views.history import TransactionView
 _log = structlog.get_logger(__name__)
 REFERENCE_PREFIX = "topup:"
 _GRANT_BATCH = 200
+_OWED = TopUp.owed_nanos > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class TopUpOrder:
 
 
 def send(wallet: WalletView, order: TopUpOrder, *, wait_seconds: Decimal | None, claim: Claim) -> TransactionView:
-    """Transfer USDC to the treasury; its value is granted once that is final. Raises: what a transfer raises."""
+    """Transfer USDC to the treasury; its value is granted once that is confirmed. Raises: what a transfer raises."""
     transfer = _transfer(wallet, order)
 
     def record(session: Session, movement: TransactionView) -> None:
@@ -96,28 +104,44 @@ def open_topup_error(session: Session, wallet_id: str) -> TransactionInProgress 
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    return exists().where(TopUp.chain == chain.value, TopUp.closed_at.is_(None))
+    """Return the condition that a top-up on a chain is open, or that credits could repay what one left owing."""
+    owing = exists().where(_OWED, TopUp.chain == chain.value, credit_accounts.has_available(TopUp.account_id))
+    return exists().where(TopUp.chain == chain.value, TopUp.closed_at.is_(None)) | owing
 
 
 def grant_due(chain: ChainName) -> int:
-    """Grant the credits of final top-ups on a chain; return how many top-ups were closed. For a worker."""
+    """Grant confirmed top-ups on a chain, close final ones, and collect what is owed; return how many were closed.
+
+    For a worker. A grant before the transfer is final waits if it would exceed a limit of credit risk.
+    """
+    closed, on_chain = 0, TopUp.chain == chain.value
     with read_only_unit() as session:
-        open_topups = session.scalars(
-            select(TopUp.transaction_id)
-            .where(TopUp.chain == chain.value, TopUp.closed_at.is_(None))
-            .order_by(TopUp.created_at)
-            .limit(_GRANT_BATCH)
+        # Those without a grant first: final ones may wait, and must not delay them.
+        topups = [
+            each
+            for is_granted in (TopUp.granted_nanos.is_(None), TopUp.granted_nanos.is_not(None))
+            for each in session.scalars(
+                select(TopUp)
+                .where(on_chain, TopUp.closed_at.is_(None), is_granted)
+                .order_by(TopUp.created_at)
+                .limit(_GRANT_BATCH)
+            )
+        ]
+        decisions = relayed.decisions(session, [each.transaction_id for each in topups])
+        owing = session.scalars(
+            select(TopUp.transaction_id).where(_OWED, on_chain, credit_accounts.has_available(TopUp.account_id))
         ).all()
-        final_statuses = {each: relayed.final_status(session, each) for each in open_topups}
-    closed = 0
-    for transaction_id, final_status in final_statuses.items():
-        if final_status is None:
+    for topup in topups:
+        decision = decisions.get(topup.transaction_id)
+        if decision is None:
             continue
         try:
-            closed += _close_topup(transaction_id, final_status)
+            closed += _grant_or_close(topup, decision)
         except Exception:
             # One faulty top-up must not block the others.
-            _log.exception("topup_close_failed", transaction_id=transaction_id)
+            _log.exception("topup_close_failed", transaction_id=topup.transaction_id)
+    for transaction_id in owing:
+        _collect(transaction_id)
     return closed
 
 
@@ -134,30 +158,73 @@ def find_confirmed_without_grant(session: Session) -> list[str]:
     return [each for each in closed if relayed.final_status(session, each) == MovementStatus.CONFIRMED]
 
 
-def _close_topup(transaction_id: str, final_status: MovementStatus) -> bool:
-    view = history.current_view(transaction_id)
-    with read_only_unit() as session:
-        topup = session.get_one(TopUp, transaction_id)
-    units, keys = 0, []
-    if final_status is MovementStatus.CONFIRMED and view.tx_hash is not None:
-        chain = ChainName(topup.chain)
+def _grant_or_close(topup: TopUp, decision: DecidedStatus) -> bool:
+    is_final, chain, nanos, keys = decision.is_final, ChainName(topup.chain), 0, []
+    if not is_final and (decision.status is MovementStatus.FAILED or topup.granted_nanos is not None):
+        return False
+    view = history.current_view(topup.transaction_id)
+    if decision.status is MovementStatus.CONFIRMED and view.tx_hash is not None:
         incoming = app_state().ports.facilitators[chain].incoming_payment(view.tx_hash, topup.recipient)
-        if incoming is None or not incoming.is_final:
+        if incoming is None or (is_final and not incoming.is_final):
             return False
         # A token contract may deduct a fee: the amount received counts.
         units = min(incoming.units, topup.units) if incoming.succeeded else 0
-        keys = [claimed_payments.transaction_claim_key(chain, view.tx_hash)]
+        nanos, keys = (
+            units * claimed_payments.NANOS_PER_UNIT,
+            [claimed_payments.transaction_claim_key(chain, view.tx_hash)],
+        )
     with unit_of_work() as session:
-        row = session.get_one(TopUp, transaction_id, with_for_update=True)
-        # A transfer that was considered failed may have been reopened while the chain was read.
-        if row.closed_at is not None or relayed.final_status(session, transaction_id) is not final_status:
+        if not is_final and _exceeds_risk(session, topup.account_id, nanos):
+            return False
+        row = session.get_one(TopUp, topup.transaction_id, with_for_update=True)
+        # The transfer may have been reopened while the chain was read.
+        found = relayed.decisions(session, [row.transaction_id]).get(row.transaction_id)
+        if row.closed_at is not None or found != decision:
             return False
         # A replacement has another hash than the one that was claimed when the transfer was recorded.
         if keys and not claimed_payments.is_claimed(session, keys):
-            claimed_payments.claim(session, keys, transaction_id)
-        nanos = units * claimed_payments.NANOS_PER_UNIT
-        credit_accounts.grant(session, row.account_id, nanos, reference=grant_reference(transaction_id))
-        row.granted_nanos, row.closed_at = nanos, clock.now()
+            claimed_payments.claim(session, keys, row.transaction_id)
+        _set_granted(session, row, nanos)
+        row.closed_at = clock.now() if is_final else None
+        owed_nanos = row.owed_nanos
     with logs.caused_by(view.request_id):
-        _log.info("topup_closed", transaction_id=transaction_id, granted_nanos=nanos)
-    return True
+        _log.info("topup_granted", transaction_id=topup.transaction_id, granted_nanos=nanos, is_final=is_final)
+        if owed_nanos:
+            _log.critical("topup_reversed", transaction_id=topup.transaction_id, owed_nanos=owed_nanos)
+    return is_final
+
+
+def _exceeds_risk(session: Session, account_id: str, nanos: int) -> bool:
+    """Return whether a grant before finality would exceed a limit. Locks the row that all such grants lock."""
+    agents.lock_agents(session, [treasury.OWNER_AGENT_ID])
+    rows = session.execute(
+        select(TopUp.account_id, TopUp.granted_nanos, TopUp.owed_nanos).where(
+            TopUp.closed_at.is_(None) & TopUp.granted_nanos.is_not(None) | _OWED
+        )
+    ).all()
+    unfinal = sum(row.granted_nanos or 0 for row in rows if not row.owed_nanos)
+    of_agent = sum((row.granted_nanos or 0) + row.owed_nanos for row in rows if row.account_id == account_id)
+    settings = app_state().settings
+    return unfinal + nanos > nanos_from_usd(settings.topup_unfinal_usd) or of_agent + nanos > nanos_from_usd(
+        settings.topup_unfinal_usd_per_agent
+    )
+
+
+def _set_granted(session: Session, row: TopUp, nanos: int) -> None:
+    """Grant the difference to what the ledger has for a top-up, or owe it."""
+    before = (row.granted_nanos or 0) + row.owed_nanos
+    row.granted_nanos, row.owed_nanos = nanos, max(0, before - nanos)
+    reference = grant_reference(row.transaction_id)
+    if nanos > before and not credit_accounts.grant(session, row.account_id, nanos - before, reference=reference):
+        # It was granted before, and taken back.
+        again = f"{reference}:{new_id()}"
+        credit_accounts.grant(session, row.account_id, nanos - before, reference=again)
+
+
+def _collect(transaction_id: str) -> None:
+    with unit_of_work() as session:
+        row = session.get_one(TopUp, transaction_id, with_for_update=True)
+        reference = f"{grant_reference(transaction_id)}:{new_id()}"
+        taken = credit_accounts.revoke(session, row.account_id, row.owed_nanos, reference=reference)
+        row.owed_nanos -= taken
+    _log.info("topup_debt_collected", transaction_id=transaction_id, taken_nanos=taken)

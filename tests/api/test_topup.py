@@ -1,4 +1,4 @@
-"""Top-ups: USDC transferred under the wallet's limits, credits granted once it is final."""
+"""Top-ups: USDC transferred under the wallet's limits, credits granted once it is confirmed."""
 
 from __future__ import annotations
 
@@ -43,11 +43,16 @@ def top_up(agent: Agent, amount: str, **headers: str) -> tuple[int, dict[str, ob
     return answer.status_code, answer.get_json()
 
 
-def run_workers(node: EvmNode) -> None:
+def run_workers(node: EvmNode, *, after_minutes: int = 0) -> None:
     node.mine(80)
     for minutes in (1, 2, 3):
-        with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
-            confirmations.confirm("base")
+        look(after_minutes + minutes)
+
+
+def look(minutes: int) -> None:
+    """Run the worker some minutes from now, when everything is due again."""
+    with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
+        confirmations.confirm("base")
 
 
 def credits_of(agent: Agent) -> float:
@@ -69,6 +74,48 @@ def test_a_top_up_is_granted_once_and_pays_for_no_call(open_shop: Shop, base_nod
     refused = open_shop.ask(by_hash(str(moved["tx_hash"]), BASE))
     assert refused.get_json()["code"] == "PAYMENT_ALREADY_USED"
     assert agent.get(f"{agent.wallet_url}/controls").get_json()["usage_month"]["spent_usd"] == 12.5
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_reorg_of_any_depth_after_the_grant_neither_doubles_nor_loses_it(
+    open_shop: Shop, base_node: EvmNode, depth: int
+) -> None:
+    agent = funded_agent(open_shop, base_node)
+    moved = top_up(agent, "12.5")[1]
+    look(1)
+    assert credits_of(agent) == 12.5
+    base_node.mine(depth - 1)
+    base_node.reorg(depth)
+    for minutes in (2, 3, 4):
+        look(minutes)
+        assert credits_of(agent) == 12.5
+    assert agent.transaction(str(moved["transaction_id"]))["status"] == "confirmed"
+    run_workers(base_node, after_minutes=4)
+    with read_only_unit() as session:
+        assert session.get_one(TopUp, moved["transaction_id"]).closed_at is not None
+        assert audit.check(session) == []
+    assert credits_of(agent) == 12.5
+
+
+def test_credits_for_a_transfer_that_a_reorg_made_impossible_are_taken_back(
+    open_shop: Shop, base_node: EvmNode
+) -> None:
+    agent = register(open_shop.app.test_client())
+    fund(base_node, agent.address, eth=1)
+    base_node.fund_usdc(agent.address, 12_500_000)
+    moved = top_up(agent, "12.5")[1]
+    look(1)
+    assert credits_of(agent) == 12.5
+    # The deposit that paid for it vanishes with it.
+    base_node.reorg(2)
+    for minutes in (2, 3, 4):
+        look(minutes)
+    run_workers(base_node, after_minutes=4)
+    run_workers(base_node, after_minutes=10)
+    assert agent.transaction(str(moved["transaction_id"]))["status"] == "failed"
+    assert credits_of(agent) == 0
+    with read_only_unit() as session:
+        assert audit.check(session) == []
 
 
 def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_detect_wrong_grants(

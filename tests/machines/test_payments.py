@@ -26,7 +26,7 @@ from app.payments import audit as payments_audit
 from app.payments import claimed_payments, topups, treasury
 from app.payments import jobs as payment_jobs
 from app.payments.claimed_payments import MAX_ATTEMPTS, RETRY_WINDOW, PaymentStatus
-from app.payments.models import Payment, PaymentClaim
+from app.payments.models import Payment, PaymentClaim, TopUp
 from app.payments.treasury import WalletRole
 from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
@@ -88,7 +88,7 @@ class Payments(Machine):
         chain.give(treasury.settler(chain.name), ETH, 10**18)
         assert treasury.wallet(WalletRole.SETTLEMENT, chain.name).address_on(chain.name) == treasury.settler(chain.name)
         self.claimed: dict[str, Paid | None] = {}
-        self.granted = 0
+        self.granted: dict[str, int] = {}
         self.topups: dict[str, int] = {}
         self.ended: set[str] = set()
         self.failed: set[str] = set()
@@ -156,7 +156,7 @@ class Payments(Machine):
                 is_final = relayed.final_status(session, transaction_id) is not None
             if is_final:
                 self.ended.add(transaction_id)
-                self.granted += dollars if view.status == "confirmed" else 0
+                self.granted[transaction_id] = dollars if view.status == "confirmed" else 0
                 if view.status == "confirmed":
                     self.claimed[self.key(view.tx_hash or "")] = None
 
@@ -324,13 +324,19 @@ class Payments(Machine):
     def top_ups_are_granted_once(self) -> None:
         with read_only_unit() as session:
             balance = credit_accounts.balance(session, self.agent_id)
-        assert balance.granted_nanos == INITIAL_NANOS + self.granted * 10**9
+            rows = {row.transaction_id: row for row in session.scalars(select(TopUp))}
+        recorded = sum((row.granted_nanos or 0) + row.owed_nanos for row in rows.values())
+        assert balance.granted_nanos == INITIAL_NANOS + recorded
+        for each, dollars in self.topups.items():
+            expected = {self.granted[each] * 10**9} if each in self.granted else {None, dollars * 10**9}
+            assert rows[each].granted_nanos in expected
+        assert all(row.owed_nanos == 0 or row.granted_nanos == 0 for row in rows.values())
 
     def reached(self) -> Counter[str]:
         with read_only_unit() as session:
             found = session.execute(select(Payment.status, func.count()).group_by(Payment.status)).all()
         statuses = Counter({f"payment: {status}": times for status, times in found})
-        return super().reached() + statuses + Counter({"granted": self.granted})
+        return super().reached() + statuses + Counter({"granted": sum(self.granted.values())})
 
     def script(self) -> Iterator[None]:
         request, _ = _REQUESTS

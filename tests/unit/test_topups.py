@@ -1,19 +1,21 @@
-"""Top-ups: granted once, what was received, when the transfer is final; closed without a grant when it failed."""
+"""Top-ups: granted once, what was received, before it is final within limits; what cannot land after all is owed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
 import pytest
 import time_machine
-from sqlalchemy import delete, select
+from flask import current_app
+from sqlalchemy import delete, select, update
 
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
-from app.credits import accounts
+from app.credits import accounts, holds
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.payments import audit, claimed_payments, topups
@@ -24,6 +26,7 @@ from app.state import Application
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import Transaction, TransactionEvent
+from tests.support.ledger import race
 
 BASE = ChainName.BASE
 CONFIRMED, FAILED, PENDING = MovementStatus.CONFIRMED, MovementStatus.FAILED, MovementStatus.PENDING
@@ -51,11 +54,18 @@ class Treasury:
         with read_only_unit() as session:
             return accounts.balance(session, self.account_id).granted_nanos
 
+    def balance(self) -> tuple[int, int]:
+        with read_only_unit() as session:
+            found = accounts.balance(session, self.account_id)
+        return found.available_nanos, found.held_nanos
+
 
 @pytest.fixture
-def treasury(build_app: Callable[..., Application], sqlite_url: str) -> Iterator[Treasury]:
+def treasury(build_app: Callable[..., Application], request: pytest.FixtureRequest) -> Iterator[Treasury]:
     made = Treasury()
-    app = build_app(sqlite_url, facilitators={BASE: made, ChainName.ETHEREUM: made})
+    limits = {"topup_unfinal_usd": Decimal("0.000013"), "topup_unfinal_usd_per_agent": Decimal("0.00001")}
+    database_url = request.getfixturevalue(getattr(request, "param", "sqlite_url"))
+    app = build_app(database_url, facilitators={BASE: made, ChainName.ETHEREUM: made}, settings=limits)
     with app.app_context(), time_machine.travel(NOON, tick=False):
         with unit_of_work() as session:
             accounts.open_account(session, made.account_id)
@@ -93,6 +103,11 @@ def state_of(transaction_id: str) -> tuple[int | None, datetime | None]:
 def audited() -> list[str]:
     with read_only_unit() as session:
         return [finding for finding in audit.check(session) if "top-up" in finding or "topup" in finding]
+
+
+def is_open(chain: ChainName) -> bool:
+    with read_only_unit() as session:
+        return bool(session.scalar(select(topups.has_open(chain))))
 
 
 def test_the_amount_received_is_granted_once(treasury: Treasury) -> None:
@@ -166,16 +181,12 @@ def test_a_wallet_cannot_be_deleted_while_one_of_its_top_ups_is_open(treasury: T
             found = topups.open_topup_error(session, of)
             return found and found.details
 
-    def has_open(chain: ChainName) -> bool:
-        with read_only_unit() as session:
-            return bool(session.scalar(select(topups.has_open(chain))))
-
     assert topups.grant_due(BASE) == 1
     assert (refusal(wallet_id), refusal(other)) == ({"transaction_id": pending}, None)
-    assert (has_open(BASE), has_open(ChainName.ETHEREUM)) == (True, False)
+    assert (is_open(BASE), is_open(ChainName.ETHEREUM)) == (True, False)
     treasury.receives("0x1", 5)
     assert topups.grant_due(BASE) == 1
-    assert (refusal(wallet_id), has_open(BASE)) == (None, False)
+    assert (refusal(wallet_id), is_open(BASE)) == (None, False)
 
 
 def test_the_oldest_top_ups_are_granted_first(treasury: Treasury) -> None:
@@ -183,3 +194,126 @@ def test_the_oldest_top_ups_are_granted_first(treasury: Treasury) -> None:
         added(treasury, f"0x{minutes}", created_at=NOON + timedelta(minutes=minutes))
     topups.grant_due(BASE)
     assert [tx_hash for tx_hash, _ in treasury.asked] == ["0x0", "0x1", "0x2"]
+
+
+def decide(transaction_id: str, status: MovementStatus, *, next_check_at: datetime | None) -> None:
+    """Set what a worker finds out about a transfer."""
+    with unit_of_work() as session:
+        row = session.get_one(Transaction, transaction_id)
+        lifecycle.TRANSACTIONS.move(session, row.id, MovementStatus(row.status), status, reason=None)
+        session.get_one(Transaction, transaction_id).next_check_at = next_check_at
+
+
+def owed_nanos(transaction_id: str) -> int:
+    with read_only_unit() as session:
+        return session.get_one(TopUp, transaction_id).owed_nanos
+
+
+def test_a_confirmed_transfer_is_granted_at_once_and_closed_when_it_is_final(treasury: Treasury) -> None:
+    early = added(treasury, "0x1", next_check_at=NOON)
+    treasury.receives("0x1", 5, is_final=False)
+    assert topups.grant_due(BASE) == 0
+    assert (state_of(early), treasury.granted_nanos()) == ((5_000, None), 5_000)
+    assert topups.grant_due(BASE) == 0
+    decide(early, PENDING, next_check_at=NOON)
+    assert topups.grant_due(BASE) == 0
+    assert (state_of(early), treasury.granted_nanos()) == ((5_000, None), 5_000)
+    decide(early, CONFIRMED, next_check_at=None)
+    assert topups.grant_due(BASE) == 0
+    treasury.receives("0x1", 5)
+    assert topups.grant_due(BASE) == 1
+    assert (state_of(early), owed_nanos(early), treasury.granted_nanos()) == ((5_000, NOON), 0, 5_000)
+    assert audited() == []
+
+
+def test_grants_that_are_not_final_stay_within_the_limits_of_an_agent_and_of_all(treasury: Treasury) -> None:
+    other = new_id()
+    with unit_of_work() as session:
+        accounts.open_account(session, other)
+    for number in range(1, 6):
+        added(treasury, f"0x{number}", next_check_at=NOON, created_at=NOON + timedelta(seconds=number))
+        treasury.receives(f"0x{number}", 5 if number != 5 else 4, is_final=False)
+    with unit_of_work() as session:
+        for row in session.scalars(select(TopUp).order_by(TopUp.created_at).offset(3)):
+            row.account_id = other
+    topups.grant_due(BASE)
+    with read_only_unit() as session:
+        granted = [row.granted_nanos for row in session.scalars(select(TopUp).order_by(TopUp.created_at))]
+    # Of the agent's three the last exceeds its limit; of the other's two the limit of all.
+    assert granted == [5_000, 5_000, None, None, None]
+    with unit_of_work() as session:
+        session.execute(update(Transaction).values(next_check_at=None))
+    for number in range(1, 6):
+        treasury.receives(f"0x{number}", 5)
+    assert topups.grant_due(BASE) == 5
+    assert treasury.granted_nanos() == 15_000
+
+
+def test_a_grant_for_what_cannot_land_after_all_is_owed_and_repaid_by_later_credits(treasury: Treasury) -> None:
+    lost = added(treasury, "0x1", next_check_at=NOON)
+    treasury.receives("0x1", 5, is_final=False)
+    topups.grant_due(BASE)
+    with unit_of_work() as session:
+        hold = holds.hold(session, treasury.account_id, 2_000, hold_id=new_id(), lease=timedelta(hours=1))
+    decide(lost, PENDING, next_check_at=NOON)
+    decide(lost, FAILED, next_check_at=NOON)
+    topups.grant_due(BASE)
+    # It may still be reorganised back: nothing is taken before that is final.
+    assert (state_of(lost), owed_nanos(lost)) == ((5_000, None), 0)
+    with unit_of_work() as session:
+        session.execute(update(Transaction).values(next_check_at=None))
+    assert topups.grant_due(BASE) == 1
+    assert (state_of(lost), owed_nanos(lost)) == ((0, NOON), 5_000)
+    assert audited() == []
+    assert is_open(BASE)
+    topups.grant_due(BASE)
+    assert (owed_nanos(lost), treasury.balance()) == (2_000, (0, 2_000))
+    # What is owed waits for credits, and keeps no worker busy.
+    assert not is_open(BASE)
+    assert audited() == []
+    next_one = added(treasury, "0x2")
+    treasury.receives("0x2", 5)
+    topups.grant_due(BASE)
+    topups.grant_due(BASE)
+    assert (state_of(next_one), owed_nanos(lost), treasury.balance()) == ((5_000, NOON), 0, (3_000, 2_000))
+    with unit_of_work() as session:
+        holds.release(session, hold.id)
+    assert audited() == []
+
+
+def test_what_was_taken_back_is_granted_again_if_it_landed_after_all(treasury: Treasury) -> None:
+    lost = added(treasury, "0x1", next_check_at=NOON)
+    treasury.receives("0x1", 5, is_final=False)
+    topups.grant_due(BASE)
+    decide(lost, PENDING, next_check_at=NOON)
+    decide(lost, FAILED, next_check_at=None)
+    for _ in range(2):
+        topups.grant_due(BASE)
+    assert (treasury.granted_nanos(), owed_nanos(lost)) == (0, 0)
+    decide(lost, PENDING, next_check_at=NOON)
+    with unit_of_work() as session:
+        topups.reopen_grant(session, lost)
+    decide(lost, CONFIRMED, next_check_at=None)
+    treasury.receives("0x1", 5)
+    topups.grant_due(BASE)
+    assert (state_of(lost), treasury.granted_nanos()) == ((5_000, NOON), 5_000)
+    assert audited() == []
+
+
+@pytest.mark.parametrize("treasury", ["postgres_url"], indirect=True)
+def test_concurrent_workers_grant_each_top_up_once_and_exceed_no_limit(treasury: Treasury) -> None:
+    early = [added(treasury, f"0x{number}", next_check_at=NOON) for number in range(8)]
+    for number in range(8):
+        treasury.receives(f"0x{number}", 3, is_final=False)
+    app = cast("Application", current_app)._get_current_object()  # type: ignore[attr-defined]
+    assert race(app, [lambda: topups.grant_due(BASE)] * 6) == [0] * 6
+    # Three of 3 000 fit into 10 000.
+    assert sorted(str(state_of(each)[0]) for each in early) == ["3000"] * 3 + ["None"] * 5
+    assert treasury.granted_nanos() == 9_000
+    with unit_of_work() as session:
+        session.execute(update(Transaction).values(next_check_at=None))
+    for number in range(8):
+        treasury.receives(f"0x{number}", 3)
+    assert sum(race(app, [lambda: topups.grant_due(BASE)] * 6)) == 8  # type: ignore[arg-type]
+    assert treasury.granted_nanos() == 24_000
+    assert audited() == []

@@ -3,6 +3,7 @@
 Submissions use nonces and pay fees like movements, and are recorded and settled like them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -90,6 +91,24 @@ def final_outcome(session: Session, transaction_id: str) -> FinalOutcome | None:
 def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
     outcome = final_outcome(session, transaction_id)
     return None if outcome is None else outcome.status
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedStatus:
+    """The status of a movement that a block decided, and whether that block is final."""
+
+    status: MovementStatus
+    is_final: bool
+
+
+def decisions(session: Session, transaction_ids: Sequence[str]) -> dict[str, DecidedStatus]:
+    """Return the decisions of those movements that are not pending, by id."""
+    rows = session.execute(
+        select(Transaction.id, Transaction.status, Transaction.next_check_at).where(
+            Transaction.id.in_(transaction_ids), Transaction.status != MovementStatus.PENDING.value
+        )
+    )
+    return {row.id: DecidedStatus(MovementStatus(row.status), row.next_check_at is None) for row in rows}
 
 
 def failed_fee_units(session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime) -> int:

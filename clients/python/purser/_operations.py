@@ -1025,7 +1025,7 @@ class Operations:
         wallet_id: str | None = None,
         approval_note: str | None | Omit = OMIT,
     ) -> api.TopUpResult:
-        """Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final.
+        """Buy credits with USDC of a wallet, under its limits; they are granted once the transfer is confirmed.
 
         The transfer to the service counts against the wallet's limits and may need an approval. Its value in US
         dollars becomes credits.

@@ -2694,7 +2694,7 @@ TopUp = TypedDict(
         "gas_fee": "str | None",
     },
 )
-"""The transfer to the treasury. Its value is credited once it is final."""
+"""The transfer to the treasury. Its value is credited once it is confirmed."""
 
 
 class TopUpBody(TypedDict):

@@ -407,7 +407,7 @@ export abstract class Operations {
   }
 
   /**
-   * Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final.
+   * Buy credits with USDC of a wallet, under its limits; they are granted once the transfer is confirmed.
    *
    * The transfer to the service counts against the wallet's limits and may need an approval. Its value in US dollars becomes credits.
    */

@@ -826,7 +826,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Buy credits with USDC of a wallet, under its limits; they are granted when the transfer is final.
+         * Buy credits with USDC of a wallet, under its limits; they are granted once the transfer is confirmed.
          * @description The transfer to the service counts against the wallet's limits and may need an approval. Its value in US dollars becomes credits.
          */
         post: operations["top_up"];
@@ -5227,7 +5227,7 @@ export interface components {
             /** @description What the owner reads about this payment if it needs an approval; marked as your words. */
             approval_note?: string | null;
         };
-        /** @description The transfer to the treasury. Its value is credited once it is final. */
+        /** @description The transfer to the treasury. Its value is credited once it is confirmed. */
         TopUp: {
             /**
              * Format: uuid
