@@ -188,6 +188,7 @@ class Settings(BaseSettings):
     status_url: PageUrl = ""
 
     metrics_token: SecretStr = SecretStr("")
+    otel_exporter_otlp_endpoint: str = ""
     sentry_dsn: SecretStr = SecretStr("")
     security_contact: str = Field("", pattern=r"^$|^(https://|mailto:|tel:)[!-~]+$")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"

@@ -50,7 +50,7 @@ from app.movements import KINDS
 from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
-from app.observability import error_reporting, logs
+from app.observability import error_reporting, logs, tracing
 from app.owner import notices as notice_pages
 from app.owner.pages import activity as activity_pages
 from app.owner.pages import agent as agent_pages
@@ -105,6 +105,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     # A dependency of eth-account raises the limit to 100 000 on import, more than the C stack of a thread holds.
     sys.setrecursionlimit(_RECURSION_LIMIT)
     logs.configure(settings.log_level)
+    tracing.init(settings.otel_exporter_otlp_endpoint)
     error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app = Application("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     app.request_class = ClientRequest

@@ -8,7 +8,7 @@ import structlog
 from flask import Flask, has_app_context
 
 from app.core import identifiers
-from app.observability import counters, error_reporting
+from app.observability import counters, error_reporting, tracing
 from app.state import app_state
 
 P = ParamSpec("P")
@@ -39,12 +39,19 @@ def job(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def _run_logged(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    span = tracing.start(f"job {function.__qualname__}", "INTERNAL")
+    error_type = ""
+    if span is not None:
+        structlog.contextvars.bind_contextvars(trace_id=span.trace_id)
     try:
         function(*args, **kwargs)
     except Exception as error:
+        error_type = type(error).__name__
         error_reporting.report(error)
         # A process ends after a timeout, and does not wait for threads.
         error_reporting.flush()
         raise
     finally:
+        if span is not None:
+            span.end(error=error_type)
         counters.flush(app_state().ports.counters)

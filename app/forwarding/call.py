@@ -59,7 +59,7 @@ def _exchange(
     request: ClientRequest, outgoing: UpstreamRequest, paid: PaidCall, options: ForwardingOptions, permit: Permit
 ) -> Response:
     try:
-        incoming = options.upstream.send(outgoing)
+        incoming = options.upstream.send(paid.start_span(outgoing, request.span))
         if incoming.status >= HTTPStatus.BAD_REQUEST and options.screen_error is not None:
             incoming = options.screen_error(incoming)
     except PortError as error:

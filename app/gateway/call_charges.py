@@ -20,7 +20,7 @@ from app.core.identifiers import new_id
 from app.credits.holds import HoldResult
 from app.errors import InsufficientCredits
 from app.gateway.dialects.request import injection
-from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.pricing.quotes import ESTIMATED, CallQuote
 from app.identity.principal import Principal
@@ -44,6 +44,11 @@ _MESSAGE = re.compile(
 _EXECUTION = re.compile(r"revert|execut|simulat|instruction|transaction|require", re.IGNORECASE)
 _EXECUTION_CODES = frozenset({3, -32015})
 _HINTS = (b"error", b":429", b": 429", b'"429"')
+# As the semantic conventions of OpenTelemetry name them.
+_OPERATIONS = {
+    Surface.CHAT: "chat", Surface.RESPONSES: "chat", Surface.MESSAGES: "chat", Surface.COMPLETIONS: "text_completion",
+    Surface.GENERATE: "generate_content", Surface.EMBEDDINGS: "embeddings", Surface.EMBED_CONTENT: "embeddings",
+}  # fmt: skip
 _log = structlog.get_logger(__name__)
 # Statuses caused by the operator's credential, its funds or its rate limit, not by the client.
 _OPERATOR_ERRORS = frozenset(
@@ -88,6 +93,7 @@ class GatewayCharge(PaidCall):
         super().__init__(payer, provider, quote.model)
         self.params = params
         self._quote = quote
+        self._operation = _OPERATIONS.get(params.surface, "call") if params is not None else "call"
 
     @property
     def is_streamed(self) -> bool:
@@ -98,7 +104,7 @@ class GatewayCharge(PaidCall):
         found = [(f"X-{name.replace('_', '-').title()}-Applied", number) for name, number in applied.items()]
         return [*super().headers(), *found]
 
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None:
         del is_upstream_failure
         self.cancel()
 
@@ -154,7 +160,7 @@ class FixedCharge(GatewayCharge):
             self._kept.append(piece)
         return piece
 
-    def end(self, ending: RelayOutcome) -> None:
+    def _end(self, ending: RelayOutcome) -> None:
         """Refund the price if the response is a failure of the upstream or the operator, or the part that is one."""
         answers, limited = self._limited_calls()
         if self._has_failed(ending) or answers == limited:
@@ -244,7 +250,7 @@ class HeldCharge(GatewayCharge):
     def finish(self) -> bytes:
         return self._reader.flush() if self._reader is not None else b""
 
-    def end(self, ending: RelayOutcome) -> None:
+    def _end(self, ending: RelayOutcome) -> None:
         """Charge the reported usage, or an estimate if there is none; nothing if the client gets our own error."""
         if self._reader is None or self._is_undelivered(ending):
             self.cancel()

@@ -7,7 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from http import HTTPStatus
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,6 +21,8 @@ from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
 from app.db.unit_of_work import CommitUnknownError, striped_lock, unit_of_work
 from app.identity.principal import Principal
+from app.observability import tracing
+from app.observability.tracing import Span
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state, context_factory
@@ -28,6 +32,8 @@ from app.usage.service import UsageCall
 _log = structlog.get_logger(__name__)
 _LEASE_MARGIN = timedelta(seconds=60)
 _MAX_RENEWAL_INTERVAL = timedelta(seconds=60)
+# As the semantic conventions of OpenTelemetry name them.
+_PROVIDERS = {"gemini": "gcp.gemini"}
 _RETRY_DELAYS_SECONDS = (1, 3)
 
 
@@ -38,6 +44,7 @@ class PaidCall(ABC):
     do not raise. Works in any thread, one at a time, even after the request has ended.
     """
 
+    _operation = "call"
     # The response's: its head precedes its end.
     _status: int
     _payment: PaymentGrant | None
@@ -59,14 +66,21 @@ class PaidCall(ABC):
         # The charge of the call, and the remaining credits, in nano-dollars.
         self._bill: tuple[int, int] | None = None
         self._is_streaming = False
+        self._span: Span | None = None
+        self._tokens = (0, 0)
 
     @abstractmethod
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Hold or charge the price; return the request to send. Raises: InsufficientCredits, PaymentAlreadyUsed."""
 
-    @abstractmethod
     def on_no_response(self, *, is_upstream_failure: bool) -> None:
         """Release or refund everything: there is no response."""
+        self._on_no_response(is_upstream_failure=is_upstream_failure)
+        if self._span is not None:
+            self._end_span(self._span, "no_response" if is_upstream_failure else "cancelled")
+
+    @abstractmethod
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None: ...
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
         """Record the status of the response."""
@@ -84,9 +98,38 @@ class PaidCall(ABC):
         """Return the rest of what the client gets."""
         return b""
 
-    @abstractmethod
     def end(self, ending: RelayOutcome) -> None:
         """Settle the call."""
+        self._end(ending)
+        if self._span is not None:
+            failed_status = str(self._status) if self._status >= HTTPStatus.BAD_REQUEST else ""
+            self._end_span(self._span, failed_status if ending is RelayOutcome.COMPLETE else ending.value)
+
+    @abstractmethod
+    def _end(self, ending: RelayOutcome) -> None: ...
+
+    def start_span(self, outgoing: UpstreamRequest, parent: Span | None) -> UpstreamRequest:
+        """Start the span of the exchange, if traces are on; return the request with its `traceparent`."""
+        self._span = tracing.start(f"{self._operation} {self._call.model}".strip(), "CLIENT", parent=parent)
+        if self._span is None:
+            return outgoing
+        provider, model = self._call.provider, self._call.model
+        self._span.set(
+            gen_ai__operation__name=self._operation,
+            gen_ai__provider__name=_PROVIDERS.get(provider, provider),
+            gen_ai__request__model=model,
+        )
+        kept = [(name, value) for name, value in outgoing.headers if name.lower() not in ("traceparent", "tracestate")]
+        return replace(outgoing, headers=(*kept, ("traceparent", self._span.traceparent)))
+
+    def _end_span(self, span: Span, error: str) -> None:
+        tokens_in, tokens_out = self._tokens
+        span.set(
+            gen_ai__usage__input_tokens=tokens_in, gen_ai__usage__output_tokens=tokens_out,
+            purser__call_id=self.id, purser__cost_nano_usd=self._bill[0] if self._bill else 0,
+        )  # fmt: skip
+        span.end(error=error)
+        self._span = None
 
     def headers(self) -> Collection[tuple[str, str]]:
         """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
@@ -128,6 +171,7 @@ class PaidCall(ABC):
         def settled() -> None:
             if isinstance(operation, Settlement):
                 outcome = self._run(operation)
+                self._tokens = operation.metered.tokens_in, operation.metered.tokens_out
             else:
                 with self._account_unit() as session:
                     outcome = operation(session)

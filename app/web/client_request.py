@@ -14,6 +14,7 @@ from app.config import Settings
 from app.core.identifiers import new_id
 from app.core.ip_ranges import is_loopback
 from app.errors import RouteNotAllowed
+from app.observability.tracing import Span
 from server.client_socket import ClientSocket, client_socket_of
 
 _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
@@ -50,6 +51,7 @@ class ClientRequest(flask.Request):
         self.headers = RequestHeaders(self.environ)
         self.id = new_id()
         self.started_ns = time.perf_counter_ns()
+        self.span: Span | None = None
         self.on_response: list[Callable[[int], None]] = []
         """Called with the status of the response, before it is sent."""
         self.derives_idempotency_keys = False

@@ -8,7 +8,7 @@ import structlog
 from flask import g
 from werkzeug.wrappers import Response
 
-from app.observability import counters
+from app.observability import counters, tracing
 from app.web.client_request import ClientRequest
 
 _log = structlog.get_logger(__name__)
@@ -20,6 +20,10 @@ def begin(request: ClientRequest) -> None:
     g.request_id = request.id
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=request.id)
+    traceparent = request.environ.get("HTTP_TRACEPARENT", "")
+    request.span = tracing.start(request.method, "SERVER", traceparent=traceparent)
+    if trace_id := request.span.trace_id if request.span else traceparent and tracing.trace_id_of(traceparent):
+        structlog.contextvars.bind_contextvars(trace_id=trace_id)
 
 
 def end(request: ClientRequest, response: Response, route: str | None, *, trusts_proxies: bool) -> None:
@@ -48,6 +52,14 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
         bytes=response.content_length,
         microseconds=microseconds,
     )
+    if (span := request.span) is not None:
+        span.set(
+            http__request__method=request.method, http__route=route or "", url__scheme=request.scheme,
+            http__response__status_code=response.status_code, purser__request_id=request.id,
+        )  # fmt: skip
+        failed = response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        error = code or str(response.status_code) if failed else ""
+        span.end(name=f"{request.method} {route}" if route else "", error=error)
     # A client may send any method.
     labels = (request.method, route) if route else ("", "")
     counters.REQUESTS.labels(*labels, _status_label(response.status_code), code).inc()

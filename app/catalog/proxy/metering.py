@@ -57,7 +57,7 @@ class ServiceCall(PaidCall):
         self._sent_at = time.monotonic_ns()
         return outgoing
 
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None:
         """Charge nothing; `is_upstream_failure` counts against the service's reliability."""
 
         def count(session: Session) -> None:
@@ -91,18 +91,18 @@ class ServiceCall(PaidCall):
             self._renew()
         return piece
 
-    def end(self, ending: RelayOutcome) -> None:
+    def _end(self, ending: RelayOutcome) -> None:
         """Settle a complete response; charge nothing if it was interrupted and the client gets an error."""
         if self._is_streaming:
             return
         if ending is RelayOutcome.COMPLETE:
             self._settle_answer()
         else:
-            self.on_no_response(is_upstream_failure=True)
+            self._on_no_response(is_upstream_failure=True)
 
     def _settle_answer(self) -> None:
         if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self.on_no_response(is_upstream_failure=True)
+            self._on_no_response(is_upstream_failure=True)
         elif self._payment is not None:
             payment = self._payment
             self._retry(lambda: payment.mark_served(lambda session: self._count(session, payment.price_nanos)))
