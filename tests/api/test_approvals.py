@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import time_machine
-from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
@@ -39,18 +38,10 @@ BY_KEY = OwnerProof(OwnerMethod.OWNER_KEY)
 
 
 @pytest.fixture
-def chain_client(chain_app: Flask) -> Iterator[FlaskClient]:
-    with chain_app.app_context():
-        yield chain_app.test_client()
-
-
-@pytest.fixture
-def agent(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
-    """An agent with 1 ETH and 100 USDC on Base, of which the owner approves payments above ten dollars."""
-    made = register(chain_client)
-    fund(base_node, made.address, eth=1, dollars=100)
-    made.controls(approval_threshold_usd=THRESHOLD)
-    return made
+def agent(funded_agent: Agent) -> Agent:
+    """An agent whose owner approves payments above ten dollars."""
+    funded_agent.controls(approval_threshold_usd=THRESHOLD)
+    return funded_agent
 
 
 def ask(agent: Agent, amount: str = "12.5", **options: Any) -> dict[str, Any]:

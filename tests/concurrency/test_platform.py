@@ -180,18 +180,14 @@ def test_concurrent_writers_keep_one_audit_chain(stage: Stage) -> None:
         assert verification.find_problems(session) == []
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
-def test_writers_in_several_processes_keep_one_audit_chain(database_url: str, build_app: Callable[..., Flask]) -> None:
-    with build_app(database_url).app_context() as context:
+def test_writers_in_several_processes_keep_one_audit_chain(
+    each_database_url: str, build_app: Callable[..., Flask]
+) -> None:
+    with build_app(each_database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agent = ops.make_agent()
         give = Asked("POST", f"/v1/platform/agents/{agent.id}/credits", {"credits_usd": 1}, ops.headers())
-        answers = crowds(Service(database_url, ()), [give] * 5, [give] * 5, [give] * 5)
+        answers = crowds(Service(each_database_url, ()), [give] * 5, [give] * 5, [give] * 5)
         assert Counter(status for status, _ in answers) == {200: 15}
         assert ops.get(f"/agents/{agent.id}").get_json()["credits_usd"] == 25.0
         assert sorted(body["credits_usd"] for _, body in answers) == [float(n) for n in range(11, 26)]

@@ -73,17 +73,11 @@ class Crowd:
         wait_until(done, what="every movement's end")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
-def crowd(database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]) -> Crowd:
+def crowd(each_database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]) -> Crowd:
     """An agent without limits, with 1 ETH and 150 USDC."""
-    service = Service(database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
-    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+    service = Service(each_database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
+    app = build_app(each_database_url, settings=dict(service.settings), **service.parts(Tripwire()))
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()
@@ -122,7 +116,7 @@ def _assert_accepted_are_paid(crowd: Crowd, answers: Answers) -> int:
     return accepted
 
 
-@pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+@pytest.mark.parametrize("each_database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_dollars(crowd: Crowd) -> None:
     _limit(crowd, 100)
     share = [crowd.asking("1")] * 100

@@ -67,18 +67,12 @@ class Ring:
             return session.scalar(select(func.count()).where(*conditions)) or 0
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def ring(
-    database_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
+    each_database_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> Iterator[Ring]:
     """An agent without limits, with 1 ETH and 100 USDC, on each kind of database."""
-    app = build_app(database_url, chains=chains, settings={"database_pool_size": CONCURRENT})
+    app = build_app(each_database_url, chains=chains, settings={"database_pool_size": CONCURRENT})
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()

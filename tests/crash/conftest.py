@@ -156,13 +156,6 @@ def crash_node() -> Iterator[EvmNode]:
         yield node
 
 
-@pytest.fixture(params=["sqlite"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, or the databases in a test's `DATABASES`."""
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def scene(database_url: str, crash_node: EvmNode, build_app: Callable[..., Flask]) -> Iterator[EvmScene]:
     """An agent with 1 ETH and 50 USDC."""

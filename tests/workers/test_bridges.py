@@ -73,12 +73,6 @@ def app_on(
     return build_app(url, chains=chains, settings=settings)
 
 
-@pytest.fixture(params=["sqlite"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def agent(
     database_url: str,
