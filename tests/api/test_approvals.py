@@ -17,7 +17,6 @@ from app.approvals.models import Approval
 from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import fan_out
 from app.ports.errors import Unreachable
@@ -27,6 +26,7 @@ from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import change_ports
 from tests.support.chains import RECIPIENT, fund
+from tests.support.drivers import fresh_address
 from tests.support.faults import FaultyChain
 from tests.support.operators import operator
 from workers import approvals as worker
@@ -266,7 +266,7 @@ def test_the_first_payment_to_each_recipient_waits_even_of_dust(agent: Agent) ->
     worker.execute()
     # In any case of its letters, the same address; another one is new.
     assert agent.move("1", "USDC", to=RECIPIENT.lower()).status_code == 200
-    other = "0x" + new_id().replace("-", "") + "c0ffee00"
+    other = fresh_address()
     assert agent.move("0.000000000000000001", "ETH", to=other).status_code == 202
     assert agent.move("1", "USDC", to=other).status_code == 202
 

@@ -16,7 +16,6 @@ from web3 import Web3
 from app.adapters.evm.contracts import calls as contracts
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
 from app.core.money import nanos_from_usd
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -30,6 +29,7 @@ from app.wallets.gas import SUBMISSION_KIND
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund, reader, usdc
+from tests.support.drivers import fresh_address
 from tests.support.evm import await_mined
 from tests.support.faults import FaultyChain
 from tests.support.payments import facilitator_of
@@ -103,10 +103,6 @@ class Sponsored:
 
     def rows(self) -> dict[str, dict[str, Any]]:
         return {row["type"]: row for row in self.agent.history()}
-
-
-def fresh_address() -> str:
-    return "0x" + new_id().replace("-", "") + "c0ffee00"
 
 
 @pytest.fixture

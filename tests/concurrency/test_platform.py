@@ -20,7 +20,6 @@ from app.audit_log import trail, verification
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.extensions import db
@@ -32,6 +31,7 @@ from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
+from tests.support.drivers import fresh_address
 from tests.support.ledger import race
 from tests.support.operators import Operator, entries, operator
 from tests.support.processes import Asked, Service, crowds
@@ -327,7 +327,7 @@ def ring(
         agent = register(app.test_client())
         agent.unlimited()
         fund(base_node, agent.address, eth=1, dollars=100)
-        recipient = "0x" + new_id().replace("-", "") + "c0ffee00"
+        recipient = fresh_address()
         yield Ring(Stage(app, operator(app.test_client())), chains[ChainName.BASE], agent, recipient)
 
 

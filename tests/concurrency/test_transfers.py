@@ -18,7 +18,6 @@ from sqlalchemy import select
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
 from app.wallets.core.models import Transaction
@@ -26,6 +25,7 @@ from app.wallets.transactions import confirmation, settlement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
+from tests.support.drivers import fresh_address
 from tests.support.ledger import race
 from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
 from tests.support.waiting import wait_until
@@ -82,7 +82,7 @@ def crowd(each_database_url: str, base_node: EvmNode, build_app: Callable[..., F
         agent = register(app.test_client())
         agent.unlimited()
     fund(base_node, agent.address, eth=1, dollars=150)
-    return Crowd(service, app, agent, "0x" + new_id().replace("-", "") + "c0ffee00")
+    return Crowd(service, app, agent, fresh_address())
 
 
 def _limit(crowd: Crowd, dollars: float) -> None:
