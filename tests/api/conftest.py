@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -11,6 +12,7 @@ from flask.testing import FlaskClient
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
+from tests.support.drivers import EvmDriver, evm_driver
 from tests.support.notices import Mailbox, running_mailbox
 from tests.support.operators import Operator, operator
 
@@ -51,6 +53,18 @@ def funded_agent(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
     made = register(chain_client)
     fund(base_node, made.address, eth=1, dollars=100)
     return made
+
+
+@pytest.fixture
+def driver(request: pytest.FixtureRequest) -> EvmDriver:
+    """Base on the shared node, or on one of its own for a test of faults."""
+    return evm_driver(request.getfixturevalue(getattr(request, "param", "base_node")))
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of the application, with those that a test names."""
+    return {"confirmation_wait_seconds": "5", **getattr(request, "param", {})}
 
 
 @pytest.fixture

@@ -103,11 +103,6 @@ class Market:
 
 
 @pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"confirmation_wait_seconds": "5", **getattr(request, "param", {})}
-
-
-@pytest.fixture
 def market(
     build_app: Callable[..., Flask],
     sqlite_url: str,

@@ -52,12 +52,6 @@ _own_node = pytest.mark.parametrize("driver", ["own_base_node"], indirect=True)
 
 
 @pytest.fixture
-def driver(request: pytest.FixtureRequest) -> EvmDriver:
-    """The shared node, or one of its own for a test of faults."""
-    return evm_driver(request.getfixturevalue(getattr(request, "param", "base_node")))
-
-
-@pytest.fixture
 def buyer(build_app: Callable[..., Flask], sqlite_url: str, driver: EvmDriver) -> Iterator[Buyer]:
     with buyer_on(build_app, sqlite_url, driver) as made:
         yield made

@@ -13,12 +13,14 @@ import time_machine
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.identifiers import new_id
+from app.payments import treasury
 from app.ports.errors import OutcomeUnknown
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import evm_chain, fund
 from tests.support.evm import chain_at
 from tests.support.faults import FaultyChain
+from tests.support.payments import facilitator_of
 from tests.support.solana import fund_solana, running_solana, solana_address, solana_chain
 from workers import confirmations
 
@@ -147,6 +149,20 @@ def solana_driver(*, slot_ms: int) -> Iterator[SolanaDriver]:
     """Run a node with slots that pass automatically, or with `slot_ms=0` only by `advance`."""
     with running_solana(slot_ms=slot_ms) as node:
         yield SolanaDriver(node=node, real=solana_chain(node))
+
+
+@contextmanager
+def sponsored_on(
+    build_app: Callable[..., Any], database_url: str, driver: ChainDriver, *, dollars: float, **settings: Any
+) -> Iterator[Agent]:
+    """Build an application that submits transfers on a chain, with an agent that has dollars alone there."""
+    chains, facilitators = {driver.name: driver.chain}, {driver.name: facilitator_of(driver.chain)}
+    app = build_app(database_url, settings=settings, chains=chains, facilitators=facilitators)
+    with app.app_context():
+        driver.fund(treasury.settler(driver.name))
+        agent = register(app.test_client())
+        driver.fund(driver.address(agent), native=0, dollars=dollars)
+        yield agent
 
 
 def driver_of(request: pytest.FixtureRequest) -> ChainDriver:
