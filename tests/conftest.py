@@ -32,10 +32,12 @@ from app.status import migrations
 from app.usage import audit as usage_audit
 from app.wallets.maintenance import audit as wallets_audit
 from sandbox.evm import EvmNode
+from solana_node import SolanaNode
 from tests.support import status_writes
 from tests.support.applications import ApplicationPool, close, make_app, settings_for
 from tests.support.chains import evm_chain, running_node
 from tests.support.servers import Postgres, postgres_server, redis_server
+from tests.support.solana import running_solana
 from tests.support.tiers import Tier, Tiers
 
 # The duration of an example depends on the load of the machine.
@@ -167,6 +169,13 @@ def each_database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated SQLite database for this test, or one of the kinds that it names."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A Redis-compatible server for this process."""
@@ -262,6 +271,13 @@ def base_node() -> Iterator[EvmNode]:
 def own_base_node() -> Iterator[EvmNode]:
     """A Base node for this test alone, for faults of mining, reorgs and kills."""
     with running_node(ChainName.BASE) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def solana_node() -> Iterator[SolanaNode]:
+    """A Solana node with short slots shared by all tests of this process: use separate addresses."""
+    with running_solana(slot_ms=20) as node:
         yield node
 
 

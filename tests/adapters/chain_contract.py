@@ -6,6 +6,7 @@ A test module defines a fixture `world` and imports these tests; nothing here de
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Protocol
 
 import pytest
@@ -66,6 +67,34 @@ def _sign(world: World, signer: Signer, intent: TransferIntent) -> tuple[Transac
 
 def _watch(intent: TransferIntent, signed: SignedTransaction, key: str = "it") -> TransactionQuery:
     return TransactionQuery(key, intent.sender, signed.sequence, (signed.tx_hash,), signed.expires_at_height)
+
+
+def _prepared(world: World, *, dollars: int = 0) -> tuple[Signer, TransferIntent, TransactionDraft, SignedTransaction]:
+    """Sign a transfer of a tenth of a native coin to a known account, or of dollars to a new one."""
+    coin = native(world.chain.name)
+    signer, sender = world.person(native_units=whole(coin), usdc_units=whole(USDC, 5) if dollars else 0)
+    _, recipient = world.person(native_units=0 if dollars else whole(coin))
+    amount = TokenAmount(whole(USDC, dollars), USDC) if dollars else TokenAmount(whole(coin) // 10, coin)
+    intent = TransferIntent(sender, recipient, amount)
+    return signer, intent, *_sign(world, signer, intent)
+
+
+def _network_calls(
+    chain: Chain, world: World, intent: TransferIntent, signed: SignedTransaction
+) -> list[Callable[[], object]]:
+    """Return a call of each method that needs a node, on a chain with the accounts of `world`."""
+    mark = world.chain.scan_state(intent.sender)
+    return [
+        chain.head,
+        chain.verify_identity,
+        lambda: chain.draft(intent),
+        lambda: chain.balances(intent.sender),
+        lambda: chain.broadcast(signed.raw),
+        lambda: chain.rebroadcast([signed.raw]),
+        lambda: chain.outcomes([_watch(intent, signed)]),
+        lambda: chain.scan_state(intent.sender),
+        lambda: chain.deposits([WatchedAddress(intent.sender, mark)], cursor=None),
+    ]
 
 
 def _end(world: World, intent: TransferIntent, signed: SignedTransaction) -> TransactionOutcome:
@@ -139,11 +168,7 @@ def test_tokens_without_native_coins_for_the_fee_are_refused_as_such(world: Worl
 
 
 def test_repeated_broadcasts_of_the_same_bytes_pay_once(world: World) -> None:
-    coin = native(world.chain.name)
-    signer, sender = world.person(native_units=whole(coin), usdc_units=whole(USDC, 5))
-    _, recipient = world.person()
-    intent = TransferIntent(sender, recipient, TokenAmount(whole(USDC), USDC))
-    _, signed = _sign(world, signer, intent)
+    _, intent, _, signed = _prepared(world, dollars=1)
 
     for _ in range(3):
         world.chain.broadcast(signed.raw)
@@ -153,28 +178,20 @@ def test_repeated_broadcasts_of_the_same_bytes_pay_once(world: World) -> None:
     world.chain.rebroadcast([signed.raw])
     world.settle()
 
-    assert _held(world, recipient, USDC) == whole(USDC)
+    assert _held(world, intent.recipient, USDC) == whole(USDC)
 
 
 def test_rebroadcast_delivers_bytes_that_never_arrived(world: World) -> None:
-    coin = native(world.chain.name)
-    signer, sender = world.person(native_units=whole(coin), usdc_units=whole(USDC, 5))
-    _, recipient = world.person()
-    intent = TransferIntent(sender, recipient, TokenAmount(whole(USDC), USDC))
-    _, signed = _sign(world, signer, intent)
+    _, intent, _, signed = _prepared(world, dollars=1)
 
     world.chain.rebroadcast([b"\x02nonsense", signed.raw])
 
     assert _end(world, intent, signed).status is TransactionStatus.SUCCEEDED
-    assert _held(world, recipient, USDC) == whole(USDC)
+    assert _held(world, intent.recipient, USDC) == whole(USDC)
 
 
 def test_the_hash_is_known_and_watched_before_anything_is_sent(world: World) -> None:
-    coin = native(world.chain.name)
-    signer, sender = world.person(native_units=whole(coin))
-    _, recipient = world.person(native_units=whole(coin))
-    intent = TransferIntent(sender, recipient, TokenAmount(whole(coin) // 10, coin))
-    draft, signed = _sign(world, signer, intent)
+    signer, intent, draft, signed = _prepared(world)
 
     assert world.chain.outcomes([_watch(intent, signed)])["it"] == TransactionOutcome(TransactionStatus.WAITING)
     assert world.chain.sign(draft, signer, sequence=draft.sequence) == signed
@@ -201,19 +218,16 @@ def test_one_query_returns_the_outcome_of_each_movement(world: World) -> None:
 
 
 def test_a_signed_transaction_survives_the_database(world: World) -> None:
-    coin = native(world.chain.name)
-    signer, sender = world.person(native_units=whole(coin))
-    _, recipient = world.person(native_units=whole(coin))
-    intent = TransferIntent(sender, recipient, TokenAmount(whole(coin) // 10, coin))
-    _, signed = _sign(world, signer, intent)
+    _, intent, _, signed = _prepared(world)
     stored = StoredTransaction(
         intent, signed.tx_hash, signed.raw, signed.sequence, json.loads(json.dumps(dict(signed.terms)))
     )
 
+    mark = world.chain.scan_state(intent.sender)
     again = world.chain.draft_replacement(stored)
 
     assert again is None or again.intent == intent
-    assert json.loads(json.dumps(dict(world.chain.scan_state(sender)))) == world.chain.scan_state(sender)
+    assert json.loads(json.dumps(dict(mark))) == mark
 
 
 def test_balances_list_every_supported_token_of_any_address(world: World) -> None:
@@ -249,52 +263,20 @@ def test_a_deposit_is_found_once_with_its_payer_and_never_before_the_scan_state(
 
 
 def test_network_methods_refuse_to_run_inside_a_unit_of_work(world: World) -> None:
-    coin = native(world.chain.name)
-    signer, sender = world.person(native_units=whole(coin))
-    _, recipient = world.person(native_units=whole(coin))
-    intent = TransferIntent(sender, recipient, TokenAmount(whole(coin) // 10, coin))
-    draft, signed = _sign(world, signer, intent)
-    mark = world.chain.scan_state(sender)
-    chain = world.chain
+    signer, intent, draft, signed = _prepared(world)
+    calls = [*_network_calls(world.chain, world, intent, signed), lambda: world.chain.orphaned_blocks([])]
     token = unit_of_work._current.set(unit_of_work._Unit())
     try:
-        for verb in (
-            chain.head,
-            chain.verify_identity,
-            lambda: chain.draft(intent),
-            lambda: chain.balances(sender),
-            lambda: chain.broadcast(signed.raw),
-            lambda: chain.rebroadcast([signed.raw]),
-            lambda: chain.outcomes([_watch(intent, signed)]),
-            lambda: chain.orphaned_blocks([]),
-            lambda: chain.scan_state(sender),
-            lambda: chain.deposits([WatchedAddress(sender, mark)], cursor=None),
-        ):
+        for call in calls:
             with pytest.raises(unit_of_work.UnitError):
-                verb()
-        assert chain.sign(draft, signer, sequence=draft.sequence) == signed, "signing is pure"
+                call()
+        assert world.chain.sign(draft, signer, sequence=draft.sequence) == signed, "signing is pure"
     finally:
         unit_of_work._current.reset(token)
 
 
 def test_a_chain_without_nodes_raises_unreachable_only(world: World) -> None:
-    coin = native(world.chain.name)
-    signer, sender = world.person(native_units=whole(coin))
-    _, recipient = world.person(native_units=whole(coin))
-    intent = TransferIntent(sender, recipient, TokenAmount(whole(coin) // 10, coin))
-    _, signed = _sign(world, signer, intent)
-    mark = world.chain.scan_state(sender)
-    gone = world.unreachable
-    for verb in (
-        gone.head,
-        gone.verify_identity,
-        lambda: gone.draft(intent),
-        lambda: gone.balances(sender),
-        lambda: gone.broadcast(signed.raw),
-        lambda: gone.rebroadcast([signed.raw]),
-        lambda: gone.outcomes([_watch(intent, signed)]),
-        lambda: gone.scan_state(sender),
-        lambda: gone.deposits([WatchedAddress(sender, mark)], cursor=None),
-    ):
+    _, intent, _, signed = _prepared(world)
+    for call in _network_calls(world.unreachable, world, intent, signed):
         with pytest.raises(Unreachable):
-            verb()
+            call()

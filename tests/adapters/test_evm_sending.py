@@ -47,15 +47,13 @@ def ethereum() -> Iterator[EvmNode]:
 
 @pytest.fixture
 def held(ethereum: EvmNode) -> Iterator[EvmNode]:
-    """Keep transactions in a node's pool until the test mines them."""
-    ethereum.set_automine(False)
+    """A node that keeps transactions in its pool when the test says so."""
     yield ethereum
     ethereum.set_automine(True)
     ethereum.mine(1)
 
 
 def test_a_replacement_is_accepted_by_the_node_and_pays_once(held: EvmNode) -> None:
-    held.set_automine(True)
     chain, recipient = chain_at(held), Person().address
     person = funded(held)
     held.set_automine(False)
@@ -77,7 +75,6 @@ def test_a_replacement_is_accepted_by_the_node_and_pays_once(held: EvmNode) -> N
 
 
 def test_the_replaced_transaction_may_still_land(held: EvmNode) -> None:
-    held.set_automine(True)
     chain, recipient = chain_at(held), Person().address
     person = funded(held)
     held.set_automine(False)
@@ -120,7 +117,6 @@ def test_a_replacement_that_cannot_be_paid_is_refused(ethereum: EvmNode) -> None
 
 
 def test_a_cancellation_consumes_the_nonce_and_moves_nothing(held: EvmNode) -> None:
-    held.set_automine(True)
     chain, recipient = chain_at(held), Person().address
     person = funded(held, usdc_units=DOLLAR)
     held.set_automine(False)
@@ -244,7 +240,6 @@ def test_broadcasting_mined_bytes_succeeds(ethereum: EvmNode) -> None:
 
 
 def test_permanent_refusals_have_distinct_reasons(held: EvmNode) -> None:
-    held.set_automine(True)
     chain, person = chain_at(held), funded(held)
     pauper = Person()
     draft, first = signed(chain, person, Person().address, 1000)
@@ -297,7 +292,6 @@ def test_rebroadcasting_takes_few_requests_and_ignores_single_refusals(ethereum:
 
 
 def test_transactions_are_sent_to_the_private_endpoint_only_until_they_are_published(held: EvmNode) -> None:
-    held.set_automine(True)
     person = funded(held)
     held.set_automine(False)
     with proxy(held.url) as public, proxy(held.url) as private:

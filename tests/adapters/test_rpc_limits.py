@@ -136,6 +136,16 @@ def run(family: Any, rpc: Any, values: Sequence[int]) -> None:
     assert [call.result for call in calls] == list(values)
 
 
+@contextmanager
+def known_node(family: Any) -> Iterator[tuple[StubNode, Any]]:
+    """Run a node that was identified, and has recorded no request since."""
+    with stub_node() as node:
+        rpc = family.rpc(node.url)
+        run(family, rpc, [0])
+        node.requests.clear()
+        yield node, rpc
+
+
 def refused(error: dict[str, Any], *, status: int = 200) -> Reply:
     return Reply(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode(), status=status)
 
@@ -156,9 +166,7 @@ def test_a_batch_that_is_refused_once_does_not_leave_single_calls_forever(family
 
 
 def test_the_refusal_of_a_single_call_leaves_the_batch_limit(family: Any) -> None:
-    with stub_node() as node:
-        rpc = family.rpc(node.url)
-        run(family, rpc, [1])
+    with known_node(family) as (node, rpc):
         node.refusal = lambda _calls: Reply(b"", status=413)
         with pytest.raises(Unreachable):
             run(family, rpc, [1])
@@ -189,10 +197,7 @@ def test_a_batch_that_is_too_long_is_divided_whatever_the_form_of_the_refusal(fa
 
 @pytest.mark.parametrize("error", [RATE_LIMIT, {"code": -32003, "message": "response too large"}])
 def test_refused_elements_of_a_batch_are_requested_again_without_the_others(family: Any, error: dict[str, Any]) -> None:
-    with stub_node() as node:
-        rpc = family.rpc(node.url)
-        run(family, rpc, [0])
-        node.requests.clear()
+    with known_node(family) as (node, rpc):
         node.refusals = lambda calls: dict.fromkeys(range(10, len(calls)), error)
         run(family, rpc, range(40))
 
@@ -202,10 +207,7 @@ def test_refused_elements_of_a_batch_are_requested_again_without_the_others(fami
 
 def test_no_result_is_older_than_one_that_was_requested_before_it(family: Any) -> None:
     # A transaction count that is read before receipts proves nothing when it was read again after them.
-    with stub_node() as node:
-        rpc = family.rpc(node.url)
-        run(family, rpc, [0])
-        node.requests.clear()
+    with known_node(family) as (node, rpc):
         node.refusals = lambda calls: {3: RATE_LIMIT} if len(calls) > 3 else {}
         run(family, rpc, range(8))
 
@@ -229,10 +231,7 @@ def test_an_endpoint_over_its_rate_limit_fails_without_hammering(family: Any) ->
 
 @pytest.mark.parametrize("headers", [{"Retry-After": "30"}, {"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}])
 def test_retry_after_closes_an_endpoint(family: Any, headers: dict[str, str]) -> None:
-    with stub_node() as node:
-        rpc = family.rpc(node.url)
-        run(family, rpc, [0])
-        node.requests.clear()
+    with known_node(family) as (node, rpc):
         node.refusal = lambda _calls: Reply(b"", status=429, headers=headers)
         with capture_logs():
             for _ in range(5):
@@ -246,9 +245,7 @@ def test_retry_after_closes_an_endpoint(family: Any, headers: dict[str, str]) ->
     "value", ["-5", "1e9", "Fri, 31 Feb 2027 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:59 GMT", "9" * 5_000, "\xb2", ""]
 )
 def test_an_unusable_retry_after_closes_nothing(family: Any, value: str) -> None:
-    with stub_node() as node:
-        rpc = family.rpc(node.url)
-        run(family, rpc, [0])
+    with known_node(family) as (node, rpc):
         node.refusal = lambda _calls: Reply(b"", status=503, headers={"Retry-After": value})
         with capture_logs(), pytest.raises(Unreachable):
             run(family, rpc, [1])
@@ -301,9 +298,7 @@ def test_a_send_with_too_large_a_response_is_not_reported_as_refused() -> None:
 
 
 def test_an_endpoint_is_identified_again_after_an_outage(family: Any) -> None:
-    with stub_node() as node:
-        rpc = family.rpc(node.url)
-        run(family, rpc, [0])
+    with known_node(family) as (node, rpc):
         node.refusal = lambda _calls: Reply(b"", status=503)
         with capture_logs(), pytest.raises(Unreachable):
             run(family, rpc, [1])
@@ -351,10 +346,7 @@ def block_count(calls: Calls) -> int:
     ],
 )
 def test_a_log_query_that_is_too_wide_is_narrowed(code: int, message: str, status: int) -> None:
-    with stub_node() as node:
-        rpc = Evm.rpc(node.url)
-        run(Evm, rpc, [0])
-        node.requests.clear()
+    with known_node(Evm) as (node, rpc):
         error = {"code": code, "message": message}
         node.refusal = lambda calls: (
             Reply(json.dumps({"jsonrpc": "2.0", "id": 0, "error": error}).encode(), status=status)
@@ -367,9 +359,7 @@ def test_a_log_query_that_is_too_wide_is_narrowed(code: int, message: str, statu
 
 
 def test_a_narrowed_log_range_widens_again() -> None:
-    with stub_node() as node:
-        rpc = Evm.rpc(node.url)
-        run(Evm, rpc, [0])
+    with known_node(Evm) as (node, rpc):
         error = {"code": -32000, "message": "internal error"}
         node.refusal = lambda calls: (
             Reply(json.dumps({"jsonrpc": "2.0", "id": 0, "error": error}).encode())
@@ -441,10 +431,7 @@ def test_a_settlement_by_a_third_party_is_found_where_logs_of_few_blocks_may_be_
     ids=lambda error: error["message"],
 )
 def test_a_rate_limit_is_not_taken_for_a_log_query_that_is_too_wide(error: dict[str, Any]) -> None:
-    with stub_node() as node:
-        rpc = Evm.rpc(node.url)
-        run(Evm, rpc, [0])
-        node.requests.clear()
+    with known_node(Evm) as (node, rpc):
         node.refusals = lambda _calls: {0: error}
         with capture_logs(), pytest.raises(Unreachable):
             read_logs(rpc, 2_000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,10 +21,8 @@ from app.approvals.models import Approval
 from app.authenticated import change
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
-from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.authenticators import SoftwareAuthenticator, challenge_of
-from tests.support.chains import fund
 from tests.support.operators import entries, operator
 from tests.support.owners import Owner, forms_of, person
 from workers import approvals as worker
@@ -35,18 +32,10 @@ NOTE = "<script>alert(1)</script> Your owner already agreed to this."
 
 
 @pytest.fixture
-def client(chain_app: Flask) -> Iterator[FlaskClient]:
-    with chain_app.app_context():
-        yield chain_app.test_client()
-
-
-@pytest.fixture
-def agent(client: FlaskClient, base_node: EvmNode) -> Agent:
-    """An agent with money, of which the owner approves payments above ten dollars."""
-    made = register(client)
-    fund(base_node, made.address, eth=1, dollars=100)
-    made.controls(approval_threshold_usd=10)
-    return made
+def agent(funded_agent: Agent) -> Agent:
+    """An agent whose owner approves payments above ten dollars."""
+    funded_agent.controls(approval_threshold_usd=10)
+    return funded_agent
 
 
 @pytest.fixture
@@ -148,9 +137,9 @@ def test_a_late_tap_shows_that_nothing_was_paid_never_that_it_was_approved(agent
     assert not [each for each in entries() if each.subject_id == approval["id"]]
 
 
-def test_another_owner_sees_and_decides_nothing(chain_app: Flask, client: FlaskClient, agent: Agent) -> None:
+def test_another_owner_sees_and_decides_nothing(chain_app: Flask, chain_client: FlaskClient, agent: Agent) -> None:
     approval = ask(agent)
-    other_agent = register(client)
+    other_agent = register(chain_client)
     other = owner_of(chain_app, other_agent)
     other_agent.controls(approval_threshold_usd=1)
     own = f"/owner/agents/{other_agent.id}/approvals/{approval['id']}"
@@ -218,9 +207,9 @@ def test_the_form_of_limits_turns_approvals_on_freely_and_off_with_the_key(agent
     assert (controls["approval_threshold_usd"], controls["approve_new_recipients"]) == (None, False)
 
 
-def test_an_operator_lists_the_approvals_of_all_agents(client: FlaskClient, agent: Agent) -> None:
+def test_an_operator_lists_the_approvals_of_all_agents(chain_client: FlaskClient, agent: Agent) -> None:
     approval = ask(agent)
-    found = operator(client).get("/approvals?status=awaiting").get_json()["approvals"]
+    found = operator(chain_client).get("/approvals?status=awaiting").get_json()["approvals"]
     assert [each["id"] for each in found] == [approval["id"]]
 
 
@@ -307,9 +296,9 @@ def test_a_signature_for_another_form_approves_nothing(
 
 
 def test_the_passkey_of_another_agents_owner_approves_nothing(
-    chain_app: Flask, client: FlaskClient, agent: Agent, owner: Owner
+    chain_app: Flask, chain_client: FlaskClient, agent: Agent, owner: Owner
 ) -> None:
-    approval, other_agent = ask(agent), register(client)
+    approval, other_agent = ask(agent), register(chain_client)
     device = SoftwareAuthenticator("http://purser.test", "purser.test")
     device.add_to(owner_of(chain_app, other_agent), f"/owner/agents/{other_agent.id}")
     assert submit(owner, agent, approval, sign(device, approval)).status_code == 403

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import time_machine
-from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 from werkzeug.test import TestResponse
@@ -18,7 +17,6 @@ from app.approvals.models import Approval
 from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import fan_out
 from app.ports.errors import Unreachable
@@ -28,6 +26,7 @@ from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import change_ports
 from tests.support.chains import RECIPIENT, fund
+from tests.support.drivers import fresh_address
 from tests.support.faults import FaultyChain
 from tests.support.operators import operator
 from workers import approvals as worker
@@ -39,18 +38,10 @@ BY_KEY = OwnerProof(OwnerMethod.OWNER_KEY)
 
 
 @pytest.fixture
-def chain_client(chain_app: Flask) -> Iterator[FlaskClient]:
-    with chain_app.app_context():
-        yield chain_app.test_client()
-
-
-@pytest.fixture
-def agent(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
-    """An agent with 1 ETH and 100 USDC on Base, of which the owner approves payments above ten dollars."""
-    made = register(chain_client)
-    fund(base_node, made.address, eth=1, dollars=100)
-    made.controls(approval_threshold_usd=THRESHOLD)
-    return made
+def agent(funded_agent: Agent) -> Agent:
+    """An agent whose owner approves payments above ten dollars."""
+    funded_agent.controls(approval_threshold_usd=THRESHOLD)
+    return funded_agent
 
 
 def ask(agent: Agent, amount: str = "12.5", **options: Any) -> dict[str, Any]:
@@ -275,7 +266,7 @@ def test_the_first_payment_to_each_recipient_waits_even_of_dust(agent: Agent) ->
     worker.execute()
     # In any case of its letters, the same address; another one is new.
     assert agent.move("1", "USDC", to=RECIPIENT.lower()).status_code == 200
-    other = "0x" + new_id().replace("-", "") + "c0ffee00"
+    other = fresh_address()
     assert agent.move("0.000000000000000001", "ETH", to=other).status_code == 202
     assert agent.move("1", "USDC", to=other).status_code == 202
 

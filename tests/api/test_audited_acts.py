@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from app.adapters.smtp import SmtpMailer
-from app.adapters.upstream_http.exchange import HttpUpstream
 from app.audit_log import actors
 from app.core import clock
 from app.core.identifiers import new_id
@@ -21,7 +19,7 @@ from app.idempotency.service import Claim
 from app.owner.notices import NOTICE_TYPES
 from app.platform import keys
 from tests.support.agents import Agent, register
-from tests.support.notices import Browser, Mailbox, new_push_key, running_mailbox
+from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.operators import entries, operator
 from tests.support.owners import Owner, forms_of, person
 from tests.support.webhooks import add_webhook, deliver, receiver
@@ -30,25 +28,8 @@ URL, ADDRESS = "https://hooks.example.com/secret/path?token=x", "ada@home.exampl
 
 
 @pytest.fixture
-def mailbox() -> Iterator[Mailbox]:
-    with running_mailbox() as box:
-        yield box
-
-
-@pytest.fixture
 def app(build_app: Callable[..., Flask], sqlite_url: str, mailbox: Mailbox) -> Flask:
-    return build_app(
-        sqlite_url,
-        settings={"web_push_key": new_push_key()},
-        public_upstream=HttpUpstream(connect_seconds=1, read_seconds=5),
-        mailer=SmtpMailer(f"smtp://127.0.0.1:{mailbox.port}", sender="purser@service.example"),
-    )
-
-
-@pytest.fixture
-def agent(app: Flask) -> Iterator[Agent]:
-    with app.app_context():
-        yield register(app.test_client())
+    return notices_app(build_app, sqlite_url, mailbox)
 
 
 @pytest.fixture

@@ -44,17 +44,11 @@ from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, fund, usdc
 from tests.support.evm import await_mined
 from tests.support.mcp import call
-from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.solana import fund_solana, solana_chain
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.chain
 EVM = (ChainName.ETHEREUM, ChainName.BASE)
-
-
-@pytest.fixture(scope="session")
-def solana_node() -> Iterator[SolanaNode]:
-    with running_solana(slot_ms=20) as node:
-        yield node
 
 
 @pytest.fixture(scope="session")

@@ -1,32 +1,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import insert, select, update
 
 from app.catalog.models import Service, ServiceSearchText
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
-from tests.support.agents import Agent, register
+from tests.support.agents import Agent
 from tests.support.market import SPEC, sell
-
-
-@pytest.fixture
-def everywhere(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[FlaskClient]:
-    """A client of an application on each database."""
-    app = build_app(each_database_url)
-    with app.app_context():
-        yield app.test_client()
-
-
-@pytest.fixture
-def seller(everywhere: FlaskClient) -> Agent:
-    return register(everywhere)
 
 
 def called(service_id: str, times: int) -> None:

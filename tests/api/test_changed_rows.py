@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -186,16 +186,8 @@ def _is_found(seal: RowSeal, column: Any) -> bool:
 
 
 @pytest.fixture
-def chain_client(chain_app: Flask) -> Iterator[FlaskClient]:
-    with chain_app.app_context():
-        yield chain_app.test_client()
-
-
-@pytest.fixture
-def victim(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
-    made = register(chain_client)
-    fund(base_node, made.address, eth=1, dollars=100)
-    return made
+def victim(funded_agent: Agent) -> Agent:
+    return funded_agent
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from flask.testing import FlaskClient
 from sqlalchemy import select
 
 from app.core import identifiers
@@ -32,11 +31,6 @@ NO_APPROVALS = {"approval_threshold_usd": None, "approve_new_recipients": False,
 LIMITS = ("daily_limit_usd", "weekly_limit_usd", "monthly_limit_usd", "per_tx_limit_usd")
 # A Wednesday in the middle of a month; the week ends on Sunday the 17th.
 WEDNESDAY = "2026-05-13T10:00:00Z"
-
-
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -35,12 +35,6 @@ BROKEN = Reply(b"", 500)
 @pytest.fixture
 def app(build_app: Callable[..., Flask], each_database_url: str) -> Flask:
     return build_app(each_database_url, public_upstream=HttpUpstream(connect_seconds=1, read_seconds=30))
-
-
-@pytest.fixture
-def agent(app: Flask) -> Iterator[Agent]:
-    with app.app_context():
-        yield register(app.test_client())
 
 
 def record(agent: Agent, event_type: EventType = EventType.PAYMENT_CONFIRMED) -> None:

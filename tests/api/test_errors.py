@@ -20,17 +20,12 @@ from app.db import leases
 from app.errors import STATUS
 from server.client_socket import ConnectionShed, MalformedBody
 from server.hooks import ShedReason
-from tests.support.agents import Agent, register
+from tests.support.agents import Agent
 from tests.support.applications import RecordingQueue, make_app, settings_for
 from tests.support.logs import written_logs
 
 _MEBIBYTE = 1024 * 1024
 DEAD_POSTGRES = "postgresql://purser:canary-password@127.0.0.1:1/purser"
-
-
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
 
 
 def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, Any]:

@@ -27,11 +27,6 @@ from tests.support.operators import operator as make_operator
 from tests.support.webhooks import feed
 
 
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
-
-
 def record(agent: Agent, number: int = 0) -> None:
     with unit_of_work() as session:
         outbox.record(

@@ -35,7 +35,7 @@ from tests.support.bridges import Workers, bridge, running_bridges
 from tests.support.chains import evm_chain, fund, usdc
 from tests.support.faults import FaultyChain
 from tests.support.payments import facilitator_of
-from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.solana import fund_solana, solana_chain
 from tests.support.swaps import swap
 from tests.support.waiting import wait_until
 from workers import approvals as approved_payments
@@ -44,13 +44,6 @@ from workers import confirmations
 pytestmark = pytest.mark.chain
 BASE, ETHEREUM, SOLANA = ChainName.BASE, ChainName.ETHEREUM, ChainName.SOLANA
 PRICES = {ETH: 3000, SOL: 150}
-
-
-@pytest.fixture(scope="module")
-def solana_node() -> Iterator[SolanaNode]:
-    """A node with short slots; tests use their own addresses."""
-    with running_solana(slot_ms=20) as node:
-        yield node
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +100,6 @@ class Market:
         with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
             for chain in self.chains:
                 confirmations.confirm(chain.value)
-
-
-@pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"confirmation_wait_seconds": "5", **getattr(request, "param", {})}
 
 
 @pytest.fixture

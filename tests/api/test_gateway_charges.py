@@ -24,15 +24,9 @@ from tests.support.waiting import wait_until
 CHAT_NANOS = 1_000 * 1_250 + 500 * 10_000
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
-def stage(database_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
-    with gateway_stage(build_app, database_url, upstream_read_timeout_seconds="60") as made:
+def stage(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
+    with gateway_stage(build_app, each_database_url, upstream_read_timeout_seconds="60") as made:
         yield made
 
 

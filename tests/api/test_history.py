@@ -25,11 +25,6 @@ from tests.support.movements import count_as
 _HASH = "0x" + "ab" * 32
 
 
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
-
-
 def record(
     wallet_id: str,
     *,

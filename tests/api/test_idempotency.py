@@ -30,11 +30,6 @@ _MINUTE = timedelta(minutes=1)
 _WANTED = {"amount": "2", "currency": "USDC", "chain": "base"}
 
 
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
-
-
 def create(agent: Agent, key: str = "k", *, name: str = "savings") -> TestResponse:
     return agent.post("/v1/wallets", {"name": name}, Idempotency_Key=key)
 

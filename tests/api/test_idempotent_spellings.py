@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from flask import Flask
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
@@ -17,9 +15,8 @@ from app.core.identifiers import keyed_digests
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import IdempotencyKey, derived_key
 from app.state import app_state
-from sandbox.evm import EvmNode
-from tests.support.agents import Agent, register
-from tests.support.chains import RECIPIENT, fund
+from tests.support.agents import Agent
+from tests.support.chains import RECIPIENT
 from tests.support.mcp import call
 from tests.support.rows import permit_until
 
@@ -28,12 +25,8 @@ _ORDER = {"chain": "base", "to": RECIPIENT, "amount": "1.5", "currency": "USDC"}
 
 
 @pytest.fixture
-def agent(chain_app: Flask, base_node: EvmNode) -> Iterator[Agent]:
-    """An agent with 1 ETH and 100 USDC on Base."""
-    with chain_app.app_context():
-        made = register(chain_app.test_client())
-        fund(base_node, made.address, eth=1, dollars=100)
-        yield made
+def agent(funded_agent: Agent) -> Agent:
+    return funded_agent
 
 
 def post_text(agent: Agent, path: str, text: str, key: str = "k") -> TestResponse:

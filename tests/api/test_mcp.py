@@ -17,11 +17,6 @@ _NEW = "2026-07-28"
 _META = {"io.modelcontextprotocol/protocolVersion": _NEW, "io.modelcontextprotocol/clientCapabilities": {}}
 
 
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
-
-
 def tools(client: FlaskClient) -> dict[str, dict[str, Any]]:
     listed = client.post("/mcp?output_schemas=true", json=request_of("tools/list")).get_json()["result"]["tools"]
     return {tool["name"]: tool for tool in listed}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -17,21 +16,16 @@ from flask.testing import FlaskClient
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from sandbox.evm import EvmNode
-from tests.support.agents import Agent, register
-from tests.support.chains import RECIPIENT, fund, usdc
+from tests.support.agents import Agent
+from tests.support.chains import RECIPIENT, usdc
 from tests.support.mcp import call
 
 pytestmark = pytest.mark.chain
 
 
 @pytest.fixture
-def agent(chain_app: Flask, base_node: EvmNode) -> Iterator[Agent]:
-    """An agent with 1 ETH and 100 USDC on Base."""
-    with chain_app.app_context():
-        made = register(chain_app.test_client())
-        fund(base_node, made.address, eth=1, dollars=100)
-        yield made
+def agent(funded_agent: Agent) -> Agent:
+    return funded_agent
 
 
 def transfer(agent: Agent, amount: str, client: FlaskClient | None = None, **more: object) -> dict[str, Any]:

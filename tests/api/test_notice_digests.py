@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from email import message_from_string
 
@@ -10,8 +10,6 @@ import pytest
 import time_machine
 from flask import Flask
 
-from app.adapters.smtp import SmtpMailer
-from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.mailboxes import mailbox_of
@@ -21,32 +19,15 @@ from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply
-from tests.support.notices import Browser, Mailbox, new_push_key, running_mailbox
+from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.webhooks import deliver, receiver
 
 ADDRESS = "ada@home.example.org"
 
 
 @pytest.fixture
-def mailbox() -> Iterator[Mailbox]:
-    with running_mailbox() as box:
-        yield box
-
-
-@pytest.fixture
 def app(build_app: Callable[..., Flask], each_database_url: str, mailbox: Mailbox) -> Flask:
-    return build_app(
-        each_database_url,
-        settings={"web_push_key": new_push_key()},
-        public_upstream=HttpUpstream(connect_seconds=1, read_seconds=5),
-        mailer=SmtpMailer(f"smtp://127.0.0.1:{mailbox.port}", sender="purser@service.example"),
-    )
-
-
-@pytest.fixture
-def agent(app: Flask) -> Iterator[Agent]:
-    with app.app_context():
-        yield register(app.test_client())
+    return notices_app(build_app, each_database_url, mailbox)
 
 
 def owner_of(agent: Agent) -> Subscriber:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from py_vapid import Vapid02
 from sqlalchemy import select
 
 from app.adapters.smtp import SmtpMailer
-from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
@@ -25,17 +24,11 @@ from app.idempotency.service import Claim
 from app.ports.errors import PortError, Rejected, Unreachable
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply
-from tests.support.notices import Browser, Mailbox, new_push_key, running_mailbox
+from tests.support.notices import SENDER, Browser, Mailbox, new_push_key, notices_app
 from tests.support.servers import free_port
 from tests.support.webhooks import deliver, receiver
 
-SENDER, OWNER = "purser@service.example", "owner@home.example"
-
-
-@pytest.fixture
-def mailbox() -> Iterator[Mailbox]:
-    with running_mailbox() as box:
-        yield box
+OWNER = "owner@home.example"
 
 
 @pytest.fixture
@@ -45,18 +38,7 @@ def push_key() -> str:
 
 @pytest.fixture
 def app(build_app: Callable[..., Flask], sqlite_url: str, mailbox: Mailbox, push_key: str) -> Flask:
-    return build_app(
-        sqlite_url,
-        settings={"web_push_key": push_key},
-        public_upstream=HttpUpstream(connect_seconds=1, read_seconds=5),
-        mailer=SmtpMailer(f"smtp://127.0.0.1:{mailbox.port}", sender=SENDER),
-    )
-
-
-@pytest.fixture
-def agent(app: Flask) -> Iterator[Agent]:
-    with app.app_context():
-        yield register(app.test_client())
+    return notices_app(build_app, sqlite_url, mailbox, push_key)
 
 
 def owner_of(agent: Agent) -> Subscriber:

@@ -28,18 +28,12 @@ from tests.support.payments import (
     shop,
     signed_headers,
 )
-from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.solana import fund_solana, solana_chain
 
 pytestmark = pytest.mark.chain
 
 BASE, SOLANA = ChainName.BASE, ChainName.SOLANA
 GWEI = 10**9
-
-
-@pytest.fixture
-def quick_solana_node() -> Iterator[SolanaNode]:
-    with running_solana(slot_ms=20) as node:
-        yield node
 
 
 @pytest.fixture
@@ -121,9 +115,9 @@ def test_a_payment_by_hash_is_accepted_at_any_network_fee(base_shop: Shop, own_b
 
 
 def test_on_solana_the_payers_priority_fee_is_paid_up_to_the_price(
-    build_app: Callable[..., Flask], sqlite_url: str, quick_solana_node: SolanaNode
+    build_app: Callable[..., Flask], sqlite_url: str, solana_node: SolanaNode
 ) -> None:
-    node = quick_solana_node
+    node = solana_node
     chains = {SOLANA: solana_chain(node)}
 
     def supplied(made: Shop) -> None:

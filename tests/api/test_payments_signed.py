@@ -38,17 +38,11 @@ from tests.support.payments import (
     shop,
     signed_headers,
 )
-from tests.support.solana import fund_solana, running_solana, solana_chain
+from tests.support.solana import fund_solana, solana_chain
 from tests.support.upstreams import Exchange, chat_chunks
 
 pytestmark = pytest.mark.chain
 BASE, ETHEREUM, SOLANA = ChainName.BASE, ChainName.ETHEREUM, ChainName.SOLANA
-
-
-@pytest.fixture(scope="session")
-def quick_solana_node() -> Iterator[SolanaNode]:
-    with running_solana(slot_ms=20) as node:
-        yield node
 
 
 def fund_settlement(made: Shop, *nodes: EvmNode) -> None:
@@ -310,9 +304,9 @@ def test_a_paid_stream_is_relayed_unchanged_and_consumed_by_its_first_chunk(
 
 
 def test_on_solana_the_settlement_key_pays_the_fee_and_nothing_else(
-    build_app: Callable[..., Flask], sqlite_url: str, quick_solana_node: SolanaNode
+    build_app: Callable[..., Flask], sqlite_url: str, solana_node: SolanaNode
 ) -> None:
-    node = quick_solana_node
+    node = solana_node
     with shop(build_app, sqlite_url, {SOLANA: solana_chain(node)}) as made:
         fund_solana(node, made.settler(SOLANA), sol=1)
         fund_solana(node, made.recipient(SOLANA), sol=0, dollars=0.000001)
@@ -343,9 +337,9 @@ def test_on_solana_the_settlement_key_pays_the_fee_and_nothing_else(
 
 
 def test_on_solana_the_treasurys_account_is_opened_once_there_is_gas(
-    build_app: Callable[..., Flask], sqlite_url: str, quick_solana_node: SolanaNode
+    build_app: Callable[..., Flask], sqlite_url: str, solana_node: SolanaNode
 ) -> None:
-    node = quick_solana_node
+    node = solana_node
     with shop(build_app, sqlite_url, {SOLANA: solana_chain(node)}) as made:
         fund_solana(node, made.settler(SOLANA), sol=1)
         before = settlement_capacity.read_capacity(SOLANA)

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 import time_machine
 from flask import Flask
-from flask.testing import FlaskClient
 from sqlalchemy import func, select, update
 
 from app.agents.claims import ClaimCode
@@ -28,11 +27,6 @@ from tests.support.market import offer
 from tests.support.operators import Operator, entries, operator
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
-
-
-@pytest.fixture
-def ops(client: FlaskClient) -> Operator:
-    return operator(client)
 
 
 def test_an_agent_created_without_a_body_gets_the_documented_defaults(ops: Operator) -> None:
@@ -340,14 +334,8 @@ def test_invalid_credit_amounts_are_refused(ops: Operator, value: object) -> Non
     assert agent.get("/v1/balance").get_json()["credits_usd"] == 10.0
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
-def test_grants_never_exceed_the_maximum_balance(database_url: str, build_app: Callable[..., Flask]) -> None:
-    with build_app(database_url).app_context() as context:
+def test_grants_never_exceed_the_maximum_balance(each_database_url: str, build_app: Callable[..., Flask]) -> None:
+    with build_app(each_database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agents = [ops.make_agent(credits_usd=0) for _ in range(12)]
         for agent in agents:

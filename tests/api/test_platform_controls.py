@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from flask.testing import FlaskClient
 
 from app.core.identifiers import new_id
 from app.platform.agents import fleet
@@ -16,17 +15,6 @@ from tests.support.ledger import statements
 from tests.support.operators import Operator, entries, operator
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
-@pytest.fixture
-def ops(client: FlaskClient) -> Operator:
-    return operator(client)
 
 
 def controls(agent: Agent, wallet_id: str | None = None) -> dict[str, Any]:
@@ -180,8 +168,8 @@ def test_all_agents_are_changed_over_several_calls(ops: Operator, monkeypatch: p
 
 
 @pytest.mark.parametrize("after", ["", "x", "zzz", "\x00", 5, [UNKNOWN]])
-def test_a_fleet_cursor_must_be_an_id(database_url: str, build_app: Callable[..., Flask], after: object) -> None:
-    with build_app(database_url).app_context() as context:
+def test_a_fleet_cursor_must_be_an_id(each_database_url: str, build_app: Callable[..., Flask], after: object) -> None:
+    with build_app(each_database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agent = register(context.app.test_client())
         answer = ops.put("/controls", {"all": True, "locked": True, "after": after})

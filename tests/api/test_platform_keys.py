@@ -25,12 +25,7 @@ from app.wallets.core import custody
 from app.wallets.core.models import WalletKey
 from tests.support.agents import register
 from tests.support.applications import change_settings
-from tests.support.operators import Operator, entries, operator
-
-
-@pytest.fixture
-def ops(client: FlaskClient) -> Operator:
-    return operator(client)
+from tests.support.operators import Operator, entries
 
 
 def run(app: Flask, *command: str) -> Result:

@@ -49,13 +49,6 @@ def shopper() -> FakeShopper:
     return FakeShopper()
 
 
-@pytest.fixture(params=["sqlite"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, or the database in a test's `ON_BOTH` parameter."""
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def app(database_url: str, build_app: Callable[..., Flask], shopper: FakeShopper) -> Flask:
     return build_app(database_url, shopper=shopper)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import time_machine
 from flask import Flask
 from solana.rpc.async_api import AsyncClient
 from solana.rpc.commitment import Confirmed
@@ -17,30 +16,20 @@ from solders.signature import Signature
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
-from app.core import clock
 from app.core.chains import ChainName
 from app.payments import treasury
 from app.ports.errors import Unreachable
 from solana_node import SolanaNode
-from tests.support.agents import Agent, register
+from tests.support.agents import Agent
 from tests.support.coroutines import run_apart
+from tests.support.drivers import SolanaDriver, sponsored_on
 from tests.support.evm import proxy, spoil
-from tests.support.faults import FaultyChain
-from tests.support.payments import facilitator_of
-from tests.support.solana import LAMPORTS, fund_solana, held, running_solana, solana_address, solana_chain
+from tests.support.solana import LAMPORTS, solana_address, solana_chain
 from tests.support.waiting import wait_until
-from workers import confirmations
 
 pytestmark = pytest.mark.chain
 SOLANA = ChainName.SOLANA
 DOLLAR = 10**6
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[SolanaNode]:
-    """A node with short slots; tests use their own addresses."""
-    with running_solana(slot_ms=20) as started:
-        yield started
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,62 +37,44 @@ class Sponsored:
     """An agent with 20 USDC and no SOL, and the service that submits its transfers."""
 
     agent: Agent
-    chain: FaultyChain
-    node: SolanaNode
+    driver: SolanaDriver
 
     def send(self, amount: str, to: str, **body: Any) -> Any:
         order = {"amount": amount, "currency": "USDC", "chain": "solana", "to": to, **body}
         return self.agent.post(f"{self.agent.wallet_url}/transfer", order)
-
-    def held(self, address: str) -> tuple[int, int]:
-        real: SolanaChain = self.chain.real
-        return held(real, address)
-
-    def run_workers(self, *, minutes: int = 1) -> None:
-        with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
-            confirmations.confirm("solana")
 
     def rows(self) -> dict[str, dict[str, Any]]:
         return {row["type"]: row for row in self.agent.history()}
 
 
 @pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"confirmation_wait_seconds": "5", **getattr(request, "param", {})}
-
-
-@pytest.fixture
 def sponsored(
-    build_app: Callable[..., Flask], sqlite_url: str, node: SolanaNode, settings: dict[str, Any]
+    build_app: Callable[..., Flask], sqlite_url: str, solana_node: SolanaNode, settings: dict[str, Any]
 ) -> Iterator[Sponsored]:
-    chain = FaultyChain(solana_chain(node))
-    app = build_app(sqlite_url, settings=settings, chains={SOLANA: chain}, facilitators={SOLANA: facilitator_of(chain)})
-    with app.app_context():
-        fund_solana(node, treasury.settler(SOLANA), sol=1)
-        fund_solana(node, treasury.recipient(SOLANA), sol=0, dollars=1)
-        agent = register(app.test_client())
-        fund_solana(node, agent.solana_address, sol=0, dollars=20)
-        yield Sponsored(agent, chain, node)
+    driver = SolanaDriver(node=solana_node, real=solana_chain(solana_node))
+    with sponsored_on(build_app, sqlite_url, driver, dollars=20, **settings) as agent:
+        driver.fund(treasury.recipient(SOLANA), native=0, dollars=1)
+        yield Sponsored(agent, driver)
 
 
 @pytest.mark.parametrize("dollars", [0, 1], ids=["a new recipient", "a known recipient"])
 def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(sponsored: Sponsored, dollars: int) -> None:
     to = solana_address()
     if dollars:
-        fund_solana(sponsored.node, to, sol=0, dollars=dollars)
-    before = sponsored.held(to)[1]
-    lamports = sponsored.held(treasury.settler(SOLANA))[0]
+        sponsored.driver.fund(to, native=0, dollars=dollars)
+    before = sponsored.driver.balances(to)[1]
+    lamports = sponsored.driver.balances(treasury.settler(SOLANA))[0]
     quoted = sponsored.send("2", to, dry_run=True).get_json()
     answer = sponsored.send("2", to).get_json()
     assert answer["status"] == "confirmed", answer
     assert answer["gas_fee"] == quoted["gas_fee"]
-    sponsored.run_workers()
+    sponsored.driver.run_workers()
     fee = round(float(answer["gas_fee"]) * DOLLAR)
-    assert sponsored.held(to)[1] - before == 2 * DOLLAR
-    assert sponsored.held(sponsored.agent.solana_address) == (0, 18 * DOLLAR - fee)
-    assert sponsored.held(treasury.recipient(SOLANA))[1] == DOLLAR + fee
+    assert sponsored.driver.balances(to)[1] - before == 2 * DOLLAR
+    assert sponsored.driver.balances(sponsored.agent.solana_address) == (0, 18 * DOLLAR - fee)
+    assert sponsored.driver.balances(treasury.recipient(SOLANA))[1] == DOLLAR + fee
     # The fee covers what the service paid: at 150 USD, a lamport is 0.15 micro-USDC.
-    paid = (lamports - sponsored.held(treasury.settler(SOLANA))[0]) * 150 * DOLLAR // LAMPORTS
+    paid = (lamports - sponsored.driver.balances(treasury.settler(SOLANA))[0]) * 150 * DOLLAR // LAMPORTS
     assert paid <= fee <= paid * 1.2 + 1
     rows = sponsored.rows()
     assert {row["status"] for row in rows.values()} == {"confirmed"}
@@ -112,12 +83,12 @@ def test_a_wallet_without_sol_transfers_usdc_and_pays_the_fee_in_usdc(sponsored:
 
 
 def test_a_transfer_with_a_history_that_strangers_fill_is_found_by_its_submission(sponsored: Sponsored) -> None:
-    with proxy(sponsored.node.url) as flooded:
+    with proxy(sponsored.driver.node.url) as flooded:
         flooded.after = spoil("getSignaturesForAddress", [])
-        sponsored.chain.real = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[flooded.url])
+        sponsored.driver.chain.real = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[flooded.url])
         sent = sponsored.send("2", solana_address()).get_json()
         assert sent["status"] == "confirmed"
-        sponsored.run_workers()
+        sponsored.driver.run_workers()
     rows = sponsored.rows()
     assert {(row["status"], row["tx_hash"]) for row in rows.values()} == {("confirmed", sent["tx_hash"])}
 
@@ -127,7 +98,7 @@ def test_an_observer_sees_that_the_service_pays_and_the_wallet_never_has_sol(spo
     wallet = Pubkey.from_string(sponsored.agent.solana_address)
 
     async def observe() -> tuple[Any, int]:
-        async with AsyncClient(sponsored.node.url, Confirmed) as observer:
+        async with AsyncClient(sponsored.driver.node.url, Confirmed) as observer:
             signature = Signature.from_string(sent["tx_hash"])
             found = await observer.get_transaction(signature, max_supported_transaction_version=0)
             return found.value, (await observer.get_balance(wallet)).value
@@ -160,10 +131,10 @@ def test_invalid_recipients_and_too_little_usdc_are_refused(sponsored: Sponsored
 @pytest.mark.parametrize("settings", [{"confirmation_wait_seconds": "0.2"}], indirect=True)
 def test_a_submission_that_was_lost_is_broadcast_again_and_pays_once(sponsored: Sponsored) -> None:
     to = solana_address()
-    sponsored.chain.raising("broadcast", "before", Unreachable("node_down"), times=10)
+    sponsored.driver.chain.raising("broadcast", "before", Unreachable("node_down"), times=10)
     assert sponsored.send("2", to).get_json()["status"] == "pending"
-    sponsored.run_workers()
-    wait_until(lambda: sponsored.held(to)[1] == 2 * DOLLAR, what="the transfer lands")
-    sponsored.run_workers(minutes=2)
+    sponsored.driver.run_workers()
+    wait_until(lambda: sponsored.driver.balances(to)[1] == 2 * DOLLAR, what="the transfer lands")
+    sponsored.driver.run_workers(minutes=2)
     assert {row["status"] for row in sponsored.rows().values()} == {"confirmed"}
-    assert sponsored.held(to)[1] == 2 * DOLLAR
+    assert sponsored.driver.balances(to)[1] == 2 * DOLLAR

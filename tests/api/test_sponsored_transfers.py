@@ -8,15 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-import time_machine
 from flask import Flask
 from sqlalchemy import select
 from web3 import Web3
 
 from app.adapters.evm.contracts import calls as contracts
-from app.core import clock
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
 from app.core.money import nanos_from_usd
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -28,16 +25,15 @@ from app.wallets import gas
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.gas import SUBMISSION_KIND
 from sandbox.evm import EvmNode
-from tests.support.agents import Agent, register
-from tests.support.chains import ether, evm_chain, fund, reader, usdc
+from tests.support.agents import Agent
+from tests.support.chains import ether, fund, usdc
+from tests.support.drivers import EvmDriver, fresh_address, sponsored_on
 from tests.support.evm import await_mined
 from tests.support.faults import FaultyChain
-from tests.support.payments import facilitator_of
-from workers import confirmations
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
-_own_node = pytest.mark.parametrize("node", ["own_base_node"], indirect=True)
+_own_node = pytest.mark.parametrize("driver", ["own_base_node"], indirect=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +41,16 @@ class Sponsored:
     """An agent with 100 USDC and no ether on Base, and the service that submits its transfers."""
 
     agent: Agent
-    node: EvmNode
-    chain: FaultyChain
+    driver: EvmDriver
+
+    @property
+    def node(self) -> EvmNode:
+        node: EvmNode = self.driver.node
+        return node
+
+    @property
+    def chain(self) -> FaultyChain:
+        return self.driver.chain
 
     def order(self, amount: str, **body: Any) -> dict[str, Any]:
         return {"amount": amount, "currency": "USDC", "chain": "base", "to": fresh_address(), **body}
@@ -66,7 +70,7 @@ class Sponsored:
         return found
 
     def dollars(self, address: str) -> int:
-        return reader(self.chain.real, address)()[1]
+        return self.driver.dollars(address)
 
     def fees_received(self) -> int:
         return self.dollars(treasury.recipient(BASE))
@@ -92,47 +96,29 @@ class Sponsored:
         sent = {"from": rich, "to": self.node.deployment.usdc, "data": "0x" + call.hex(), "gas": hex(200_000)}
         await_mined(self.node, str(self.node.rpc("eth_sendTransaction", sent)))
 
-    def run_workers(self, *, minutes: int = 1) -> None:
-        with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
-            confirmations.confirm("base")
+    def front_run(self, which: int) -> tuple[str, dict[str, dict[str, Any]]]:
+        """Send a transfer of which another party submits one call: of the amount or of the fee."""
+        to = fresh_address()
+        self.lose_broadcasts()
+        self.send("3", to=to)
+        self.submit_alone(self.submission_calls()[which])
+        self.run_workers()
+        self.run_workers(minutes=3)
+        return to, self.rows()
 
-    def expire(self) -> None:
-        """Let the authorizations expire, in a finalized block."""
-        self.node.rpc("evm_increaseTime", 700)
-        self.node.mine(80)
+    def run_workers(self, *, minutes: int = 1) -> None:
+        self.driver.run_workers(minutes=minutes)
 
     def rows(self) -> dict[str, dict[str, Any]]:
         return {row["type"]: row for row in self.agent.history()}
 
 
-def fresh_address() -> str:
-    return "0x" + new_id().replace("-", "") + "c0ffee00"
-
-
-@pytest.fixture
-def node(request: pytest.FixtureRequest) -> EvmNode:
-    """The shared node, or one of its own for a test that moves its time."""
-    found: EvmNode = request.getfixturevalue(getattr(request, "param", "base_node"))
-    return found
-
-
-@pytest.fixture
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"confirmation_wait_seconds": "3", **getattr(request, "param", {})}
-
-
 @pytest.fixture
 def sponsored(
-    build_app: Callable[..., Flask], sqlite_url: str, node: EvmNode, settings: dict[str, Any]
+    build_app: Callable[..., Flask], sqlite_url: str, driver: EvmDriver, settings: dict[str, Any]
 ) -> Iterator[Sponsored]:
-    chain = FaultyChain(evm_chain(node))
-    facilitators = {BASE: facilitator_of(chain)}
-    app = build_app(sqlite_url, settings=settings, chains={BASE: chain}, facilitators=facilitators)
-    with app.app_context():
-        fund(node, treasury.settler(BASE), eth=1)
-        agent = register(app.test_client())
-        fund(node, agent.address, eth=0, dollars=100)
-        yield Sponsored(agent, node, chain)
+    with sponsored_on(build_app, sqlite_url, driver, dollars=100, **settings) as agent:
+        yield Sponsored(agent, driver)
 
 
 def test_a_wallet_without_ether_transfers_usdc_and_pays_the_fee_in_usdc(sponsored: Sponsored) -> None:
@@ -282,14 +268,7 @@ def test_a_submission_that_was_lost_is_broadcast_again_and_pays_once(sponsored: 
 
 @_own_node
 def test_a_front_runner_who_takes_the_fee_alone_does_not_prevent_the_transfer(sponsored: Sponsored) -> None:
-    to = fresh_address()
-    sponsored.lose_broadcasts()
-    sponsored.send("3", to=to)
-    _transfer, fee = sponsored.submission_calls()
-    sponsored.submit_alone(fee)
-    sponsored.run_workers()
-    sponsored.run_workers(minutes=3)
-    rows = sponsored.rows()
+    to, rows = sponsored.front_run(1)
     assert (rows["transfer"]["status"], rows["payment"]["status"]) == ("confirmed", "confirmed")
     assert rows["transfer"]["tx_hash"] != rows["payment"]["tx_hash"]
     assert sponsored.dollars(to) == usdc(3)
@@ -298,16 +277,9 @@ def test_a_front_runner_who_takes_the_fee_alone_does_not_prevent_the_transfer(sp
 
 @_own_node
 def test_a_front_runner_who_submits_the_transfer_alone_pays_it_once_and_frees_the_fee(sponsored: Sponsored) -> None:
-    to = fresh_address()
-    sponsored.lose_broadcasts()
-    sponsored.send("3", to=to)
-    transfer, _fee = sponsored.submission_calls()
-    sponsored.submit_alone(transfer)
-    sponsored.run_workers()
-    sponsored.run_workers(minutes=3)
-    rows = sponsored.rows()
+    to, rows = sponsored.front_run(0)
     assert (rows["transfer"]["status"], rows["payment"]["status"]) == ("confirmed", "pending")
-    sponsored.expire()
+    sponsored.driver.expire()
     sponsored.run_workers(minutes=20)
     rows = sponsored.rows()
     assert (rows["transfer"]["status"], rows["payment"]["error"]) == ("confirmed", "expired")
@@ -327,7 +299,7 @@ def test_what_is_never_submitted_is_held_until_it_certainly_never_will_be(sponso
     # A reorg could still put it into a block from before its end.
     assert {row["status"] for row in sponsored.rows().values()} == {"pending"}
     assert sponsored.agent.spent_this_month() > 3
-    sponsored.expire()
+    sponsored.driver.expire()
     sponsored.run_workers(minutes=40)
     assert {row["error"] for row in sponsored.rows().values()} == {"expired"}
     assert sponsored.agent.spent_this_month() == 0

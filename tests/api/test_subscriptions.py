@@ -1,28 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.support.agents import Agent, register
 from tests.support.market import sell
-
-
-@pytest.fixture
-def everywhere(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[FlaskClient]:
-    """A client of an application on each database."""
-    app = build_app(each_database_url)
-    with app.app_context():
-        yield app.test_client()
-
-
-@pytest.fixture
-def seller(everywhere: FlaskClient) -> Agent:
-    return register(everywhere)
 
 
 @pytest.fixture

@@ -35,17 +35,8 @@ pytestmark = pytest.mark.chain
 
 
 @pytest.fixture
-def chain_client(chain_app: Flask) -> Iterator[FlaskClient]:
-    with chain_app.app_context():
-        yield chain_app.test_client()
-
-
-@pytest.fixture
-def agent(chain_client: FlaskClient, base_node: EvmNode) -> Agent:
-    """An agent with 1 ETH and 100 USDC on Base."""
-    made = register(chain_client)
-    fund(base_node, made.address, eth=1, dollars=100)
-    return made
+def agent(funded_agent: Agent) -> Agent:
+    return funded_agent
 
 
 @pytest.fixture

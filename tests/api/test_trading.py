@@ -42,12 +42,6 @@ def exchange() -> Iterator[ExchangeServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def agent(build_app: Callable[..., Flask], sqlite_url: str, exchange: ExchangeServer) -> Iterator[Agent]:
     app = build_app(sqlite_url, perpdex=adapter_for(exchange.url))
@@ -169,9 +163,9 @@ def test_a_delisted_market_is_named_as_such(agent: Agent) -> None:
 
 @pytest.mark.postgres
 def test_each_read_records_one_query_and_moves_nothing(
-    database_url: str, build_app: Callable[..., Flask], exchange: ExchangeServer
+    each_database_url: str, build_app: Callable[..., Flask], exchange: ExchangeServer
 ) -> None:
-    app = build_app(database_url, perpdex=adapter_for(exchange.url))
+    app = build_app(each_database_url, perpdex=adapter_for(exchange.url))
     with app.app_context():
         agent = register(app.test_client())
         ids = [read(agent, action)["transaction_id"] for action in READS]
@@ -213,10 +207,10 @@ class WalletDeletingExchange:
 
 @pytest.mark.postgres
 def test_deleting_a_wallet_during_a_query_leaves_no_row(
-    database_url: str, build_app: Callable[..., Flask], exchange: ExchangeServer
+    each_database_url: str, build_app: Callable[..., Flask], exchange: ExchangeServer
 ) -> None:
     perpdex = WalletDeletingExchange(adapter_for(exchange.url))
-    app = build_app(database_url, perpdex=perpdex)
+    app = build_app(each_database_url, perpdex=perpdex)
     with app.app_context():
         agent = register(app.test_client())
         perpdex.delete = lambda: agent.delete(agent.wallet_url)

@@ -38,11 +38,6 @@ _DAY = 86_400
 
 
 @pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
-
-
-@pytest.fixture
 def gateway_key(client: FlaskClient) -> dict[str, str]:
     answer = client.post("/v1/keys", json={})
     return {"X-API-Key": answer.get_json()["api_key"]}

@@ -32,11 +32,6 @@ def app(build_app: Callable[..., Flask], each_database_url: str) -> Flask:
     return build_app(each_database_url, public_upstream=HttpUpstream(connect_seconds=1, read_seconds=5))
 
 
-@pytest.fixture
-def agent(client: FlaskClient) -> Agent:
-    return register(client)
-
-
 def record(agent: Agent, object_id: str | None = None, event_type: EventType = EventType.PAYMENT_CONFIRMED) -> None:
     with unit_of_work() as session:
         outbox.record(session, event_type, agent_id=agent.id, object_id=object_id or new_id(), data={"number": "1"})

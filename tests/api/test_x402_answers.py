@@ -18,7 +18,8 @@ from app.state import app_state
 from app.usage.service import MeteredUsage, UsageCall, charge
 from app.version import VERSION
 from sandbox.evm import EvmNode
-from tests.api.test_x402_buying import Buyer, buyer_on, refused
+from tests.support.buyers import Buyer, buyer_on, refused
+from tests.support.drivers import evm_driver
 from tests.support.mcp import call
 from tests.support.sellers import ScriptedSeller, scripted_seller, uses_of
 from tests.support.upstreams import Exchange
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.chain
 
 @pytest.fixture
 def buyer(build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode) -> Iterator[Buyer]:
-    with buyer_on(build_app, sqlite_url, base_node) as made:
+    with buyer_on(build_app, sqlite_url, evm_driver(base_node)) as made:
         yield made
 
 
@@ -89,7 +90,7 @@ def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(buyer:
         exchange.json({"effect": "rejected"}, 409)
 
     seller.behave = refuse
-    assert buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]["state"] == "pending"
+    assert buyer.payment(seller.url + "/report", key="once")["state"] == "pending"
     seller.settle(kept[0])
     again = buyer.fetch(seller.url + "/report", key="once").get_json()
     assert (again["status"], again["payment"]["state"]) == (409, "paid")
@@ -103,7 +104,7 @@ def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(buyer:
 )  # fmt: skip
 def test_a_seller_that_states_its_internal_host_is_paid(resource: str, buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.terms["resource"] = {"url": resource}
-    assert buyer.fetch(seller.url + "/report").get_json()["payment"]["state"] == "paid"
+    assert buyer.payment(seller.url + "/report")["state"] == "paid"
 
 
 def test_terms_of_another_public_host_are_refused_with_the_reason_in_the_sentence(
@@ -128,7 +129,7 @@ def test_terms_that_were_encoded_by_btoa_are_read(buyer: Buyer, seller: Scripted
             seller.answer(exchange)
 
     seller.upstream.behave = ask
-    assert buyer.fetch(seller.url + "/report").get_json()["payment"]["state"] == "paid"
+    assert buyer.payment(seller.url + "/report")["state"] == "paid"
 
 
 def test_a_request_without_a_payment_is_charged_and_logged_with_its_host(buyer: Buyer, seller: ScriptedSeller) -> None:
@@ -142,7 +143,7 @@ def test_a_request_without_a_payment_is_charged_and_logged_with_its_host(buyer: 
     row = seen["logs"][0]
     assert (row["provider"], row["model"], row["cost_usd"]) == ("x402", "127.0.0.1", 0.001)
     seller.upstream.behave = seller.answer
-    assert buyer.fetch(seller.url + "/report", key="paid").get_json()["payment"]["state"] == "paid"
+    assert buyer.payment(seller.url + "/report", key="paid")["state"] == "paid"
     assert usage(buyer)["pagination"]["total"] == seen["pagination"]["total"]
 
 

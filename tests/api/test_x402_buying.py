@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ import time_machine
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app.adapters.evm.chain import EvmChain
-from app.adapters.upstream_http.exchange import HttpUpstream
 from app.buying import records
 from app.buying.records import PinnedPayee, ServicePurchase
 from app.core import clock
@@ -29,9 +25,11 @@ from app.spending import accounts as spending_accounts
 from app.wallets.transactions import authorizations, open_transactions
 from app.wallets.transactions.open_transactions import OpenMovement
 from sandbox.evm import EvmNode
-from tests.support.agents import Agent, register
-from tests.support.chains import ether, evm_chain, fund
-from tests.support.evm import chain_at, proxy, spoil
+from tests.support.agents import register
+from tests.support.buyers import Buyer, buyer_on, refused, seller_on
+from tests.support.chains import ether, fund
+from tests.support.drivers import EvmDriver, evm_driver
+from tests.support.evm import proxy, spoil
 from tests.support.mcp import call
 from tests.support.owners import person
 from tests.support.payments import SEARCH, decoded, shop
@@ -47,89 +45,22 @@ from tests.support.sellers import (
     uses_of,
 )
 from tests.support.upstreams import Exchange
-from workers import confirmations
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
-_own_node = pytest.mark.parametrize("node", ["own_base_node"], indirect=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Buyer:
-    """An agent with USDC and no ether, which buys from a seller."""
-
-    app: Flask
-    agent: Agent
-    node: EvmNode
-
-    def fetch(self, url: str, *, key: str | None = None, **body: Any) -> TestResponse:
-        headers = {} if key is None else {"Idempotency_Key": key}
-        order = {"url": url, "max_amount_usd": 0.05, **body}
-        answer: TestResponse = self.agent.client.post(
-            f"{self.agent.wallet_url}/x402/fetch", json=order, headers=self.agent.headers(**headers)
-        )
-        return answer
-
-    def get(self, path: str) -> Any:
-        answer = self.agent.client.get(self.agent.wallet_url + path, headers=self.agent.headers())
-        assert answer.status_code == 200, answer.get_json()
-        return answer.get_json()
-
-    def set_controls(self, **controls: Any) -> None:
-        path = f"{self.agent.wallet_url}/controls"
-        assert self.agent.client.put(path, json=controls, headers=self.agent.headers()).status_code == 200
-
-    def spent(self) -> float:
-        """Return what counts against the monthly limit: a test may pass midnight, or travel past it."""
-        found: float = self.get("/controls")["usage_month"]["spent_usd"]
-        return found
-
-    def run_workers(self, *, minutes: int = 1) -> None:
-        with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
-            confirmations.confirm("base")
-
-    def expire(self) -> None:
-        """Let the authorizations expire, in a finalized block."""
-        self.node.rpc("evm_increaseTime", 700)
-        self.node.mine(80)
+_own_node = pytest.mark.parametrize("driver", ["own_base_node"], indirect=True)
 
 
 @pytest.fixture
-def node(request: pytest.FixtureRequest) -> EvmNode:
-    """The shared node, or one of its own for a test of faults."""
-    found: EvmNode = request.getfixturevalue(getattr(request, "param", "base_node"))
-    return found
-
-
-@pytest.fixture
-def buyer(build_app: Callable[..., Flask], sqlite_url: str, node: EvmNode) -> Iterator[Buyer]:
-    with buyer_on(build_app, sqlite_url, node) as made:
+def buyer(build_app: Callable[..., Flask], sqlite_url: str, driver: EvmDriver) -> Iterator[Buyer]:
+    with buyer_on(build_app, sqlite_url, driver) as made:
         yield made
 
 
-@contextmanager
-def buyer_on(build_app: Callable[..., Flask], database_url: str, node: EvmNode, *urls: str) -> Iterator[Buyer]:
-    """An application on a node, behind other addresses than its own when some are given."""
-    chains: dict[ChainName, EvmChain] = {BASE: chain_at(node, *urls) if urls else evm_chain(node)}
-    upstream = HttpUpstream(connect_seconds=5, read_seconds=30)
-    settings = {"allow_private_upstreams": True, "confirmation_wait_seconds": "5"}
-    app = build_app(database_url, settings=settings, chains=chains, public_upstream=upstream)
-    with app.app_context():
-        agent = register(app.test_client())
-        fund(node, agent.address, eth=0, dollars=1)
-        yield Buyer(app, agent, node)
-
-
 @pytest.fixture
-def seller(node: EvmNode) -> Iterator[ScriptedSeller]:
-    with scripted_seller(node) as made:
+def seller(driver: EvmDriver) -> Iterator[ScriptedSeller]:
+    with seller_on(driver) as made:
         yield made
-
-
-def refused(answer: TestResponse, code: str) -> Mapping[str, Any]:
-    body: dict[str, Any] = answer.get_json()
-    assert body["code"] == code, body
-    return body
 
 
 def test_a_published_seller_is_paid_once_and_its_answer_returned(buyer: Buyer) -> None:
@@ -145,8 +76,8 @@ def test_a_published_seller_is_paid_once_and_its_answer_returned(buyer: Buyer) -
         assert again.headers["Idempotent-Replayed"] == "true"
         assert again.get_json() == body
         assert (shop.served, uses_of(buyer.node, buyer.agent.address)) == (["report"], 1)
-        assert buyer.fetch(shop.url + "/free").get_json()["payment"] is None
-    [row] = buyer.get("/transactions?type=payment")["transactions"]
+        assert buyer.payment(shop.url + "/free") is None
+    [row] = buyer.agent.history(type="payment")
     assert (row["kind"], row["status"], row["tx_hash"]) == ("x402", "confirmed", payment["tx_hash"])
     assert (row["previous_hashes"], buyer.spent()) == ([], 0.01)
     [bought] = buyer.get("/x402/purchases")["purchases"]
@@ -165,7 +96,7 @@ def test_a_published_seller_is_paid_once_and_its_answer_returned(buyer: Buyer) -
 def test_terms_of_version_1_in_the_body_are_paid(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     with (
         EvmNode("base", network_ids="mainnet") as node,
-        buyer_on(build_app, sqlite_url, node) as buyer,
+        buyer_on(build_app, sqlite_url, evm_driver(node)) as buyer,
         scripted_seller(node) as seller,
     ):
         offer = seller.offer()
@@ -197,25 +128,7 @@ def test_a_dry_run_names_price_and_payee_and_signs_nothing(buyer: Buyer, seller:
     quote = buyer.fetch(seller.url + "/report", dry_run=True).get_json()
     assert (quote["payment_required"], quote["amount"], quote["amount_usd"]) == (True, "0.01", 0.01)
     assert (quote["pay_to"], quote["chain"], quote["network"]) == (PAYEE, "base", seller.network)
-    assert (seller.headers, buyer.get("/transactions")["transactions"], buyer.spent()) == ([], [], 0)
-
-
-def test_a_seller_that_settles_and_hangs_up_is_not_paid_again(buyer: Buyer, seller: ScriptedSeller) -> None:
-    def settle_and_hang_up(shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
-        shop.settle(payment)
-        exchange.hang_up()
-
-    seller.behave = settle_and_hang_up
-    first = buyer.fetch(seller.url + "/report", key="once").get_json()
-    assert (first["status"], first["payment"]["state"]) == (None, "paid")
-    # The seller knows the payment, and answers it.
-    seller.behave = lambda _shop, exchange, _payment: exchange.json({"report": "sunny"})
-    again = buyer.fetch(seller.url + "/report", key="once").get_json()
-    assert (again["status"], again["payment"]) == (200, first["payment"])
-    assert buyer.fetch(seller.url + "/report", key="once").get_json() == again
-    assert len(seller.headers) == 2
-    assert len(set(seller.headers)) == 1
-    assert (uses_of(buyer.node, buyer.agent.address), buyer.spent()) == (1, 0.01)
+    assert (seller.headers, buyer.agent.history(), buyer.spent()) == ([], [], 0)
 
 
 def test_a_seller_that_asks_again_after_settling_gets_the_same_bytes(buyer: Buyer, seller: ScriptedSeller) -> None:
@@ -235,60 +148,18 @@ def test_a_seller_that_asks_again_after_settling_gets_the_same_bytes(buyer: Buye
     assert (uses_of(buyer.node, buyer.agent.address), buyer.spent()) == (1, 0.01)
 
 
-@_own_node
-def test_an_authorization_that_is_never_used_is_held_until_it_certainly_never_will_be(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
-    seller.behave = lambda _shop, exchange, _payment: exchange.json({"error": "later"}, 503)
-    first = buyer.fetch(seller.url + "/report", key="once", max_amount_usd=1).get_json()
-    assert (first["status"], first["payment"]["state"], buyer.spent()) == (503, "pending", 0.01)
-    # Past its deadline by our clock, then by the newest block's, but not by a finalized one's.
-    buyer.run_workers(minutes=30)
-    buyer.node.rpc("evm_increaseTime", 700)
-    buyer.node.mine(2)
-    buyer.run_workers(minutes=40)
-    assert (buyer.get("/transactions")["transactions"][0]["status"], buyer.spent()) == ("pending", 0.01)
-    buyer.node.mine(80)
-    buyer.run_workers(minutes=60)
-    [row] = buyer.get("/transactions")["transactions"]
-    assert (row["status"], row["error"], buyer.spent()) == ("failed", "expired", 0)
-    again = buyer.fetch(seller.url + "/report", key="once", max_amount_usd=1).get_json()
-    assert (again["status"], again["payment"]["state"], len(seller.headers)) == (None, "expired", 1)
-
-
-@_own_node
-def test_an_authorization_settled_in_its_last_second_is_paid_and_not_released(
-    buyer: Buyer, seller: ScriptedSeller
-) -> None:
-    kept: list[Mapping[str, Any]] = []
-
-    def keep(_shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
-        kept.append(payment)
-        exchange.json({"error": "later"}, 503)
-
-    seller.behave = keep
-    assert buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]["state"] == "pending"
-    deadline = int(kept[0]["payload"]["authorization"]["validBefore"])
-    buyer.node.rpc("evm_setNextBlockTimestamp", deadline - 1)
-    seller.settle(kept[0])
-    buyer.expire()
-    buyer.run_workers(minutes=60)
-    [row] = buyer.get("/transactions")["transactions"]
-    assert (row["status"], buyer.spent()) == ("confirmed", 0.01)
-
-
 def test_limits_domains_and_a_freeze_apply_before_anything_is_signed(buyer: Buyer, seller: ScriptedSeller) -> None:
     url = seller.url + "/report"
     asked = len(seller.upstream.asked)
-    buyer.set_controls(allowed_domains=["shop.example.com"])
+    buyer.agent.controls(allowed_domains=["shop.example.com"])
     refused(buyer.fetch(url), "DOMAIN_NOT_ALLOWED")
     assert len(seller.upstream.asked) == asked
-    buyer.set_controls(allowed_domains=[], allowed_addresses=[OTHER_PAYEE])
+    buyer.agent.controls(allowed_domains=[], allowed_addresses=[OTHER_PAYEE])
     refused(buyer.fetch(url), "ADDRESS_NOT_ALLOWED")
-    buyer.set_controls(allowed_addresses=[PAYEE], per_tx_limit_usd=0.005)
+    buyer.agent.controls(allowed_addresses=[PAYEE], per_tx_limit_usd=0.005)
     refused(buyer.fetch(url), "PER_TX_LIMIT_EXCEEDED")
-    buyer.set_controls(per_tx_limit_usd=1, daily_limit_usd=0.015)
-    assert buyer.fetch(url, key="a").get_json()["payment"]["state"] == "paid"
+    buyer.agent.controls(per_tx_limit_usd=1, daily_limit_usd=0.015)
+    assert buyer.payment(url, key="a")["state"] == "paid"
     refused(buyer.fetch(url, key="b"), "DAILY_LIMIT_EXCEEDED")
     too_dear = refused(buyer.fetch(url, key="c", max_amount_usd=0.005), "PER_TX_LIMIT_EXCEEDED")
     assert too_dear["details"] == {"rule": "max_amount_usd", "limit_usd": 0.005, "requested_usd": 0.01}
@@ -298,7 +169,7 @@ def test_limits_domains_and_a_freeze_apply_before_anything_is_signed(buyer: Buye
 def test_stored_bytes_are_not_sent_again_after_a_freeze(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.hang_up()
     url = seller.url + "/report"
-    assert buyer.fetch(url, key="once").get_json()["payment"]["state"] == "pending"
+    assert buyer.payment(url, key="once")["state"] == "pending"
     with unit_of_work() as session:
         spending_accounts.set_frozen(session, buyer.agent.id, frozen=True)
     refused(buyer.fetch(url, key="once"), "WALLET_FROZEN")
@@ -314,15 +185,14 @@ def test_terms_that_would_be_stored_at_any_length_are_refused(buyer: Buyer, sell
 
 def test_a_changed_payee_is_refused_until_it_is_allowed(buyer: Buyer, seller: ScriptedSeller) -> None:
     url = seller.url + "/report"
-    assert buyer.fetch(url, key="a").get_json()["payment"]["state"] == "paid"
+    assert buyer.payment(url, key="a")["state"] == "paid"
     seller.offer()["payTo"] = OTHER_PAYEE
     details = refused(buyer.fetch(url, key="b"), "PAYEE_CHANGED")["details"]
     assert details == {"domain": "127.0.0.1", "chain": "base", "stored": PAYEE, "requested": OTHER_PAYEE}
     [payee] = buyer.get("/x402/payees")["payees"]
     assert (payee["domain"], payee["address"]) == ("127.0.0.1", PAYEE)
-    path = f"{buyer.agent.wallet_url}/x402/payees/127.0.0.1"
-    assert buyer.agent.client.delete(path, headers=buyer.agent.headers()).status_code == 200
-    assert buyer.fetch(url, key="b").get_json()["payment"]["pay_to"] == OTHER_PAYEE
+    assert buyer.agent.delete(f"{buyer.agent.wallet_url}/x402/payees/127.0.0.1").status_code == 200
+    assert buyer.payment(url, key="b")["pay_to"] == OTHER_PAYEE
 
 
 def test_a_header_of_a_megabyte_is_refused(buyer: Buyer, seller: ScriptedSeller) -> None:
@@ -399,7 +269,7 @@ def test_a_derived_key_outlives_its_authorization(buyer: Buyer, seller: Scripted
 
 def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
-    payment = buyer.fetch(seller.url + "/report").get_json()["payment"]
+    payment = buyer.payment(seller.url + "/report")
     [movement] = open_transactions.due(BASE, clock.now() + timedelta(minutes=1))
     assert isinstance(movement, OpenMovement)
     assert (movement.id, movement.latest.raw) == (payment["transaction_id"], b"")
@@ -416,26 +286,24 @@ def test_a_wallet_without_the_amount_signs_nothing(buyer: Buyer, seller: Scripte
 def test_pending_payments_are_not_available_for_others(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     seller.offer()["amount"] = str(60 * CENT)
-    assert buyer.fetch(seller.url + "/a", max_amount_usd=1).get_json()["payment"]["state"] == "pending"
+    assert buyer.payment(seller.url + "/a", max_amount_usd=1)["state"] == "pending"
     refused(buyer.fetch(seller.url + "/b", max_amount_usd=1), "PAYMENT_FAILED")
     fund(buyer.node, buyer.agent.address, eth=1)
-    body = {"chain": "base", "to": PAYEE, "amount": "0.5", "currency": "USDC"}
-    path = f"{buyer.agent.wallet_url}/transfer"
-    moved = buyer.agent.client.post(path, json=body, headers=buyer.agent.headers())
+    moved = buyer.agent.move("0.5", "USDC", to=PAYEE)
     assert refused(moved, "TRANSFER_FAILED")["details"]["reason"] == "insufficient_funds"
 
 
 @_own_node
 def test_the_gateway_of_another_instance_of_this_service_is_paid_once(
-    build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path, node: EvmNode
+    build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path, driver: EvmDriver
 ) -> None:
     other_database = shutil.copy(sqlite_url.removeprefix("sqlite:///"), tmp_path / "other.sqlite")
     with (
-        shop(build_app, f"sqlite:///{other_database}", {BASE: evm_chain(node)}, base_url="http://127.0.0.1") as other,
-        buyer_on(build_app, sqlite_url, node) as buyer,
+        shop(build_app, f"sqlite:///{other_database}", {BASE: driver.real}, base_url="http://127.0.0.1") as other,
+        buyer_on(build_app, sqlite_url, driver) as buyer,
     ):
         with other.app.app_context():
-            node.fund_eth(other.settler(BASE), ether(1))
+            driver.node.fund_eth(other.settler(BASE), ether(1))
             other.expire_capacity()
         other.upstream.behave = lambda exchange: exchange.json({"results": ["sunny"]})
         with served(other.app) as url:
@@ -459,15 +327,15 @@ def test_a_payment_in_an_orphaned_block_is_pending_again(buyer: Buyer, seller: S
         serve(shop, exchange, payment)
 
     seller.behave = keep
-    assert buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]["state"] == "paid"
+    assert buyer.payment(seller.url + "/report", key="once")["state"] == "paid"
     assert buyer.node.rpc("evm_revert", snapshot)
     buyer.node.mine(3)
     buyer.run_workers()
-    [row] = buyer.get("/transactions")["transactions"]
+    row = buyer.row()
     assert (row["status"], buyer.spent()) == ("pending", 0.01)
     seller.settle(payments[0])
     buyer.run_workers(minutes=2)
-    assert buyer.get("/transactions")["transactions"][0]["status"] == "confirmed"
+    assert buyer.row()["status"] == "confirmed"
 
 
 def test_a_payment_of_which_no_node_has_the_log_is_paid_without_a_hash(
@@ -475,18 +343,18 @@ def test_a_payment_of_which_no_node_has_the_log_is_paid_without_a_hash(
 ) -> None:
     with (
         proxy(own_base_node.url) as forgets,
-        buyer_on(build_app, sqlite_url, own_base_node, forgets.url) as buyer,
+        buyer_on(build_app, sqlite_url, evm_driver(own_base_node, forgets.url)) as buyer,
         scripted_seller(own_base_node) as seller,
     ):
         forgets.after = spoil("eth_getLogs", [])
-        assert buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]["state"] == "pending"
+        assert buyer.payment(seller.url + "/report", key="once")["state"] == "pending"
         buyer.expire()
         buyer.run_workers(minutes=60)
-        [row] = buyer.get("/transactions")["transactions"]
+        row = buyer.row()
         assert (row["status"], row["tx_hash"], buyer.spent()) == ("confirmed", None, 0.01)
         buyer.run_workers(minutes=120)
-        assert buyer.get("/transactions")["transactions"] == [row]
-        payment = buyer.fetch(seller.url + "/report", key="once").get_json()["payment"]
+        assert buyer.agent.history() == [row]
+        payment = buyer.payment(seller.url + "/report", key="once")
         assert (payment["state"], payment["explorer_url"]) == ("paid", None)
 
 
@@ -501,10 +369,8 @@ def test_private_addresses_are_refused(build_app: Callable[..., Flask], sqlite_u
     with app.app_context():
         agent = register(app.test_client())
         for url in ("https://127.0.0.1/", "https://10.0.0.1/", "http://shop.example.com/", "https://localhost/"):
-            answer = agent.client.post(
-                f"{agent.wallet_url}/x402/fetch", json={"url": url, "max_amount_usd": 1}, headers=agent.headers()
-            )
-            refused(answer, "INVALID_INPUT")
+            order = {"url": url, "max_amount_usd": 1}
+            refused(agent.post(f"{agent.wallet_url}/x402/fetch", order), "INVALID_INPUT")
 
 
 @_own_node
@@ -512,10 +378,10 @@ def test_a_deleted_wallet_leaves_no_purchase(buyer: Buyer, seller: ScriptedSelle
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     buyer.fetch(seller.url + "/report")
     wallet = buyer.agent.wallet_url
-    refused(buyer.agent.client.delete(wallet, headers=buyer.agent.headers()), "TRANSACTION_IN_PROGRESS")
+    refused(buyer.agent.delete(wallet), "TRANSACTION_IN_PROGRESS")
     buyer.expire()
     buyer.run_workers(minutes=60)
-    assert buyer.agent.client.delete(f"{wallet}?force=true", headers=buyer.agent.headers()).status_code == 200
+    assert buyer.agent.delete(f"{wallet}?force=true").status_code == 200
     with read_only_unit() as session:
         assert (count(session, ServicePurchase), count(session, PinnedPayee)) == (0, 0)
 
@@ -528,13 +394,13 @@ def test_stored_answers_are_pruned_after_a_day(buyer: Buyer, seller: ScriptedSel
 
 def test_the_owner_sees_what_was_bought_where_without_its_query(buyer: Buyer, seller: ScriptedSeller) -> None:
     buyer.fetch(seller.url + "/report?token=sesame")
-    code = buyer.agent.client.post("/v1/agents/claim-code", headers=buyer.agent.headers()).get_json()
+    code = buyer.agent.post("/v1/agents/claim-code").get_json()
     ada = person(buyer.app)
     ada.claim(code)
     host = urlsplit(seller.url).netloc
     page = ada.get(f"/owner/agents/{buyer.agent.id}")
     assert host in page.text
-    [row] = buyer.get("/transactions")["transactions"]
+    row = buyer.row()
     activity = f"/owner/agents/{buyer.agent.id}/activity"
     found = ada.get(activity, text="/report")
     assert host in found.text
@@ -545,12 +411,7 @@ def test_the_owner_sees_what_was_bought_where_without_its_query(buyer: Buyer, se
 
 def open_session(buyer: Buyer, **body: Any) -> TestResponse:
     later = clock.isoformat(clock.now() + timedelta(hours=1))
-    answer: TestResponse = buyer.agent.client.post(
-        f"{buyer.agent.wallet_url}/sessions",
-        json={"max_usd": 0.015, "expires_at": later, **body},
-        headers=buyer.agent.headers(),
-    )
-    return answer
+    return buyer.agent.post(f"{buyer.agent.wallet_url}/sessions", {"max_usd": 0.015, "expires_at": later, **body})
 
 
 @_own_node
@@ -558,7 +419,7 @@ def test_a_session_narrows_what_names_it_and_gets_back_what_was_not_paid(buyer: 
     session = open_session(buyer, domains=["127.0.0.1"]).get_json()
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     url, budget = seller.url + "/report", {"session_id": session["id"]}
-    assert buyer.fetch(url, key="a", **budget).get_json()["payment"]["state"] == "pending"
+    assert buyer.payment(url, key="a", **budget)["state"] == "pending"
     details = refused(buyer.fetch(url, key="b", **budget), "SESSION_LIMIT_EXCEEDED")["details"]
     assert (details["rule"], details["limit_usd"], details["remaining_usd"]) == ("session_id", 0.015, 0.005)
     seen = buyer.get(f"/sessions/{session['id']}")
@@ -569,9 +430,9 @@ def test_a_session_narrows_what_names_it_and_gets_back_what_was_not_paid(buyer: 
     seller.behave = serve
     # By the chain's clock.
     with time_machine.travel(clock.now().timestamp() + 800, tick=True):
-        assert buyer.fetch(url, key="b", **budget).get_json()["payment"]["state"] == "paid"
+        assert buyer.payment(url, key="b", **budget)["state"] == "paid"
         # Without the session, the limits of the wallet alone.
-        assert buyer.fetch(url, key="c").get_json()["payment"]["state"] == "paid"
+        assert buyer.payment(url, key="c")["state"] == "paid"
     with time_machine.travel(clock.now().timestamp() + 3601, tick=True):
         expired = refused(buyer.fetch(url, key="d", **budget), "SESSION_LIMIT_EXCEEDED")
         assert expired["error"].startswith("This session expired")
@@ -584,11 +445,7 @@ def test_a_session_applies_to_transfers_and_one_for_domains_allows_none(buyer: B
     for_shop = open_session(buyer, domains=["shop.example.com"]).get_json()["id"]
 
     def transfer(amount: str, session_id: str) -> TestResponse:
-        body = {"chain": "base", "to": PAYEE, "amount": amount, "currency": "USDC", "session_id": session_id}
-        answer: TestResponse = buyer.agent.client.post(
-            f"{buyer.agent.wallet_url}/transfer", json=body, headers=buyer.agent.headers()
-        )
-        return answer
+        return buyer.agent.move(amount, "USDC", to=PAYEE, options={"session_id": session_id})
 
     assert transfer("0.3", narrow).get_json()["status"] == "confirmed"
     refused(transfer("0.3", narrow), "SESSION_LIMIT_EXCEEDED")

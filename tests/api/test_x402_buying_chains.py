@@ -44,7 +44,7 @@ class Market:
 
     def fetch(self, **body: Any) -> Any:
         order = {"url": self.seller.url + "/report", "max_amount_usd": 0.05, **body}
-        answer = self.agent.client.post(f"{self.agent.wallet_url}/x402/fetch", json=order, headers=self.agent.headers())
+        answer = self.agent.post(f"{self.agent.wallet_url}/x402/fetch", order)
         return answer.get_json()
 
     def chosen(self, **body: Any) -> str | None:

@@ -11,18 +11,18 @@ from flask import Flask
 from app.adapters.evm.contracts.calls import ALLOWANCE
 from app.adapters.evm.contracts.deployments import PERMIT2, X402_PERMIT2_PROXY
 from sandbox.evm import EvmNode
-from tests.api.test_x402_buying import Buyer, buyer_on, refused
+from tests.support.buyers import Buyer, buyer_on, keep, refused
+from tests.support.drivers import evm_driver
 from tests.support.payments import decoded
 from tests.support.permit2 import settle_by_permit2
 from tests.support.sellers import CENT, PAYEE, ScriptedSeller, published_seller, scripted_seller
-from tests.support.upstreams import Exchange
 
 pytestmark = pytest.mark.chain
 
 
 @pytest.fixture
 def buyer(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Buyer]:
-    with buyer_on(build_app, sqlite_url, own_base_node) as made:
+    with buyer_on(build_app, sqlite_url, evm_driver(own_base_node)) as made:
         yield made
 
 
@@ -39,21 +39,13 @@ def allowance(buyer: Buyer) -> int:
     return int(buyer.node.rpc("eth_call", {"to": buyer.node.deployment.usdc, "data": data}, "latest"), 16)
 
 
-def keep(kept: list[Mapping[str, Any]]) -> Callable[[ScriptedSeller, Exchange, Mapping[str, Any]], None]:
-    def behave(_shop: ScriptedSeller, exchange: Exchange, payment: Mapping[str, Any]) -> None:
-        kept.append(payment)
-        exchange.json({"error": "later"}, 503)
-
-    return behave
-
-
 def test_a_published_seller_is_paid_once_and_no_allowance_is_left(buyer: Buyer) -> None:
     with published_seller(buyer.node, by_permit2=True) as shop:
         body = buyer.fetch(shop.url + "/report", key="once").get_json()
         assert (body["status"], body["payment"]["state"]) == (200, "paid"), body
         assert buyer.fetch(shop.url + "/report", key="once").get_json() == body
         assert shop.served == ["report"]
-    [row] = buyer.get("/transactions")["transactions"]
+    row = buyer.row()
     assert (row["status"], row["tx_hash"]) == ("confirmed", body["payment"]["tx_hash"])
     assert (row["to_address"], allowance(buyer), buyer.spent()) == (PAYEE, 0, 0.01)
 
@@ -73,29 +65,16 @@ def test_two_equal_payments_are_each_found_by_their_own_nonce(buyer: Buyer, sell
     kept: list[Mapping[str, Any]] = []
     seller.behave = keep(kept)
     for key in ("a", "b"):
-        assert buyer.fetch(seller.url + "/report", key=key).get_json()["payment"]["state"] == "pending"
+        assert buyer.payment(seller.url + "/report", key=key)["state"] == "pending"
     tx_hash = settle_by_permit2(buyer.node, kept[1])
     buyer.run_workers()
-    rows = {row["status"]: row for row in buyer.get("/transactions")["transactions"]}
+    rows = {row["status"]: row for row in buyer.agent.history()}
     assert rows["confirmed"]["tx_hash"] == tx_hash
     # Its allowance was numbered like the other's, so that it cannot be used any more.
     buyer.expire()
     buyer.run_workers(minutes=60)
-    assert sorted(row["status"] for row in buyer.get("/transactions")["transactions"]) == ["confirmed", "failed"]
+    assert sorted(row["status"] for row in buyer.agent.history()) == ["confirmed", "failed"]
     assert buyer.spent() == 0.01
-
-
-def test_a_payment_used_in_its_last_second_is_paid_and_not_released(buyer: Buyer, seller: ScriptedSeller) -> None:
-    kept: list[Mapping[str, Any]] = []
-    seller.behave = keep(kept)
-    buyer.fetch(seller.url + "/report")
-    deadline = int(kept[0]["payload"]["permit2Authorization"]["deadline"])
-    buyer.node.rpc("evm_setNextBlockTimestamp", deadline)
-    settle_by_permit2(buyer.node, kept[0])
-    buyer.expire()
-    buyer.run_workers(minutes=60)
-    [row] = buyer.get("/transactions")["transactions"]
-    assert (row["status"], buyer.spent()) == ("confirmed", 0.01)
 
 
 def test_a_seller_that_does_not_submit_the_allowance_is_not_paid(buyer: Buyer, seller: ScriptedSeller) -> None:
@@ -109,5 +88,5 @@ def test_a_seller_that_does_not_submit_the_allowance_is_not_paid(buyer: Buyer, s
 def test_the_token_itself_is_preferred(buyer: Buyer, seller: ScriptedSeller) -> None:
     extra = {"name": seller.offer()["extra"]["name"], "version": "2"}
     seller.terms["accepts"].append({**seller.offer(), "extra": extra})
-    assert buyer.fetch(seller.url + "/report").get_json()["payment"]["state"] == "paid"
+    assert buyer.payment(seller.url + "/report")["state"] == "paid"
     assert "authorization" in decoded(seller.headers[0])["payload"]

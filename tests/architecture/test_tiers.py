@@ -23,7 +23,7 @@ def test_every_pattern_of_a_tier_names_existing_tests(pattern: str) -> None:
     [
         ("tests/unit/test_money.py::test_a", Tier.FIRST),
         ("tests/crash/test_swaps.py::test_a[sqlite]", Tier.SECOND),
-        ("tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[sqlite]", Tier.FIRST),
+        ("tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[base-sqlite]", Tier.FIRST),
         ("tests/wire/test_slow_clients.py::test_a", Tier.SECOND),
         ("tests/wire/test_requests.py::test_a", Tier.FIRST),
     ],

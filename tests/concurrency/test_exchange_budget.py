@@ -21,15 +21,9 @@ from tests.support.exchange import adapter_for, running_exchange
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.mark.postgres
-def test_two_processes_never_exceed_the_budget(database_url: str, build_app: Callable[..., Flask]) -> None:
-    apps = [build_app(database_url), build_app(database_url)]
+def test_two_processes_never_exceed_the_budget(each_database_url: str, build_app: Callable[..., Flask]) -> None:
+    apps = [build_app(each_database_url), build_app(each_database_url)]
 
     def take(number: int) -> bool:
         with apps[number % 2].app_context():
@@ -52,9 +46,9 @@ def test_two_processes_never_exceed_the_budget(database_url: str, build_app: Cal
 
 @pytest.mark.postgres
 def test_a_refused_wallet_share_is_not_charged_to_the_budget(
-    database_url: str, build_app: Callable[..., Flask]
+    each_database_url: str, build_app: Callable[..., Flask]
 ) -> None:
-    with build_app(database_url).app_context():
+    with build_app(each_database_url).app_context():
         exchange_client.acquire(exchange_client.WALLET_ALLOWANCE.burst, wallet_id="a", now=NOW)
         for _ in range(50):
             with pytest.raises(PerpdexError, match="share"):
@@ -69,8 +63,10 @@ def test_a_refused_wallet_share_is_not_charged_to_the_budget(
 
 
 @pytest.mark.postgres
-def test_a_large_response_is_charged_even_beyond_the_budget(database_url: str, build_app: Callable[..., Flask]) -> None:
-    with build_app(database_url).app_context():
+def test_a_large_response_is_charged_even_beyond_the_budget(
+    each_database_url: str, build_app: Callable[..., Flask]
+) -> None:
+    with build_app(each_database_url).app_context():
         exchange_client.acquire(190, wallet_id="a", now=NOW)
         exchange_client.charge_surplus(100, wallet_id="a", now=NOW)
         with pytest.raises(PerpdexError) as refused:
@@ -81,10 +77,10 @@ def test_a_large_response_is_charged_even_beyond_the_budget(database_url: str, b
 
 @pytest.mark.postgres
 def test_two_services_together_stay_below_the_limit_of_the_exchange(
-    database_url: str, build_app: Callable[..., Flask]
+    each_database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     with running_exchange() as server:
-        apps = [build_app(database_url, perpdex=adapter_for(server.url)) for _ in range(2)]
+        apps = [build_app(each_database_url, perpdex=adapter_for(server.url)) for _ in range(2)]
         agents = []
         for app in apps:
             with app.app_context():
@@ -104,8 +100,8 @@ def test_two_services_together_stay_below_the_limit_of_the_exchange(
 
 
 @pytest.mark.postgres
-def test_budgets_of_inactive_wallets_are_deleted(database_url: str, build_app: Callable[..., Flask]) -> None:
-    with build_app(database_url).app_context():
+def test_budgets_of_inactive_wallets_are_deleted(each_database_url: str, build_app: Callable[..., Flask]) -> None:
+    with build_app(each_database_url).app_context():
         for name in ("a", "b", "c"):
             exchange_client.acquire(20, wallet_id=name)
         with unit_of_work() as session:

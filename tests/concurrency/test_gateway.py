@@ -28,14 +28,8 @@ CONCURRENT = 200
 AFFORDABLE = 20
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.mark.parametrize("fixed", [True, False], ids=["a fixed price", "a cost known afterwards"])
-def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(database_url: str, *, fixed: bool) -> None:
+def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(each_database_url: str, *, fixed: bool) -> None:
     price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
     credits_usd = f"{price_nanos * AFFORDABLE // 1000 / 10**6:.6f}"
     settings = {"initial_credits_usd": credits_usd, "database_pool_size": 5, "web_threads": 450}
@@ -45,7 +39,7 @@ def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(database_ur
 
     with (
         misbehaving_upstream(answer) as upstream,
-        web_service(database_url, provider_settings(upstream.url, **settings)) as service,
+        web_service(each_database_url, provider_settings(upstream.url, **settings)) as service,
     ):
         key = service.register()["apiKey"]
         headers = {"X-API-Key": key}
@@ -111,20 +105,20 @@ def test_one_busy_account_does_not_exhaust_the_connection_pool(postgres_url: str
 
 
 def test_a_stream_of_a_killed_process_is_charged_its_estimate_after_its_lease(
-    database_url: str, build_app: Callable[..., Flask]
+    each_database_url: str, build_app: Callable[..., Flask]
 ) -> None:
     def endless(exchange: Exchange) -> None:
         exchange.start_stream()
         exchange.chunk(chat_chunks("Hello")[0])
         exchange.await_hang_up()
 
-    app = build_app(database_url)
+    app = build_app(each_database_url)
     with misbehaving_upstream(endless) as upstream:
         # A lease is longer than the timeout of the upstream.
         settings = provider_settings(
             upstream.url, upstream_connect_timeout_seconds="1", upstream_read_timeout_seconds="5"
         )
-        with web_service(database_url, settings, workers=1, threads=20) as service:
+        with web_service(each_database_url, settings, workers=1, threads=20) as service:
             key = service.register()["apiKey"]
             with _streaming(service.port, key) as answer:
                 assert b"Hello" in answer.read1(4096)
@@ -145,7 +139,7 @@ def test_a_stream_of_a_killed_process_is_charged_its_estimate_after_its_lease(
         assert [entry["cost_usd"] for entry in logs] == [after["total_spent"]]
 
 
-def test_a_live_stream_outlives_the_sweeps(database_url: str, build_app: Callable[..., Flask]) -> None:
+def test_a_live_stream_outlives_the_sweeps(each_database_url: str, build_app: Callable[..., Flask]) -> None:
     gates = iter(range(100))
 
     def slow(exchange: Exchange) -> None:
@@ -155,7 +149,7 @@ def test_a_live_stream_outlives_the_sweeps(database_url: str, build_app: Callabl
             exchange.chunk(frame)
         exchange.end_stream()
 
-    with gateway_stage(build_app, database_url) as stage:
+    with gateway_stage(build_app, each_database_url) as stage:
         stage.behave(slow)
         started = clock.now()
         stage.upstream.open("0")
@@ -177,7 +171,7 @@ def test_a_live_stream_outlives_the_sweeps(database_url: str, build_app: Callabl
         assert stage.spent_nanos() == 1_000 * 1_250 + 500 * 10_000
 
 
-def test_a_disconnected_client_ends_the_upstream_request(database_url: str) -> None:
+def test_a_disconnected_client_ends_the_upstream_request(each_database_url: str) -> None:
     # Created beforehand: on a busy machine that takes longer than the timeout of the upstream.
     frames = chat_chunks(*["word "] * 100_000)
 
@@ -191,7 +185,7 @@ def test_a_disconnected_client_ends_the_upstream_request(database_url: str) -> N
 
     with (
         misbehaving_upstream(chatter) as upstream,
-        web_service(database_url, provider_settings(upstream.url), workers=1, threads=20) as service,
+        web_service(each_database_url, provider_settings(upstream.url), workers=1, threads=20) as service,
     ):
         key = service.register()["apiKey"]
         with _streaming(service.port, key) as answer:

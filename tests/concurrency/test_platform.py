@@ -20,7 +20,6 @@ from app.audit_log import trail, verification
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.extensions import db
@@ -32,6 +31,7 @@ from app.wallets.core.models import Transaction, Wallet
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
+from tests.support.drivers import fresh_address
 from tests.support.ledger import race
 from tests.support.operators import Operator, entries, operator
 from tests.support.processes import Asked, Service, crowds
@@ -180,18 +180,14 @@ def test_concurrent_writers_keep_one_audit_chain(stage: Stage) -> None:
         assert verification.find_problems(session) == []
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
-def test_writers_in_several_processes_keep_one_audit_chain(database_url: str, build_app: Callable[..., Flask]) -> None:
-    with build_app(database_url).app_context() as context:
+def test_writers_in_several_processes_keep_one_audit_chain(
+    each_database_url: str, build_app: Callable[..., Flask]
+) -> None:
+    with build_app(each_database_url).app_context() as context:
         ops = operator(context.app.test_client())
         agent = ops.make_agent()
         give = Asked("POST", f"/v1/platform/agents/{agent.id}/credits", {"credits_usd": 1}, ops.headers())
-        answers = crowds(Service(database_url, ()), [give] * 5, [give] * 5, [give] * 5)
+        answers = crowds(Service(each_database_url, ()), [give] * 5, [give] * 5, [give] * 5)
         assert Counter(status for status, _ in answers) == {200: 15}
         assert ops.get(f"/agents/{agent.id}").get_json()["credits_usd"] == 25.0
         assert sorted(body["credits_usd"] for _, body in answers) == [float(n) for n in range(11, 26)]
@@ -331,7 +327,7 @@ def ring(
         agent = register(app.test_client())
         agent.unlimited()
         fund(base_node, agent.address, eth=1, dollars=100)
-        recipient = "0x" + new_id().replace("-", "") + "c0ffee00"
+        recipient = fresh_address()
         yield Ring(Stage(app, operator(app.test_client())), chains[ChainName.BASE], agent, recipient)
 
 

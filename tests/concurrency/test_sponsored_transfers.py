@@ -9,11 +9,11 @@ import pytest
 from flask import Flask
 
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
 from app.payments import treasury
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.chains import fund, usdc
+from tests.support.drivers import fresh_address
 from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
 from tests.support.waiting import wait_until
 
@@ -32,7 +32,7 @@ def test_concurrent_transfers_never_exceed_the_number_per_day(
         agent = register(app.test_client())
         fund(base_node, treasury.settler(BASE), eth=1)
     fund(base_node, agent.address, eth=0, dollars=50)
-    recipient = "0x" + new_id().replace("-", "") + "c0ffee00"
+    recipient = fresh_address()
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": recipient}
     asked = [Asked("POST", f"{agent.wallet_url}/transfer", body, agent.headers()) for _ in range(2 * PER_PROCESS)]
     answers = crowds(service, asked[:PER_PROCESS], asked[PER_PROCESS:])

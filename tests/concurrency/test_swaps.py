@@ -27,12 +27,6 @@ LIMIT = 0.12
 """Three swaps of 0.002 ETH may lose 0.033 dollars each; a fourth would pass it."""
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 def _finish(app: Flask, agent: Agent) -> None:
     rounds = iter(range(1, 1000))
 
@@ -47,10 +41,10 @@ def _finish(app: Flask, agent: Agent) -> None:
 
 
 def test_concurrent_swaps_of_one_wallet_never_lose_more_than_its_limit(
-    database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
+    each_database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
 ) -> None:
-    service = Service(database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
-    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+    service = Service(each_database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
+    app = build_app(each_database_url, settings=dict(service.settings), **service.parts(Tripwire()))
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()

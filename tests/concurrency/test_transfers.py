@@ -18,7 +18,6 @@ from sqlalchemy import select
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
 from app.wallets.core.models import Transaction
@@ -26,6 +25,7 @@ from app.wallets.transactions import confirmation, settlement
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
+from tests.support.drivers import fresh_address
 from tests.support.ledger import race
 from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
 from tests.support.waiting import wait_until
@@ -73,22 +73,16 @@ class Crowd:
         wait_until(done, what="every movement's end")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
-def crowd(database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]) -> Crowd:
+def crowd(each_database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]) -> Crowd:
     """An agent without limits, with 1 ETH and 150 USDC."""
-    service = Service(database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
-    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
+    service = Service(each_database_url, (NodeAddress.of(base_node),), {"log_level": "CRITICAL"})
+    app = build_app(each_database_url, settings=dict(service.settings), **service.parts(Tripwire()))
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()
     fund(base_node, agent.address, eth=1, dollars=150)
-    return Crowd(service, app, agent, "0x" + new_id().replace("-", "") + "c0ffee00")
+    return Crowd(service, app, agent, fresh_address())
 
 
 def _limit(crowd: Crowd, dollars: float) -> None:
@@ -122,7 +116,7 @@ def _assert_accepted_are_paid(crowd: Crowd, answers: Answers) -> int:
     return accepted
 
 
-@pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+@pytest.mark.parametrize("each_database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_two_hundred_concurrent_transfers_never_exceed_a_limit_of_a_hundred_dollars(crowd: Crowd) -> None:
     _limit(crowd, 100)
     share = [crowd.asking("1")] * 100

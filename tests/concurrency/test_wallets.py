@@ -14,7 +14,6 @@ from sqlalchemy import func, select
 
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
 from app.wallets.core import wallets
@@ -22,6 +21,7 @@ from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund, usdc
+from tests.support.drivers import fresh_address
 from tests.support.ledger import race
 from tests.support.waiting import wait_until
 
@@ -67,23 +67,17 @@ class Ring:
             return session.scalar(select(func.count()).where(*conditions)) or 0
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def ring(
-    database_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
+    each_database_url: str, build_app: Callable[..., Flask], chains: dict[ChainName, EvmChain], base_node: EvmNode
 ) -> Iterator[Ring]:
     """An agent without limits, with 1 ETH and 100 USDC, on each kind of database."""
-    app = build_app(database_url, chains=chains, settings={"database_pool_size": CONCURRENT})
+    app = build_app(each_database_url, chains=chains, settings={"database_pool_size": CONCURRENT})
     with app.app_context():
         agent = register(app.test_client())
         agent.unlimited()
         fund(base_node, agent.address, eth=1, dollars=100)
-        yield Ring(app, chains[ChainName.BASE], agent, "0x" + new_id().replace("-", "") + "c0ffee00")
+        yield Ring(app, chains[ChainName.BASE], agent, fresh_address())
 
 
 def test_a_wallet_deleted_during_transfers_loses_no_payment_and_leaves_no_orphans(ring: Ring) -> None:

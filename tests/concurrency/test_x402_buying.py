@@ -20,18 +20,12 @@ pytestmark = pytest.mark.chain
 PER_PROCESS = 100
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 def test_two_hundred_concurrent_fetches_pay_at_most_the_limit(
-    database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
+    each_database_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
 ) -> None:
     settings = {"log_level": "CRITICAL", "allow_private_upstreams": True}
-    service = ServiceThatBuys(database_url, (NodeAddress.of(base_node),), settings)
-    app = build_app(database_url, settings=dict(settings), **service.parts(Tripwire()))
+    service = ServiceThatBuys(each_database_url, (NodeAddress.of(base_node),), settings)
+    app = build_app(each_database_url, settings=dict(settings), **service.parts(Tripwire()))
     with app.app_context():
         agent = register(app.test_client())
         agent.controls(daily_limit_usd=1)

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-import time_machine
 from flask import Flask
 
-from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import parse_amount
-from app.extensions import db
 from sandbox.bridges import BridgeServer
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
-from tests.crash.conftest import counted_usd
-from tests.support.agents import Agent, register
+from tests.crash.conftest import Processes, counted_usd, on_both, start
 from tests.support.bridges import running_bridges
 from tests.support.chains import evm_chain, fund, usdc
-from tests.support.processes import (
-    COMMIT,
-    End,
-    NodeAddress,
-    Point,
-    Scenario,
-    Service,
-    SolanaAddress,
-    Tripwire,
-    ask,
-    points,
-    run,
-    work,
-)
+from tests.support.processes import COMMIT, NodeAddress, Point, Scenario, SolanaAddress, points, work
 from tests.support.solana import FINALIZED, fund_solana, solana_chain
 from workers import confirmations, movements
 
@@ -59,50 +42,25 @@ def _deaths(passed: list[Point], *, first: int = 0) -> list[Point]:
     return [point for point in passed if point.when == "after"][first:]
 
 
-EVERYWHERE = [("sqlite", point) for point in _deaths(REQUEST)] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
-]
-
-
 @dataclass(slots=True, kw_only=True)
-class Scene:
-    """A funded agent on Base, with successive processes."""
+class Scene(Processes):
+    """A funded agent with processes on two chains."""
 
-    service: Service
-    build_app: Callable[..., Flask]
-    app: Flask
-    agent: Agent
     nodes: dict[ChainName, Any]
     source: ChainName = ChainName.BASE
     destination: ChainName = ChainName.ETHEREUM
-    now: datetime = field(default_factory=clock.now)
-
-    def restart(self) -> None:
-        with self.app.app_context():
-            db.engine.dispose()
-        self.app = self.build_app(
-            self.service.database_url, settings=dict(self.service.settings), **self.service.parts(Tripwire())
-        )
-
-    def in_child(self, scenario: Scenario, point: Point | None = None) -> End:
-        return run(self.service, scenario, point, at=self.now)
-
-    def run_here(self, scenario: Scenario) -> Any:
-        with self.app.app_context(), time_machine.travel(self.now, tick=True):
-            return scenario(self.app)
 
     def request(self) -> Scenario:
         body = {
             "source_chain": self.source, "destination_chain": self.destination, "token": "USDC", "amount": "20",
         }  # fmt: skip
-        path = f"{self.agent.wallet_url}/bridge"
-        return partial(ask, method="POST", path=path, body=body, headers=self.agent.headers(Idempotency_Key="once"))
+        return self.asking("bridge", body)
 
-    def history(self) -> list[dict[str, Any]]:
-        path = f"{self.agent.wallet_url}/transactions"
-        _status, body = self.run_here(partial(ask, method="GET", path=path, headers=self.agent.headers()))
-        rows: list[dict[str, Any]] = body["transactions"]
-        return rows
+    def kill_worker(self, point: Point) -> None:
+        """Kill the worker that completes bridges at a point, and check that the bridge ends once."""
+        self.later()
+        self.kill_in(STEP, point)
+        self.assert_ends_in_one_bridge()
 
     def held(self, chain: ChainName) -> int:
         if chain is ChainName.SOLANA:
@@ -164,17 +122,12 @@ def scene(
     build_app: Callable[..., Flask],
 ) -> Scene:
     """An agent with 1 ETH on both chains, and 50 USDC on Base."""
-    settings = {
-        "cctp_attestation_url": crash_services.url, "confirmation_wait_seconds": "5", "log_level": "CRITICAL",
-    }  # fmt: skip
     nodes = {ChainName.BASE: crash_node, ChainName.ETHEREUM: ethereum_node}
-    service = Service(database_url, tuple(NodeAddress.of(node) for node in nodes.values()), settings)
-    app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
-    with app.app_context():
-        agent = register(app.test_client())
-    fund(crash_node, agent.address, eth=1, dollars=50)
-    fund(ethereum_node, agent.address, eth=1)
-    return Scene(service=service, build_app=build_app, app=app, agent=agent, nodes=nodes)
+    addresses = [NodeAddress.of(node) for node in nodes.values()]
+    made = Scene(nodes=nodes, **start(build_app, database_url, *addresses, cctp_attestation_url=crash_services.url))
+    fund(crash_node, made.agent.address, eth=1, dollars=50)
+    fund(ethereum_node, made.agent.address, eth=1)
+    return made
 
 
 @pytest.fixture
@@ -190,26 +143,20 @@ def solana_scene(
     nodes = {ChainName.BASE: crash_node, ChainName.SOLANA: solana_crash_node}
     with running_bridges(base=crash_node.url, solana=solana_crash_node.url) as services:
         services.attester.faults.offers_forwarding = False
-        settings = {"cctp_attestation_url": services.url, "confirmation_wait_seconds": "2"}
-        addresses = (NodeAddress.of(crash_node), SolanaAddress(solana_crash_node.url))
-        service = Service(database_url, addresses, {**settings, "log_level": "CRITICAL"})
-        app = build_app(database_url, settings=dict(service.settings), **service.parts(Tripwire()))
-        with app.app_context():
-            agent = register(app.test_client())
         is_base = source is ChainName.BASE
-        fund(crash_node, agent.address, eth=1, dollars=50 if is_base else 0)
-        fund_solana(solana_crash_node, agent.solana_address, sol=1, dollars=0 if is_base else 50)
-        yield Scene(
-            service=service, build_app=build_app, app=app, agent=agent, nodes=nodes, source=source,
-            destination=ChainName.SOLANA if is_base else ChainName.BASE,
-        )  # fmt: skip
+        addresses = (NodeAddress.of(crash_node), SolanaAddress(solana_crash_node.url))
+        settings = {"cctp_attestation_url": services.url, "confirmation_wait_seconds": "2"}
+        started = start(build_app, database_url, *addresses, **settings)
+        fund(crash_node, started["agent"].address, eth=1, dollars=50 if is_base else 0)
+        fund_solana(solana_crash_node, started["agent"].solana_address, sol=1, dollars=0 if is_base else 50)
+        destination = ChainName.SOLANA if is_base else ChainName.BASE
+        yield Scene(nodes=nodes, source=source, destination=destination, **started)
 
 
 @pytest.mark.parametrize("solana_scene", [ChainName.SOLANA], indirect=True)
 @pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
 def test_a_solana_burn_of_a_killed_process_is_executed_at_most_once(solana_scene: Scene, point: Point) -> None:
-    assert solana_scene.in_child(solana_scene.request(), point).killed
-    solana_scene.restart()
+    solana_scene.kill_in(solana_scene.request(), point)
     solana_scene.assert_ends_in_one_bridge()
 
 
@@ -217,40 +164,28 @@ def test_a_solana_burn_of_a_killed_process_is_executed_at_most_once(solana_scene
 @pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
 def test_a_worker_killed_while_minting_on_solana_mints_once(solana_scene: Scene, point: Point) -> None:
     assert solana_scene.run_here(solana_scene.request())[0] == 200
-    solana_scene.later()
-    assert solana_scene.in_child(STEP, point).killed
-    solana_scene.restart()
-    solana_scene.assert_ends_in_one_bridge()
+    solana_scene.kill_worker(point)
 
 
-@pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
+@pytest.mark.parametrize(("database_url", "point"), on_both(_deaths(REQUEST), ON_POSTGRES), indirect=["database_url"])
 def test_a_bridge_of_a_killed_process_is_executed_at_most_once(scene: Scene, point: Point) -> None:
-    assert scene.in_child(scene.request(), point).killed
-    scene.restart()
-    assert len(scene.history()) <= 1
-    # An immediate retry gets a conflict or the response; never a second bridge.
-    status, body = scene.run_here(scene.request())
-    assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
-    assert len(scene.history()) <= 1
+    scene.kill_in(scene.request(), point)
+    scene.retry_at_once(scene.request())
     scene.assert_ends_in_one_bridge()
 
 
 def test_every_step_of_a_bridge_is_a_kill_point(scene: Scene) -> None:
     end = scene.in_child(scene.request())
     assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == REQUEST
-    scene.later()
-    assert list(scene.in_child(STEP).passed)[: len(DELIVERY)] == DELIVERY
-    scene.later()
-    assert list(scene.in_child(STEP).passed)[: len(ARRIVAL)] == ARRIVAL
+    for steps in (DELIVERY, ARRIVAL):
+        scene.later()
+        assert list(scene.in_child(STEP).passed)[: len(steps)] == steps
 
 
 @pytest.mark.parametrize("point", _deaths(DELIVERY, first=1), ids=str)
 def test_a_worker_killed_while_minting_mints_once(scene: Scene, point: Point) -> None:
     assert scene.run_here(scene.request())[0] == 200
-    scene.later()
-    assert scene.in_child(STEP, point).killed
-    scene.restart()
-    scene.assert_ends_in_one_bridge()
+    scene.kill_worker(point)
 
 
 @pytest.mark.parametrize("point", _deaths(ARRIVAL, first=1), ids=str)
@@ -258,7 +193,4 @@ def test_a_worker_killed_on_arrival_completes_the_bridge_once(scene: Scene, poin
     assert scene.run_here(scene.request())[0] == 200
     scene.later()
     scene.run_here(STEP)
-    scene.later()
-    assert scene.in_child(STEP, point).killed
-    scene.restart()
-    scene.assert_ends_in_one_bridge()
+    scene.kill_worker(point)

@@ -17,24 +17,18 @@ from tests.support.processes import COMMIT, Point, Service, ask, run
 AGENTS = 110
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.mark.parametrize("point", [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)], ids=str)
 def test_a_bulk_change_of_a_killed_process_is_completed_by_a_retry(
-    point: Point, database_url: str, build_app: Callable[..., Flask]
+    point: Point, each_database_url: str, build_app: Callable[..., Flask]
 ) -> None:
-    app = build_app(database_url)
+    app = build_app(each_database_url)
     with app.app_context():
         ops = operator(app.test_client())
         agents = [register(app.test_client()) for _ in range(AGENTS)]
         agents[0].post("/v1/wallets", {})
         body = {"agent_ids": [agent.id for agent in agents], "daily_limit_usd": 7, "locked": True}
         put = partial(ask, method="PUT", path="/v1/platform/controls", body=body, headers=ops.headers())
-        assert run(Service(database_url, ()), put, point).killed
+        assert run(Service(each_database_url, ()), put, point).killed
         done = {entry.subject_id for entry in entries(action="agent.controls_set")}
         # Units of fifty: the first is committed, the second only if its commit was reached.
         assert len(done) == (50 if point.when == "before" else 100)

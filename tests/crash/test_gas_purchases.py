@@ -6,10 +6,9 @@ import pytest
 
 from app.core.chains import ChainName
 from app.payments import treasury
-from tests.crash.conftest import EvmScene, Scene, SolanaScene, counted_usd
+from tests.crash.conftest import EvmScene, SolanaScene, counted_usd
 from tests.support.chains import fund, usdc
-from tests.support.processes import COMMIT, Point, Scenario
-from tests.support.solana import passing
+from tests.support.processes import COMMIT, Point
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
@@ -36,12 +35,6 @@ def wallets(scene: EvmScene) -> tuple[str, str]:
     return treasury_address, settler
 
 
-def _swap(scene: Scene) -> Scenario:
-    bought = "SOL" if isinstance(scene, SolanaScene) else "ETH"
-    body = {"chain": scene.on.value, "input_token": "USDC", "output_token": bought, "amount": "10"}
-    return scene.asking("swap", body)
-
-
 def _assert_bought_and_swapped_once(scene: EvmScene, treasury_address: str) -> None:
     rows = {row["kind"]: row for row in scene.history()}
     assert set(rows) == {None, "gas"}
@@ -60,16 +53,15 @@ def _assert_bought_and_swapped_once(scene: EvmScene, treasury_address: str) -> N
 def test_ether_is_bought_once_and_swapped_once_whatever_is_killed(
     scene: EvmScene, wallets: tuple[str, str], point: Point
 ) -> None:
-    assert scene.in_child(_swap(scene), point).killed
-    scene.restart()
-    status, answer = scene.run_here(_swap(scene))
+    scene.kill_in(scene.swap(), point)
+    status, answer = scene.run_here(scene.swap())
     assert status == 200 or answer["code"] in ("IDEMPOTENCY_CONFLICT", "GAS_PENDING"), answer
     scene.recover()
     # The claim of the killed process has expired.
     scene.now += scene.patience
-    scene.run_here(_swap(scene))
+    scene.run_here(scene.swap())
     scene.recover()
-    status, answer = scene.run_here(_swap(scene))
+    status, answer = scene.run_here(scene.swap())
     assert (status, answer["status"]) == (200, "confirmed"), answer
     _assert_bought_and_swapped_once(scene, wallets[0])
 
@@ -77,7 +69,7 @@ def test_ether_is_bought_once_and_swapped_once_whatever_is_killed(
 def test_a_reorg_of_purchase_and_swap_repeats_neither(scene: EvmScene, wallets: tuple[str, str]) -> None:
     # What was funded stays.
     scene.node.mine(5)
-    assert scene.run_here(_swap(scene))[1]["status"] == "confirmed"
+    assert scene.run_here(scene.swap())[1]["status"] == "confirmed"
     scene.node.reorg(4)
     assert scene.held_by(wallets[0]) == 0
     scene.recover()
@@ -91,12 +83,11 @@ def test_on_solana_too_sol_is_bought_and_swapped_once(scene_without_sol: SolanaS
     with scene.app.app_context():
         treasury_address = treasury.recipient(scene.on)
     before = scene.held_by(treasury_address)
-    with passing(scene.node):
-        assert scene.in_child(_swap(scene), point).killed
-        scene.restart()
+    with scene.passing():
+        scene.kill_in(scene.swap(), point)
         scene.recover()
         scene.now += scene.patience
-        status, answer = scene.run_here(_swap(scene))
+        status, answer = scene.run_here(scene.swap())
         assert (status, answer["status"]) == (200, "confirmed"), answer
         scene.recover()
     purchases = [row for row in scene.history() if row["kind"] == "gas"]

@@ -20,20 +20,11 @@ from tests.support.processes import COMMIT, Point, ask, points, work
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 from workers import confirmations
 
-pytestmark = pytest.mark.chain
+pytestmark = [pytest.mark.chain, pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)]
 
 # Claimed, signed and recorded; broadcast; settled; paid; attempt started; served.
 PAYMENT = points(COMMIT, "broadcast", COMMIT, COMMIT, COMMIT, COMMIT)
-# Each of them on both databases.
-DATABASES = ("sqlite", "postgres")
 BEGUN = {Point(COMMIT, "after", 4), Point(COMMIT, "before", 5), Point(COMMIT, "after", 5)}
-
-
-@pytest.fixture(params=DATABASES)
-def database_url(request: pytest.FixtureRequest) -> str:
-    """Return the address of one database after the other."""
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from app.payments import treasury
 from tests.crash.conftest import EvmScene, SolanaScene, counted_usd
 from tests.support.chains import fund, usdc
 from tests.support.processes import COMMIT, Point
-from tests.support.solana import passing
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
@@ -33,10 +32,8 @@ def test_amount_and_fee_of_a_killed_process_are_paid_once(scene: EvmScene, point
         treasury_address, settler = treasury.recipient(BASE), treasury.settler(BASE)
     fund(scene.node, settler, eth=1)
     scene.node.rpc("anvil_setBalance", scene.agent.address, "0x0")
-    body = {"amount": "2", "currency": "USDC", "chain": "base", "to": scene.recipient}
-    transfer = scene.asking("transfer", body)
-    assert scene.in_child(transfer, point).killed
-    scene.restart()
+    transfer = scene.transfer()
+    scene.kill_in(transfer, point)
     recorded = {row["id"] for row in scene.history()}
     assert len(recorded) in (0, 2)
 
@@ -66,11 +63,9 @@ def test_on_solana_a_killed_process_pays_amount_and_fee_together_or_neither(
     with scene.app.app_context():
         treasury_address = treasury.recipient(scene.on)
     before = scene.held_by(treasury_address)
-    body = {"amount": "2", "currency": "USDC", "chain": "solana", "to": scene.recipient}
-    transfer = scene.asking("transfer", body)
-    with passing(scene.node):
-        assert scene.in_child(transfer, point).killed
-        scene.restart()
+    transfer = scene.transfer()
+    with scene.passing():
+        scene.kill_in(transfer, point)
         recorded = {row["id"] for row in scene.history()}
         scene.recover()
         # The claim of the killed process has expired.

@@ -1,115 +1,41 @@
-"""Kills at every point of a transfer; checks of the chain, the record and the response."""
+"""Kills at every point of a transfer on each chain; checks of the chain, the record and the response."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
-from app.ports.errors import Unreachable
-from tests.crash.conftest import EvmScene, counted_usd
+from app.core.chains import ChainName
+from tests.crash.conftest import EvmScene, Scene, SolanaScene, counted_usd, on_both
 from tests.support.chains import usdc
-from tests.support.processes import COMMIT, Point, Scenario, points, work
-from workers import confirmations
+from tests.support.faults import When
+from tests.support.processes import COMMIT, Point, points
 
 pytestmark = pytest.mark.chain
-
-AMOUNT = "2"
-
+BASE, SOLANA = ChainName.BASE, ChainName.SOLANA
 
 # The idempotency claim; prepare; record (signed in its unit); broadcast; settle; the stored response.
 TRANSFER = points(COMMIT, "draft", "sign", COMMIT, "broadcast", "outcomes", COMMIT, COMMIT)
 # The chain refuses in the prepare phase, so only the failure is recorded.
 REFUSAL = [point for point in points(COMMIT, "draft", COMMIT, COMMIT) if point != Point("draft", "after")]
-ON_POSTGRES = [
-    Point(COMMIT, "after"),
-    Point("sign", "after"),
-    Point(COMMIT, "before", 2),
-    Point(COMMIT, "after", 2),
-    Point("broadcast", "after"),
-    Point(COMMIT, "after", 3),
-]
-EVERYWHERE = [("sqlite", point) for point in TRANSFER] + [
-    pytest.param("postgres", point, marks=pytest.mark.postgres, id=f"postgres-{point}") for point in ON_POSTGRES
-]
-
-
-def _transfer(scene: EvmScene) -> Scenario:
-    return scene.asking("transfer", _body(scene))
-
-
-def _body(scene: EvmScene, amount: str = AMOUNT) -> dict[str, str]:
-    return {"amount": amount, "currency": "USDC", "chain": "base", "to": scene.recipient}
-
-
-def _paid(scene: EvmScene) -> int:
-    return scene.held_by(scene.recipient)
-
-
-def _assert_record_and_chain_agree(scene: EvmScene) -> None:
-    rows = scene.history()
-    confirmed = [row for row in rows if row["status"] == "confirmed"]
-    assert {row["status"] for row in rows} <= {"confirmed", "failed"}
-    assert len(confirmed) <= 1
-    assert _paid(scene) == usdc(2) * len(confirmed)
-    assert counted_usd(scene.app) == 2 * len(confirmed)
-
-
-@pytest.mark.parametrize(("database_url", "point"), EVERYWHERE, indirect=["database_url"], ids=str)
-def test_a_transfer_of_a_killed_process_pays_at_most_once(scene: EvmScene, point: Point) -> None:
-    transfer = _transfer(scene)
-    assert scene.in_child(transfer, point).killed
-    scene.restart()
-    recorded = [row["id"] for row in scene.history()]
-    assert len(recorded) <= 1
-
-    # An immediate retry gets a conflict or the response; never a second payment.
-    status, body = scene.run_here(transfer)
-    assert status == 200 or body["code"] == "IDEMPOTENCY_CONFLICT"
-    assert len(scene.history()) <= 1
-
-    scene.recover()
-    _assert_record_and_chain_agree(scene)
-    if recorded:
-        assert [row["status"] for row in scene.history()] == ["confirmed"]
-
-    # Later the same key gets the response rebuilt from the record; without a record it pays now.
-    status, body = scene.run_here(transfer)
-    assert (status, body["status"]) == (200, "confirmed")
-    assert [row["id"] for row in scene.history()] == [body["transaction_id"]]
-    assert recorded in ([], [body["transaction_id"]])
-    assert scene.run_here(transfer) == (status, body)
-    assert _paid(scene) == usdc(2)
-    assert counted_usd(scene.app) == 2
-
-
-def test_every_step_of_a_transfer_is_a_kill_point(scene: EvmScene) -> None:
-    end = scene.in_child(_transfer(scene))
-    assert not end.killed
-    # The chain may be queried more than once.
-    assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == TRANSFER
-
-
-@pytest.mark.parametrize("point", REFUSAL, ids=str)
-def test_a_refused_transfer_of_a_killed_process_moves_nothing(scene: EvmScene, point: Point) -> None:
-    refused = scene.asking("transfer", _body(scene, "50"))
-    scene.node.fund_usdc(scene.recipient, 1)
-    scene.run_here(scene.asking("transfer", _body(scene, "1"), key="other"))
-    assert scene.in_child(refused, point).killed
-    scene.restart()
-    scene.recover()
-    status, body = scene.run_here(refused)
-    assert (status, body["details"]["reason"]) == (500, "insufficient_funds")
-    again = scene.run_here(refused)[1]
-    assert again["details"]["transaction_id"] == body["details"]["transaction_id"]
-    assert sorted(row["status"] for row in scene.history()) == ["confirmed", "failed"]
-    assert counted_usd(scene.app) == 1
-    assert _paid(scene) == usdc(1) + 1
-
-
+# Points of a request at which its transaction is signed and not broadcast.
+NEVER_SENT = [Point("sign", "after"), Point(COMMIT, "after", 2)]
+ON_POSTGRES = {
+    BASE: [
+        Point(COMMIT, "after"),
+        Point("sign", "after"),
+        Point(COMMIT, "before", 2),
+        Point(COMMIT, "after", 2),
+        Point("broadcast", "after"),
+        Point(COMMIT, "after", 3),
+    ],
+    SOLANA: [*NEVER_SENT, Point("broadcast", "after")],
+}
 # Steps of a worker's pass for a signed transfer that was never sent.
-SEND_AGAIN = points(COMMIT, "outcomes", "head", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT, COMMIT)
-# For one in a block.
+SEND_AGAIN = {
+    BASE: points(COMMIT, "outcomes", "head", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT, COMMIT),
+    SOLANA: points(COMMIT, "outcomes", COMMIT, "rebroadcast", COMMIT, COMMIT, COMMIT),
+}
+# For one that landed or expired.
 SETTLE = points(COMMIT, "outcomes", COMMIT, COMMIT, COMMIT)
 # For one that is overdue.
 REPLACE = points(
@@ -121,74 +47,166 @@ REPLACE = points(
 REOPEN = points(COMMIT, "outcomes", "orphaned_blocks", COMMIT, COMMIT, COMMIT)
 
 
-def _confirm() -> Scenario:
-    return partial(work, job=confirmations.confirm, arguments=("base",))
+def _paid(scene: Scene) -> int:
+    return scene.held_by(scene.recipient)
 
 
-@pytest.mark.parametrize("point", SEND_AGAIN, ids=str)
-def test_a_worker_killed_while_resending_leads_to_one_payment(scene: EvmScene, point: Point) -> None:
-    assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
+def _assert_record_and_chain_agree(scene: Scene) -> None:
+    rows = scene.history()
+    confirmed = [row for row in rows if row["status"] == "confirmed"]
+    assert {row["status"] for row in rows} <= {"confirmed", "failed"}
+    assert len(confirmed) <= 1
+    assert _paid(scene) == usdc(2) * len(confirmed)
+    assert counted_usd(scene.app) == (2 + scene.extra_usd) * len(confirmed)
+
+
+@pytest.mark.parametrize(
+    ("each_scene", "database_url", "point"),
+    [row for chain, some in ON_POSTGRES.items() for row in on_both(TRANSFER, some, chain)],
+    indirect=["each_scene", "database_url"],
+)
+def test_a_transfer_of_a_killed_process_pays_at_most_once(each_scene: Scene, point: Point) -> None:
+    scene, transfer = each_scene, each_scene.transfer()
+    with scene.passing():
+        scene.kill_in(transfer, point)
+        recorded = scene.retry_at_once(transfer)
+    scene.recover()
+    _assert_record_and_chain_agree(scene)
+    if recorded:
+        assert [row["status"] for row in scene.history()] == ["confirmed"]
+
+    # Later the same key gets the response rebuilt from the record; without a record it pays now.
+    with scene.passing():
+        status, body = scene.run_here(transfer)
+    assert (status, body["status"]) == (200, "confirmed")
+    assert [row["id"] for row in scene.history()] == [body["transaction_id"]]
+    assert recorded in ([], [body["transaction_id"]])
+    assert scene.run_here(transfer) == (status, body)
+    assert _paid(scene) == usdc(2)
+    assert counted_usd(scene.app) == 2 + scene.extra_usd
+
+
+def test_every_step_of_a_transfer_is_a_kill_point(each_scene: Scene) -> None:
+    with each_scene.passing():
+        end = each_scene.in_child(each_scene.transfer())
+    assert not end.killed
+    # The chain may be queried more than once.
+    assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == TRANSFER
+
+
+@pytest.mark.parametrize("point", REFUSAL, ids=str)
+def test_a_refused_transfer_of_a_killed_process_moves_nothing(scene: EvmScene, point: Point) -> None:
+    refused = scene.transfer("50")
+    scene.node.fund_usdc(scene.recipient, 1)
+    scene.run_here(scene.transfer("1", key="other"))
+    scene.kill_in(refused, point)
+    scene.recover()
+    status, body = scene.run_here(refused)
+    assert (status, body["details"]["reason"]) == (500, "insufficient_funds")
+    again = scene.run_here(refused)[1]
+    assert again["details"]["transaction_id"] == body["details"]["transaction_id"]
+    assert sorted(row["status"] for row in scene.history()) == ["confirmed", "failed"]
+    assert counted_usd(scene.app) == 1
+    assert _paid(scene) == usdc(1) + 1
+
+
+@pytest.mark.parametrize(("database_url", "point"), on_both(NEVER_SENT, NEVER_SENT), indirect=["database_url"])
+def test_a_transfer_never_sent_before_expiry_is_failed_and_never_signed_again(
+    solana_scene: SolanaScene, point: Point
+) -> None:
+    scene, transfer = solana_scene, solana_scene.transfer()
+    scene.kill_in(transfer, point)
+    recorded = [row["id"] for row in scene.history()]
+    scene.node.advance(250)
+    scene.recover()
+    _assert_record_and_chain_agree(scene)
+    if recorded:
+        assert [row["error"] for row in scene.history()] == ["expired"]
+        assert scene.run_here(transfer)[1]["details"]["transaction_id"] == recorded[0]
+        assert [row["id"] for row in scene.history()] == recorded
+    assert _paid(scene) == 0
+
+
+def _die_at_broadcast(scene: Scene, when: When = "before") -> None:
+    """Leave a signed transfer to the workers."""
+    assert scene.in_child(scene.transfer(), Point("broadcast", when)).killed
+    if when == "after":
+        scene.land()
     scene.now += scene.patience
-    assert scene.in_child(_confirm(), point).killed
-    _assert_recovered_and_paid_once(scene)
 
 
-@pytest.mark.parametrize("point", SETTLE, ids=str)
-def test_a_worker_killed_while_it_settles_spends_the_hold_once(scene: EvmScene, point: Point) -> None:
-    assert scene.in_child(_transfer(scene), Point("broadcast", "after")).killed
-    scene.now += scene.patience
-    assert scene.in_child(_confirm(), point).killed
-    _assert_recovered_and_paid_once(scene)
-
-
-def _assert_recovered_and_paid_once(scene: EvmScene) -> None:
+def _assert_recovered_and_paid_once(scene: Scene) -> None:
     scene.restart()
     scene.recover()
     _assert_record_and_chain_agree(scene)
     assert _paid(scene) == usdc(2)
-    status, body = scene.run_here(_transfer(scene))
+    status, body = scene.run_here(scene.transfer())
     assert status == 200
     assert [row["id"] for row in scene.history()] == [body["transaction_id"]]
 
 
-def _stuck(scene: EvmScene) -> None:
-    """Leave a transfer pending for longer than the replacement threshold, with one pass of a worker."""
-    scene.configure(confirmation_wait_seconds="0")
-    scene.restart()
-    scene.node.set_automine(on=False)
-    body = scene.run_here(_transfer(scene))[1]
-    scene.node.rpc("anvil_dropTransaction", body["tx_hash"])
-    scene.chain.raising("rebroadcast", "before", Unreachable("dropped"))
-    scene.now += scene.patience
-    scene.run_here(_confirm())
-    scene.node.mine(4)
-    scene.now += scene.patience
+@pytest.mark.parametrize(("database_url", "point"), on_both(SETTLE, SETTLE), indirect=["database_url"])
+def test_a_worker_killed_while_it_fails_an_expired_transfer_releases_the_hold_once(
+    solana_scene: SolanaScene, point: Point
+) -> None:
+    scene = solana_scene
+    _die_at_broadcast(scene)
+    scene.node.advance(250)
+    scene.kill_in(scene.job(), point)
+    scene.recover()
+    _assert_record_and_chain_agree(scene)
+    assert [row["error"] for row in scene.history()] == ["expired"]
+
+
+@pytest.mark.parametrize(
+    ("each_scene", "point"),
+    [pytest.param(chain, point, id=f"{chain}-{point}") for chain, steps in SEND_AGAIN.items() for point in steps],
+    indirect=["each_scene"],
+)
+def test_a_worker_killed_while_resending_leads_to_one_payment(each_scene: Scene, point: Point) -> None:
+    _die_at_broadcast(each_scene)
+    assert each_scene.in_child(each_scene.job(), point).killed
+    _assert_recovered_and_paid_once(each_scene)
+
+
+@pytest.mark.parametrize("point", SETTLE, ids=str)
+def test_a_worker_killed_while_it_settles_spends_the_hold_once(each_scene: Scene, point: Point) -> None:
+    _die_at_broadcast(each_scene, "after")
+    assert each_scene.in_child(each_scene.job(), point).killed
+    _assert_recovered_and_paid_once(each_scene)
 
 
 @pytest.mark.parametrize("point", REPLACE[REPLACE.index(Point("draft_replacement", "before")) :], ids=str)
 def test_a_worker_killed_while_it_replaces_leads_to_one_payment(scene: EvmScene, point: Point) -> None:
-    _stuck(scene)
-    assert scene.in_child(_confirm(), point).killed
+    scene.leave_stuck(scene.transfer())
+    assert scene.in_child(scene.job(), point).killed
     scene.node.set_automine(on=True)
     _assert_recovered_and_paid_once(scene)
 
 
 def test_every_step_of_a_replacement_is_a_kill_point(scene: EvmScene) -> None:
-    _stuck(scene)
-    assert list(scene.in_child(_confirm()).passed) == REPLACE
+    scene.leave_stuck(scene.transfer())
+    assert list(scene.in_child(scene.job()).passed) == REPLACE
 
 
-def test_every_step_of_a_worker_pass_is_a_kill_point(scene: EvmScene) -> None:
-    assert scene.in_child(_transfer(scene), Point("broadcast", "before")).killed
+def test_every_step_of_a_worker_pass_is_a_kill_point(each_scene: Scene) -> None:
+    scene = each_scene
+    _die_at_broadcast(scene)
+    assert list(scene.in_child(scene.job()).passed) == SEND_AGAIN[scene.on]
+    scene.land()
     scene.now += scene.patience
-    assert list(scene.in_child(_confirm()).passed) == SEND_AGAIN
-    scene.now += scene.patience
-    assert list(scene.in_child(_confirm()).passed) == SETTLE
+    assert list(scene.in_child(scene.job()).passed) == SETTLE
+
+
+def test_every_step_of_an_expiry_is_a_kill_point(solana_scene: SolanaScene) -> None:
+    _die_at_broadcast(solana_scene)
+    solana_scene.node.advance(250)
+    assert list(solana_scene.in_child(solana_scene.job()).passed) == SETTLE
 
 
 def _reorganised(scene: EvmScene) -> None:
     """Remove the block of a confirmed transfer in a reorg, and the transfer from the node's pool."""
-    assert scene.run_here(_transfer(scene))[1]["status"] == "confirmed"
+    assert scene.run_here(scene.transfer())[1]["status"] == "confirmed"
     scene.node.mine(1)
     scene.node.reorg(2)
     assert _paid(scene) == 0
@@ -200,15 +218,14 @@ def test_a_worker_killed_while_it_reopens_a_reorganised_transfer_leads_to_one_pa
     scene: EvmScene, point: Point
 ) -> None:
     _reorganised(scene)
-    assert scene.in_child(_confirm(), point).killed
-    scene.restart()
+    scene.kill_in(scene.job(), point)
     # Until a worker has run, the record has the former status.
     for _ in range(3):
-        scene.run_here(_confirm())
+        scene.run_here(scene.job())
         scene.now += scene.patience
     _assert_recovered_and_paid_once(scene)
 
 
 def test_every_step_of_reopening_is_a_kill_point(scene: EvmScene) -> None:
     _reorganised(scene)
-    assert list(scene.in_child(_confirm()).passed) == REOPEN
+    assert list(scene.in_child(scene.job()).passed) == REOPEN

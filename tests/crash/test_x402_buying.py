@@ -1,4 +1,4 @@
-"""Kills at every point of a payment to a web service: one authorization is signed, and the retry gets the answer."""
+"""Kills at every point of a payment to a web service: it lands at most once, and the retry gets the answer."""
 
 from __future__ import annotations
 
@@ -6,23 +6,33 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.evm import EvmNode
-from tests.crash.conftest import EvmScene, Scene, counted_usd
+from app.core.chains import ChainName
+from tests.crash.conftest import Scene, SolanaScene, counted_usd
+from tests.support.chains import usdc
 from tests.support.processes import COMMIT, Point, Scenario, ServiceThatBuys, points
-from tests.support.sellers import ScriptedSeller, scripted_seller, uses_of
+from tests.support.sellers import CENT, ScriptedSeller, scripted_seller
+from tests.support.solana import FINALIZED
+from tests.support.solana_sellers import solana_seller
 
 pytestmark = pytest.mark.chain
 
 # The idempotency claim; the unpaid request; the signed payment, recorded; the paid request; its answer, stored;
 # the outcome on the chain; the end of the claim's lease.
 PURCHASE = points(COMMIT, COMMIT, "send", COMMIT, COMMIT, "send", COMMIT, "outcomes", COMMIT, COMMIT)
+SIGNED = Point(COMMIT, "after", 3)
+EXPIRED_SLOTS = 1_700
 
 
 @pytest.fixture
-def seller(crash_node: EvmNode) -> Iterator[ScriptedSeller]:
-    with scripted_seller(crash_node) as made:
-        made.offer()["maxTimeoutSeconds"] = 600
-        yield made
+def seller(each_scene: Scene) -> Iterator[ScriptedSeller]:
+    if isinstance(each_scene, SolanaScene):
+        each_scene.node.advance(FINALIZED)
+        with solana_seller(each_scene.node) as on_solana:
+            yield on_solana
+    else:
+        with scripted_seller(each_scene.node) as made:
+            made.offer()["maxTimeoutSeconds"] = 600
+            yield made
 
 
 def purchase(scene: Scene, seller: ScriptedSeller) -> Scenario:
@@ -33,8 +43,13 @@ def purchase(scene: Scene, seller: ScriptedSeller) -> Scenario:
     return scene.asking("x402/fetch", {"url": seller.url + "/report", "max_amount_usd": 0.05})
 
 
-def test_every_step_of_a_purchase_is_a_kill_point(scene: EvmScene, seller: ScriptedSeller) -> None:
-    end = scene.in_child(purchase(scene, seller))
+def paid(scene: Scene) -> int:
+    """Return what the wallet has paid."""
+    return usdc(50) - scene.held_by(scene.address)
+
+
+def test_every_step_of_a_purchase_is_a_kill_point(each_scene: Scene, seller: ScriptedSeller) -> None:
+    end = each_scene.in_child(purchase(each_scene, seller))
     assert end.answer[0] == 200, end.answer
     known = {point.step for point in PURCHASE}
     assert [point for point in end.passed if point.step in known] == PURCHASE
@@ -42,18 +57,32 @@ def test_every_step_of_a_purchase_is_a_kill_point(scene: EvmScene, seller: Scrip
 
 @pytest.mark.parametrize("point", PURCHASE, ids=str)
 def test_a_killed_purchase_is_paid_once_and_the_retry_gets_the_answer(
-    scene: EvmScene, seller: ScriptedSeller, crash_node: EvmNode, point: Point
+    each_scene: Scene, seller: ScriptedSeller, point: Point
 ) -> None:
-    fetch = purchase(scene, seller)
-    assert scene.in_child(fetch, point).killed
-    scene.restart()
+    scene, fetch = each_scene, purchase(each_scene, seller)
+    scene.kill_in(fetch, point)
     scene.now += scene.patience
     status, body = scene.run_here(fetch)
     assert (status, body["status"], body["body"]) == (200, 200, '{"report": "sunny"}'), body
     scene.recover()
     # Sent once or more, but the same bytes each time.
-    assert len(set(seller.headers)) == 1
-    assert uses_of(crash_node, scene.agent.address) == 1
+    assert (len(set(seller.headers)), paid(scene)) == (1, CENT)
     [row] = scene.history()
     assert (row["id"], row["status"]) == (body["payment"]["transaction_id"], "confirmed")
     assert counted_usd(scene.app) == 0.01
+
+
+@pytest.mark.parametrize("each_scene", [ChainName.SOLANA], indirect=True)
+def test_a_purchase_killed_before_it_was_sent_is_never_signed_again(each_scene: Scene, seller: ScriptedSeller) -> None:
+    scene, fetch = each_scene, purchase(each_scene, seller)
+    scene.kill_in(fetch, SIGNED)
+    scene.pass_blocks(EXPIRED_SLOTS)
+    scene.now += scene.patience
+    status, body = scene.run_here(fetch)
+    assert (status, body["payment"]["state"]) == (200, "pending"), body
+    scene.recover()
+    [row] = scene.history()
+    assert (row["status"], row["error"], counted_usd(scene.app)) == ("failed", "expired", 0)
+    status, body = scene.run_here(fetch)
+    assert (body["payment"]["state"], len(set(seller.headers))) == ("expired", 1)
+    assert paid(scene) == 0

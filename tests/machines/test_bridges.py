@@ -22,23 +22,12 @@ from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
-from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import (
-    BridgeFailed,
-    DailyLimitExceeded,
-    MonthlyLimitExceeded,
-    PerTxLimitExceeded,
-    ServiceError,
-    TransactionInProgress,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
+from app.db.unit_of_work import read_only_unit
+from app.errors import BridgeFailed, ServiceError, TransactionInProgress, WalletFrozen
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeLegKind
-from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
 from app.spending import controls as spending_controls
-from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import service as bridges
@@ -47,7 +36,8 @@ from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusRea
 from app.wallets.core.models import Bridge, SignedAttempt, Transaction
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation
-from tests.support.machines import HOURS, Ground, Machine, Walk, ground_for
+from tests.support.limited_wallets import LimitedWallet, windows_of
+from tests.support.machines import HOURS, Ground, Walk, ground_for
 from tests.support.simulated_bridges import Burns, OrderReport, Orders, OrderStatus, Portal, auth_of, brings
 from tests.support.simulated_chain import SAFE_DEPTH, Block, Landed, SimulatedChain
 
@@ -109,7 +99,7 @@ class Rows:
     pending_mints: int
 
 
-class Bridges(Machine):
+class Bridges(LimitedWallet):
     """One wallet. Expected states follow from both chains, reports of services, and write-offs."""
 
     ground: Bridged
@@ -131,37 +121,22 @@ class Bridges(Machine):
         # All payments of services.
         self.paid: list[tuple[OrderStatus, str]] = []
         self.refused = 0
-        self.frozen = False
-        self.limits = dict.fromkeys(("daily", "weekly", "monthly", "per_tx"), 0)
+        self.begin_unlimited()
         self.set_limits(daily=4, weekly=6, monthly=9, per_tx=3)
 
     # Steps of clients.
 
     def counted(self, rows: dict[str, Rows]) -> tuple[int, int, int]:
         """Return the counted fees: of all bridges except failed ones, but including written-off ones."""
-        today = clock.now().date()
         ends = {each: (mine.row.status, mine.row.error) for each, mine in rows.items()}
-        counting = [
+        return windows_of(
             c
             for each, c in self.crossings.items()
             if ends[each][0] != MovementStatus.FAILED or ends[each][1] == _WRITTEN_OFF
-        ]
-        return (
-            sum(c.counts_nanos for c in counting if c.made_on == today),
-            sum(c.counts_nanos for c in counting if c.made_on.isocalendar()[:2] == today.isocalendar()[:2]),
-            sum(c.counts_nanos for c in counting if (c.made_on.year, c.made_on.month) == (today.year, today.month)),
         )
 
     def limit_broken(self, nanos: int) -> type[ServiceError] | None:
-        day, week, month = self.counted(self.rows())
-        limits = {name: usd * USD for name, usd in self.limits.items()}
-        checks = (
-            (0 < limits["per_tx"] < nanos, PerTxLimitExceeded),
-            (0 < limits["daily"] < day + nanos, DailyLimitExceeded),
-            (0 < limits["weekly"] < week + nanos, WeeklyLimitExceeded),
-            (0 < limits["monthly"] < month + nanos, MonthlyLimitExceeded),
-        )
-        return next((refusal for broken, refusal in checks if broken), None)
+        return self.exceeded(nanos, self.counted(self.rows()))
 
     @contextmanager
     def mishap(self, kind: str, *chains: SimulatedChain) -> Iterator[None]:
@@ -446,18 +421,6 @@ class Bridges(Machine):
     )
     def limits_change(self, limits: dict[str, int]) -> None:
         self.set_limits(**limits)
-
-    def set_limits(self, **limits: int) -> None:
-        self.limits.update(limits)
-        changes = ControlsChange(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
-        with unit_of_work() as session:
-            spending_controls.put_controls(session, self.wallet.id, changes)
-
-    @rule()
-    def the_freeze_changes(self) -> None:
-        self.frozen = not self.frozen
-        with unit_of_work() as session:
-            spending_accounts.set_frozen(session, self.agent_id, frozen=self.frozen)
 
     # The most frequent sequence, which random steps rarely produce.
 

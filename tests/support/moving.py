@@ -18,20 +18,9 @@ from app.core import addresses, clock
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import (
-    AddressNotAllowed,
-    DailyLimitExceeded,
-    MonthlyLimitExceeded,
-    PerTxLimitExceeded,
-    ServiceError,
-    TransferFailed,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-    WithdrawalFailed,
-)
+from app.errors import AddressNotAllowed, ServiceError, TransferFailed, WalletFrozen, WithdrawalFailed
 from app.idempotency.service import Claim
 from app.ports.chain import BlockRef
-from app.spending import accounts as spending_accounts
 from app.spending import audit as spending_audit
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsChange
@@ -42,7 +31,8 @@ from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation
-from tests.support.machines import HOURS, Machine
+from tests.support.limited_wallets import LimitedWallet, windows_of
+from tests.support.machines import HOURS
 from tests.support.simulated_chain import SAFE_DEPTH, Landed
 
 USD = 10**9
@@ -74,7 +64,7 @@ class Moved:
     block: BlockRef | None = None
 
 
-class Movements(Machine):
+class Movements(LimitedWallet):
     """One wallet. The model is a list of movements, the limits, and the chain as the source of truth."""
 
     audits = (spending_audit.check, wallets_audit.check)
@@ -87,32 +77,19 @@ class Movements(Machine):
         self.ground.chain.give(self.address, ETH, WEI)
         self.moved: dict[str, Moved] = {}
         self.refused = 0
-        self.frozen = False
         self.allowed: list[str] = []
-        self.limits = dict.fromkeys(("daily", "weekly", "monthly", "per_tx"), 0)
+        self.begin_unlimited()
         self.set_limits(daily=20, weekly=40, monthly=60, per_tx=15)
 
     def counted(self) -> tuple[int, int, int]:
-        today = clock.now().date()
-        counting = [m for m in self.moved.values() if m.status is not MovementStatus.FAILED]
-        return (
-            sum(m.counts_nanos for m in counting if m.made_on == today),
-            sum(m.counts_nanos for m in counting if m.made_on.isocalendar()[:2] == today.isocalendar()[:2]),
-            sum(m.counts_nanos for m in counting if (m.made_on.year, m.made_on.month) == (today.year, today.month)),
-        )
+        return windows_of(m for m in self.moved.values() if m.status is not MovementStatus.FAILED)
 
     def refusal(self, nanos: int, recipient: str | None) -> type[ServiceError] | None:
-        day, week, month = self.counted()
-        limits = {name: usd * USD for name, usd in self.limits.items()}
-        checks = (
-            (self.frozen, WalletFrozen),
-            (recipient is not None and bool(self.allowed) and recipient not in self.allowed, AddressNotAllowed),
-            (0 < limits["per_tx"] < nanos, PerTxLimitExceeded),
-            (0 < limits["daily"] < day + nanos, DailyLimitExceeded),
-            (0 < limits["weekly"] < week + nanos, WeeklyLimitExceeded),
-            (0 < limits["monthly"] < month + nanos, MonthlyLimitExceeded),
-        )
-        return next((refusal for broken, refusal in checks if broken), None)
+        if self.frozen:
+            return WalletFrozen
+        if recipient is not None and self.allowed and recipient not in self.allowed:
+            return AddressNotAllowed
+        return self.exceeded(nanos, self.counted())
 
     @contextmanager
     def mishap(self, kind: str) -> Iterator[None]:
@@ -242,23 +219,11 @@ class Movements(Machine):
     def limits_change(self, limits: dict[str, int]) -> None:
         self.set_limits(**limits)
 
-    def set_limits(self, **limits: int) -> None:
-        self.limits.update(limits)
-        changes = ControlsChange(**{f"{name}_limit_nanos": usd * USD for name, usd in limits.items()})
-        with unit_of_work() as session:
-            spending_controls.put_controls(session, self.wallet.id, changes)
-
     @rule(allowed=st.sampled_from(((), (), (FRIEND,))))
     def the_allowlist_changes(self, allowed: tuple[str, ...]) -> None:
         self.allowed = list(allowed)
         with unit_of_work() as session:
             spending_controls.put_controls(session, self.wallet.id, ControlsChange(allowed_addresses=self.allowed))
-
-    @rule()
-    def the_freeze_changes(self) -> None:
-        self.frozen = not self.frozen
-        with unit_of_work() as session:
-            spending_accounts.set_frozen(session, self.agent_id, frozen=self.frozen)
 
     def row(self, transaction_id: str) -> Transaction:
         with read_only_unit() as session:

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +16,14 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flask import Flask
 from py_vapid import Vapid02
 
+from app.adapters.smtp import SmtpMailer
+from app.adapters.upstream_http.exchange import HttpUpstream
 from tests.support.servers import free_port
+
+SENDER = "purser@service.example"
 
 
 def encoded(data: bytes) -> str:
@@ -84,3 +89,15 @@ def new_push_key() -> str:
     key = Vapid02()
     key.generate_keys()
     return encoded(key.private_key.private_numbers().private_value.to_bytes(32, "big"))
+
+
+def notices_app(
+    build_app: Callable[..., Flask], database_url: str, mailbox: Mailbox, push_key: str | None = None
+) -> Flask:
+    """Build an application that sends notices to a mail server and to push services on loopback."""
+    return build_app(
+        database_url,
+        settings={"web_push_key": push_key or new_push_key()},
+        public_upstream=HttpUpstream(connect_seconds=1, read_seconds=5),
+        mailer=SmtpMailer(f"smtp://127.0.0.1:{mailbox.port}", sender=SENDER),
+    )

@@ -34,6 +34,12 @@ class Stage:
         with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
             return confirmation.confirm(ChainName.BASE, **how)
 
+    def resume(self) -> None:
+        """Mine what waits, and run a pass."""
+        self.node.set_automine(on=True)
+        self.node.mine(1)
+        self.look()
+
     def hashes(self) -> list[str]:
         with read_only_unit() as session:
             return list(session.scalars(select(SignedAttempt.tx_hash).order_by(SignedAttempt.id)))

@@ -40,11 +40,11 @@ SECOND_TIER = {
 FIRST_TIER = (
     "tests/machines/*[[]*script*",
     # What the README promises of a crash, at the kills inside and after the unit that signs.
-    "tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[[]sqlite]",
-    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]sqlite-*sign]",
-    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]sqlite-*commit 2]",
-    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]sqlite-*broadcast]",
-    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_and_the_retry_gets_the_answer[[]*commit 2]",
+    "tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[[]base-sqlite]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*sign]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*commit 2]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*broadcast]",
+    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_*[[]base-*commit 2]",
 )
 """Patterns of test ids in those folders that are in the first tier all the same."""
 

@@ -73,12 +73,6 @@ def app_on(
     return build_app(url, chains=chains, settings=settings)
 
 
-@pytest.fixture(params=["sqlite"])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def agent(
     database_url: str,
@@ -104,6 +98,18 @@ def workers(agent: Agent) -> Workers:
 
 def dollars(chains: dict[ChainName, EvmChain], agent: Agent, chain: ChainName) -> int:
     return chains[chain].balances(agent.address).of(USDC).units
+
+
+def state_of(agent: Agent, bridge_id: str) -> tuple[str, str | None]:
+    row = agent.transaction(bridge_id)
+    return row["status"], row["error"]
+
+
+def says(status: str, tx_hash: str) -> Callable[[str, Any], Any]:
+    """Return a change of what Relay answers about every order."""
+    return lambda path, document: (
+        {**document, "status": status, "txHashes": [tx_hash]} if path == "/intents/status/v3" else document
+    )
 
 
 def burned(agent: Agent, amount: str = "50", source: str = "base", destination: str = "ethereum") -> str:
@@ -138,8 +144,7 @@ def test_an_unavailable_attestation_service_only_delays_a_bridge(
     bridge_id = burned(agent)
     services.faults.status = 503
     workers.look(3)
-    row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("pending", "attestation_service")
+    assert state_of(agent, bridge_id) == ("pending", "attestation_service")
     services.faults.status = None
     assert workers.finish(bridge_id)["status"] == "confirmed"
 
@@ -261,8 +266,7 @@ def test_a_message_that_differs_from_the_burn_is_never_minted(
     services.attester.faults.message_change = {148 + 36: bytes(12) + bytes.fromhex(thief[2:])}
     bridge_id = burned(agent)
     workers.look(4)
-    row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("pending", "attestation_mismatch")
+    assert state_of(agent, bridge_id) == ("pending", "attestation_mismatch")
     assert chains[ChainName.ETHEREUM].balances(thief).of(USDC).units == 0
 
 
@@ -345,8 +349,7 @@ def test_an_unexpected_error_delays_a_bridge_and_is_reported(agent: Agent, worke
     with unit_of_work() as session:
         session.execute(update(Bridge).where(Bridge.id == bridge_id).values(terms={}))
     workers.look(2)
-    row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("pending", "internal_error")
+    assert state_of(agent, bridge_id) == ("pending", "internal_error")
 
 
 def test_the_arrival_of_a_bridge_fulfils_no_funding_request(
@@ -409,9 +412,7 @@ def test_a_partial_payment_is_not_a_refund_until_the_operator_writes_off_the_res
     counted = agent.spent_this_month()
     dust = base_node.fund_eth(agent.address, ether(0.001))
     await_mined(base_node, dust)
-    services.faults.change = lambda path, document: (
-        {**document, "status": "refund", "txHashes": [dust]} if path == "/intents/status/v3" else document
-    )
+    services.faults.change = says("refund", dust)
 
     def close(*options: str) -> int:
         app = agent.client.application
@@ -438,13 +439,10 @@ def test_one_refund_does_not_count_for_two_bridges(agent: Agent, workers: Worker
     with read_only_unit() as session:
         refund = session.get_one(Bridge, first).refund_hash
     services.relay.refunds, services.relay.is_stalled = False, True
-    services.faults.change = lambda path, document: (
-        {**document, "status": "refund", "txHashes": [refund]} if path == "/intents/status/v3" else document
-    )
+    services.faults.change = says("refund", refund)
     second = ether_out(agent)
     workers.look(3)
-    row = agent.transaction(second)
-    assert (row["status"], row["error"]) == ("pending", "refund_not_seen")
+    assert state_of(agent, second) == ("pending", "refund_not_seen")
 
 
 def test_a_refund_fulfils_no_funding_request(
@@ -481,12 +479,9 @@ def test_a_payment_before_an_order_is_neither_its_arrival_nor_its_refund(
         node.mine(9)
     bridge_id = ether_out(agent)
     for status, note in (("success", "payment_not_seen"), ("refund", "refund_not_seen")):
-        services.faults.change = lambda path, document, status=status: (
-            {**document, "status": status, "txHashes": [older[status]]} if path == "/intents/status/v3" else document
-        )
+        services.faults.change = says(status, older[status])
         workers.look(3)
-        row = agent.transaction(bridge_id)
-        assert (row["status"], row["error"]) == ("pending", note)
+        assert state_of(agent, bridge_id) == ("pending", note)
 
 
 def test_an_order_is_paid_only_by_evidence_on_the_chain(
@@ -496,25 +491,17 @@ def test_an_order_is_paid_only_by_evidence_on_the_chain(
     bridge_id = ether_out(agent)
     elsewhere = ethereum_node.fund_eth("0x00000000000000000000000000000000C0FFEE77", ether(0.25))
 
-    def lie(path: str, document: Any) -> Any:
-        if path != "/intents/status/v3":
-            return document
-        return {**document, "status": "success", "txHashes": [elsewhere]}
-
-    services.faults.change = lie
+    services.faults.change = says("success", elsewhere)
     workers.look(3)
-    row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
+    assert state_of(agent, bridge_id) == ("pending", "payment_not_seen")
     services.faults.change, services.relay.is_stalled = None, False
     row = workers.finish(bridge_id)
     assert row["status"] == "confirmed"
     # Nor does one payment stand for two orders.
-    elsewhere = row["legs"][-1]["tx_hash"]
-    services.faults.change, services.relay.is_stalled = lie, True
+    services.faults.change, services.relay.is_stalled = says("success", row["legs"][-1]["tx_hash"]), True
     second = ether_out(agent)
     workers.look(3)
-    row = agent.transaction(second)
-    assert (row["status"], row["error"]) == ("pending", "payment_not_seen")
+    assert state_of(agent, second) == ("pending", "payment_not_seen")
 
 
 def test_a_bridge_paid_to_another_recipient_can_be_written_off_once_that_is_final(
@@ -532,17 +519,14 @@ def test_a_bridge_paid_to_another_recipient_can_be_written_off_once_that_is_fina
     workers.look(2)
     # Its service is silent: it may still pay.
     assert close().exit_code == 1
-    services.faults.change = lambda path, document: (
-        {**document, "status": "success", "txHashes": [elsewhere]} if path == "/intents/status/v3" else document
-    )
+    services.faults.change = says("success", elsewhere)
     workers.look(2)
     assert agent.transaction(bridge_id)["error"] == "payment_not_seen"
     counted = agent.spent_this_month()
     ethereum_node.mine(70)
     closed = close()
     assert closed.exit_code == 0, closed.output
-    row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("failed", "written_off")
+    assert state_of(agent, bridge_id) == ("failed", "written_off")
     assert agent.spent_this_month() == counted > 0
     workers.look(2)
     assert agent.transaction(bridge_id)["status"] == "failed"
@@ -574,8 +558,7 @@ def test_a_write_off_during_a_worker_s_check_stands(
     assert closed == [-1, 0]
     # A pass that had listed it before comes to it only now.
     bridge_steps.advance(bridge_id)
-    row = agent.transaction(bridge_id)
-    assert (row["status"], row["error"]) == ("failed", "written_off")
+    assert state_of(agent, bridge_id) == ("failed", "written_off")
     with read_only_unit() as session:
         assert session.get_one(Bridge, bridge_id).next_step_at is None
 

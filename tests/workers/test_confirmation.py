@@ -101,9 +101,7 @@ def _drop() -> None:
 def test_a_stuck_transaction_is_replaced_with_the_same_nonce_and_pays_once(stage: Stage) -> None:
     body = _stuck(stage)
     assert stage.look().replaced == 1
-    stage.node.set_automine(True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     row = stage.agent.transaction(body["transaction_id"])
     first, second = stage.hashes()
     assert (row["status"], row["tx_hash"], row["previous_hashes"]) == ("confirmed", second, [first])
@@ -162,9 +160,7 @@ def test_an_unaffordable_movement_is_cancelled_and_releases_its_hold(stage: Stag
     stage.look()
     stage.node.mine(4)
     assert stage.look().replaced == 1
-    stage.node.set_automine(True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["error"]) == ("failed", "cancelled")
     assert stage.agent.spent_this_month() == 0
@@ -272,9 +268,7 @@ def test_a_reverted_transfer_fails_with_its_hash_and_releases_the_hold(stage: St
             "maxPriorityFeePerGas": hex(10**11),
         },
     )
-    stage.node.set_automine(True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["error"], row["tx_hash"]) == ("failed", "reverted", body["tx_hash"])
     assert stage.agent.spent_this_month() == 0

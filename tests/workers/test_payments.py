@@ -52,6 +52,18 @@ class Scene:
         with time_machine.travel(clock.now().timestamp() + sum(self.looks), tick=True):
             confirmations.confirm("base")
 
+    def finalize(self) -> None:
+        """Let all blocks become final, and the workers see it."""
+        self.node.mine(80)
+        self.look()
+        self.look()
+
+    def spend_first(self, payer: EvmPayer, terms: Mapping[str, Any]) -> None:
+        """Let what the payer has go elsewhere just before the next submission."""
+        elsewhere = self.shop.settler(BASE)
+        spent = payer.authorize(terms, to=elsewhere)
+        self.chain.fail("broadcast", "before", lambda: self.submit(spent, elsewhere))
+
     def await_blocks(self) -> None:
         """Wait for a node that mines immediately: it answers before the block is there."""
         if self.node.rpc("anvil_getAutomine"):
@@ -168,9 +180,7 @@ def test_one_transfer_among_authorizations_for_others_pays_once(scene: Scene) ->
     scene.look()
     assert reason(scene.shop.ask(headers[0])) == "settlement_pending"
     assert reason(scene.shop.ask(headers[1], path=another)) == "settlement_pending"
-    scene.node.mine(80)
-    scene.look()
-    scene.look()
+    scene.finalize()
     # Neither was a payment; the transfer in the same transaction is one, by its hash.
     assert [payment.status for payment in scene.shop.payments()] == ["void"] * 2
     assert scene.shop.ask(by_hash(sent[0], BASE)).status_code == 200
@@ -181,15 +191,11 @@ def test_a_payment_that_failed_on_the_chain_is_burned_only_once_the_failure_is_f
     payer = EvmPayer(scene.node, dollars=0.01)
     challenge = scene.shop.ask()
     headers = payer.pays(challenge)
-    elsewhere = scene.shop.settler(BASE)
-    spent = payer.authorize(offered(challenge), to=elsewhere)
-    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    scene.spend_first(payer, offered(challenge))
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.look()
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
-    scene.node.mine(80)
-    scene.look()
-    scene.look()
+    scene.finalize()
     assert [payment.status for payment in scene.shop.payments()] == ["void"]
     # Its submission has cost a fee: it is not submitted again, though the payer has funds again.
     scene.node.fund_usdc(payer.address, PRICE)
@@ -206,14 +212,11 @@ def test_a_payment_that_failed_on_the_chain_is_burned_only_once_the_failure_is_f
 def test_a_failed_authorization_that_another_party_submits_later_pays_by_its_hash(scene: Scene) -> None:
     payer = EvmPayer(scene.node, dollars=0.01)
     challenge = scene.shop.ask()
-    payload, elsewhere = payer.authorize(offered(challenge)), scene.shop.settler(BASE)
-    spent = payer.authorize(offered(challenge), to=elsewhere)
-    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    payload = payer.authorize(offered(challenge))
+    scene.spend_first(payer, offered(challenge))
     assert reason(scene.shop.ask(signed_headers(offered(challenge), payload))) == "settlement_pending"
     scene.look()
-    scene.node.mine(80)
-    scene.look()
-    scene.look()
+    scene.finalize()
     scene.node.fund_usdc(payer.address, PRICE)
     sent = scene.submit(payload, scene.shop.recipient(BASE))
     scene.node.mine(6)
@@ -223,15 +226,12 @@ def test_a_failed_authorization_that_another_party_submits_later_pays_by_its_has
 
 def test_a_key_with_payments_that_fail_three_times_is_refused_for_a_day(scene: Scene) -> None:
     payer = EvmPayer(scene.node, dollars=0.01)
-    challenge, elsewhere = scene.shop.ask(), scene.shop.settler(BASE)
+    challenge = scene.shop.ask()
     for _ in range(3):
-        spent = payer.authorize(offered(challenge), to=elsewhere)
-        scene.chain.fail("broadcast", "before", lambda spent=spent: scene.submit(spent, elsewhere))
+        scene.spend_first(payer, offered(challenge))
         assert reason(scene.shop.ask(payer.pays(challenge))) == "settlement_pending"
         scene.look()
-        scene.node.mine(80)
-        scene.look()
-        scene.look()
+        scene.finalize()
         scene.node.fund_usdc(payer.address, PRICE)
     assert reason(scene.shop.ask(payer.pays(challenge))) == "payer_refused"
     assert len(scene.attempts()) == 3
@@ -257,9 +257,7 @@ def test_a_failure_that_a_reorg_reverses_while_the_chain_is_read_releases_no_cla
     payer = EvmPayer(scene.node, dollars=0.01)
     challenge = scene.shop.ask()
     headers = payer.pays(challenge)
-    elsewhere = scene.shop.settler(BASE)
-    spent = payer.authorize(offered(challenge), to=elsewhere)
-    scene.chain.fail("broadcast", "before", lambda: scene.submit(spent, elsewhere))
+    scene.spend_first(payer, offered(challenge))
     assert reason(scene.shop.ask(headers)) == "settlement_pending"
     scene.confirm()
     (payment,) = scene.shop.payments()
@@ -314,9 +312,7 @@ def test_an_expired_submission_is_not_replaced_at_a_higher_fee(scene: Scene) -> 
     scene.look()
     assert [attempt.purpose for attempt in scene.attempts()] == [AttemptPurpose.PAYMENT, AttemptPurpose.CANCELLATION]
     scene.node.set_automine(on=True)
-    scene.node.mine(80)
-    scene.look()
-    scene.look()
+    scene.finalize()
     assert [payment.status for payment in scene.shop.payments()] == ["void"]
     assert (scene.shop.claims(), scene.received()) == (set(), 0)
 
@@ -340,9 +336,7 @@ def test_a_served_payment_reversed_by_a_reorg_is_sent_again_and_lost_only_if_the
     # The failure can still become a success in another block.
     assert settlement.detect_reversed_payments(BASE) == 0
     assert [payment.status for payment in scene.shop.payments()] == ["served"] * 3
-    scene.node.mine(80)
-    scene.look()
-    scene.look()
+    scene.finalize()
     with capture_logs() as logs:
         payment_jobs.check_gas_reserves()
         assert settlement.detect_reversed_payments(BASE) == 0

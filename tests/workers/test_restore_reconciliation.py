@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,23 @@ class World:
             ),
         )  # fmt: skip
 
-    def register_agent(self, app: Flask) -> Agent:
-        """Register a funded agent without limits."""
-        agent = register(app.test_client())
-        fund(self.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
-        return agent
+    @contextmanager
+    def opened(self, database_url: str, *, dollars: int = 100) -> Iterator[tuple[Flask, Agent]]:
+        """Run the service with a funded agent without limits."""
+        app = self.service(database_url)
+        with app.app_context():
+            agent = register(app.test_client())
+            fund(self.node, agent.address, eth=1, dollars=dollars)
+            agent.unlimited()
+            yield app, agent
+
+    @contextmanager
+    def set_back(self, backup: Path, agent: Agent, database_url: str) -> Iterator[tuple[Flask, Agent]]:
+        """Run the service on a restored backup, with the agent as its client."""
+        backups.restore(backup, database_url)
+        app = self.service(database_url)
+        with app.app_context():
+            yield app, replace(agent, client=app.test_client())
 
     def paid_and_bought(self) -> tuple[int, int, int]:
         return self.paid_to(RECIPIENT), self.paid_to(ELSEWHERE), len(self.shopper.requests)
@@ -130,11 +142,6 @@ def elsewhere(each_database_url: str, request: pytest.FixtureRequest, tmp_path: 
         server.drop_database(name)
 
 
-def again_of(agent: Agent, app: Flask) -> Agent:
-    """Return the agent as a client of another application."""
-    return Agent(app.test_client(), agent.id, agent.key, agent.wallet_id, agent.address, agent.solana_address)
-
-
 def look(minutes: int = 1) -> confirmation.ConfirmationPass:
     """Run the worker later, when everything is due."""
     with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
@@ -178,10 +185,8 @@ def known_at_the_backup(app: Flask, agent: Agent) -> dict[str, Any]:
 def test_payments_and_purchases_after_the_backup_are_not_repeated(
     each_database_url: str, elsewhere: str, world: World, tmp_path: Path
 ) -> None:
-    app = world.service(each_database_url)
-    with app.app_context():
+    with world.opened(each_database_url) as (app, agent):
         leases.record(ProcessKind.SHOPPER)
-        agent = world.register_agent(app)
         assert agent.move("1", "USDC").status_code == 200
         look()
         recipient = app.test_client().get(SEARCH).get_json()["payment"]["recipient"]
@@ -203,10 +208,7 @@ def test_payments_and_purchases_after_the_backup_are_not_repeated(
     assert landed["status"] == "confirmed"
     assert landed["previous_hashes"] == [stuck["tx_hash"]]
 
-    backups.restore(backup, elsewhere)
-    app = world.service(elsewhere)
-    with app.app_context():
-        agent = again_of(agent, app)
+    with world.set_back(backup, agent, elsewhere) as (app, agent):
         assert known_at_the_backup(app, agent) == before
         assert "transactions of 1 of our addresses that this database does not" in doctor(app)
         assert unknown in restored(app, "--dry-run").output
@@ -241,17 +243,12 @@ def test_payments_and_purchases_after_the_backup_are_not_repeated(
 def test_a_movement_failed_by_a_worker_after_a_restore_is_found_on_the_chain(
     each_database_url: str, elsewhere: str, world: World, tmp_path: Path
 ) -> None:
-    app = world.service(each_database_url)
-    with app.app_context():
-        agent = world.register_agent(app)
+    with world.opened(each_database_url) as (app, agent):
         stuck = world.pending(agent)
         backup = backups.dump(each_database_url, tmp_path / "backup")
         world.lands_at_a_higher_fee()
         assert world.paid_to(RECIPIENT) == 2_000_000
-    backups.restore(backup, elsewhere)
-    app = world.service(elsewhere)
-    with app.app_context():
-        agent = again_of(agent, app)
+    with world.set_back(backup, agent, elsewhere) as (app, agent):
         look(3)
         assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
         assert agent.spent_this_month() == 0
@@ -264,11 +261,7 @@ def test_a_movement_failed_by_a_worker_after_a_restore_is_found_on_the_chain(
 def test_a_top_up_failed_by_a_worker_after_a_restore_gets_its_credits(
     world: World, sqlite_url: str, tmp_path: Path
 ) -> None:
-    app = world.service(sqlite_url)
-    with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
+    with world.opened(sqlite_url) as (app, agent):
         world.node.set_automine(False)
         topup = {"wallet_id": agent.wallet_id, "chain": "base", "amount": "5"}
         stuck = agent.post("/v1/credits/topup", topup).get_json()
@@ -276,11 +269,7 @@ def test_a_top_up_failed_by_a_worker_after_a_restore_gets_its_credits(
         backup = backups.dump(sqlite_url, tmp_path / "backup")
         world.lands_at_a_higher_fee()
         assert world.paid_to(stuck["to"]) == 5_000_000
-    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    backups.restore(backup, set_back)
-    app = world.service(set_back)
-    with app.app_context():
-        agent = again_of(agent, app)
+    with world.set_back(backup, agent, f"sqlite:///{tmp_path / 'restored.sqlite'}") as (app, agent):
         had = agent.get("/v1/balance").get_json()["credits_usd"]
         look(3)
         assert agent.transaction(stuck["transaction_id"])["error"] == "slot_taken"
@@ -298,11 +287,7 @@ def test_a_top_up_failed_by_a_worker_after_a_restore_gets_its_credits(
 def test_an_address_far_ahead_of_a_restored_database_can_send_once_its_nonces_are_advanced(
     each_database_url: str, world: World
 ) -> None:
-    app = world.service(each_database_url)
-    with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=10)
-        agent.unlimited()
+    with world.opened(each_database_url, dollars=10) as (app, agent):
         world.node.rpc("anvil_setNonce", agent.address, hex(150))
         refused = agent.move("1", "USDC")
         assert refused.get_json()["details"]["reason"] == "chain_unreachable"
@@ -339,18 +324,12 @@ def node_proxy(world: World) -> Iterator[Proxy]:
 def test_movements_unknown_to_all_nodes_after_a_restore_are_reported_and_quarantined(
     world: World, node_proxy: Proxy, sqlite_url: str, tmp_path: Path
 ) -> None:
-    app = world.service(sqlite_url)
-    with app.app_context():
-        agent = world.register_agent(app)
+    with world.opened(sqlite_url) as (app, agent):
         stuck = world.pending(agent)
         backup = backups.dump(sqlite_url, tmp_path / "backup")
         world.lands_at_a_higher_fee()
-    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    backups.restore(backup, set_back)
     world.urls = (node_proxy.url,)
-    app = world.service(set_back)
-    with app.app_context():
-        agent = again_of(agent, app)
+    with world.set_back(backup, agent, f"sqlite:///{tmp_path / 'restored.sqlite'}") as (app, agent):
         node_proxy.after = refuse("eth_getTransactionCount", "header not found")
         silent = restored(app)
         assert (silent.exit_code, "base: cannot be read" in silent.output) == (1, True), silent.output
@@ -375,20 +354,12 @@ def test_movements_unknown_to_all_nodes_after_a_restore_are_reported_and_quarant
 def test_a_running_pass_does_not_settle_a_quarantined_movement(
     world: World, node_proxy: Proxy, sqlite_url: str, tmp_path: Path, knew: str
 ) -> None:
-    app = world.service(sqlite_url)
-    with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=100)
-        agent.unlimited()
+    with world.opened(sqlite_url) as (app, agent):
         stuck = world.pending(agent)
         backup = backups.dump(sqlite_url, tmp_path / "backup")
         world.is_signed_again()
-    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    backups.restore(backup, set_back)
     world.urls = (node_proxy.url,)
-    app = world.service(set_back)
-    with app.app_context():
-        agent = again_of(agent, app)
+    with world.set_back(backup, agent, f"sqlite:///{tmp_path / 'restored.sqlite'}") as (app, agent):
         node_proxy.after = leaves_out_signatures
 
         def hold_back() -> None:
@@ -418,17 +389,11 @@ def test_a_running_pass_does_not_settle_a_quarantined_movement(
 def test_reconciliation_during_operation_adopts_only_what_is_unknown(
     world: World, sqlite_url: str, tmp_path: Path
 ) -> None:
-    app = world.service(sqlite_url)
-    with app.app_context():
-        agent = world.register_agent(app)
+    with world.opened(sqlite_url) as (app, agent):
         stuck = world.pending(agent)
         backup = backups.dump(sqlite_url, tmp_path / "backup")
         world.is_signed_again()
-    set_back = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    backups.restore(backup, set_back)
-    app = world.service(set_back)
-    with app.app_context():
-        agent = again_of(agent, app)
+    with world.set_back(backup, agent, f"sqlite:///{tmp_path / 'restored.sqlite'}") as (app, agent):
         assert restored(app).exit_code == 0
         world.lands()
         look(3)
@@ -450,11 +415,7 @@ def test_reconciliation_during_operation_adopts_only_what_is_unknown(
 
 
 def test_a_nonce_used_by_another_transaction_is_reported_to_the_operator(each_database_url: str, world: World) -> None:
-    app = world.service(each_database_url)
-    with app.app_context():
-        agent = register(app.test_client())
-        fund(world.node, agent.address, eth=1, dollars=10)
-        agent.unlimited()
+    with world.opened(each_database_url, dollars=10) as (app, agent):
         world.pending(agent)
         owner, chain = custody.signer_of(agent.wallet_id), evm_chain(world.node)
         draft = chain.draft(TransferIntent(agent.address, ELSEWHERE, TokenAmount(1, USDC)))

@@ -195,15 +195,9 @@ class Stage:
         return reference
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
-def stage(database_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
-    app = build_app(database_url)
+def stage(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
+    app = build_app(each_database_url)
     with app.app_context():
         yield Stage(app)
 

@@ -37,9 +37,7 @@ def test_a_stuck_swap_is_replaced_with_the_same_nonce_and_call_and_swaps_once(st
     first, second = stage.attempts()
     assert first.terms["call_data"] == second.terms["call_data"]
     assert int(second.terms["max_fee_per_gas"]) > int(first.terms["max_fee_per_gas"])
-    stage.node.set_automine(on=True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["tx_hash"], row["previous_hashes"]) == (
         "confirmed", second.tx_hash, [first.tx_hash],
@@ -56,9 +54,7 @@ def test_a_swap_past_its_deadline_is_cancelled_and_certainly_fails(stage: Stage)
     # It is not failed before its nonce is used.
     assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
     assert stage.agent.spent_this_month() > 0
-    stage.node.set_automine(on=True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     row = stage.agent.transaction(body["transaction_id"])
     assert (row["status"], row["error"], row["output_amount"]) == ("failed", "cancelled", None)
     assert _held(stage) == usdc(100)
@@ -70,9 +66,7 @@ def test_a_swap_settled_by_a_worker_has_its_actual_output(stage: Stage) -> None:
     stage.node.set_automine(on=False)
     first = swap(stage.agent, "ETH", "USDC", "0.1").get_json()
     second = swap(stage.agent, "ETH", "USDC", "0.1").get_json()
-    stage.node.set_automine(on=True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     rows = [stage.agent.transaction(each["transaction_id"]) for each in (first, second)]
     assert [row["status"] for row in rows] == ["confirmed", "confirmed"]
     brought = [parse_amount(row["output_amount"], USDC).units for row in rows]
@@ -86,9 +80,7 @@ def test_two_swaps_in_one_block_each_have_their_own_permit(stage: Stage) -> None
     stage.node.set_automine(on=False)
     asked = [swap(stage.agent, "USDC", "ETH", "10").get_json() for _ in range(3)]
     assert [body["status"] for body in asked] == ["pending"] * 3
-    stage.node.set_automine(on=True)
-    stage.node.mine(1)
-    stage.look()
+    stage.resume()
     rows = [stage.agent.transaction(body["transaction_id"]) for body in asked]
     assert [row["status"] for row in rows] == ["confirmed"] * 3
     assert _held(stage) == usdc(70)
