@@ -31,7 +31,7 @@ def test_the_image_runs_as_a_user_without_privileges_and_reports_its_health() ->
     [user] = re.findall(r"^USER (.+)$", _IMAGE, re.MULTILINE)
     assert int(user) > 1000
     assert f"--uid {user} " in _IMAGE
-    assert re.search(r"^HEALTHCHECK .*/v1/health", _IMAGE.replace("\\\n", ""), re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK .*/v1/health/live", _IMAGE.replace("\\\n", ""), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", _OURS)
