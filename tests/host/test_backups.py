@@ -107,6 +107,7 @@ def test_the_newest_backup_is_encrypted_and_restored_with_every_row(
     store.objects["purser/notes.txt"] = b"of someone else"
     assert job.run("backup", "check").returncode != 0
     assert register(client, email=EMAIL).key
+    (job.folder / "purser-20200101T000000Z.dump.age").write_bytes(b"of a killed run")
     sent = job.run("backup")
     assert sent.returncode == 0, sent.stderr
     assert job.run("backup", "check").returncode == 0
