@@ -24,7 +24,7 @@ USER 10001
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 VOLUME /srv/purser/var
 EXPOSE 8000
-# Of the web process; compose.yaml turns it off for the others, which /v1/health reports.
+# Of the web process: that it responds. compose.yaml has others, and for web that it can serve (/v1/health).
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s CMD ["python", "-c", \
-    "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ.get(\"PORT\") or 8000}/v1/health', timeout=5)"]
+    "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ.get(\"PORT\") or 8000}/v1/health/live', timeout=5)"]
 CMD ["gunicorn", "wsgi:app"]

@@ -1,10 +1,10 @@
 # Shortcuts for development; ./run and ./test do not need make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types contracts document sdk bench mutate sbom sandbox lock environment
+.PHONY: help run test check lint types contracts document sdk bench mutate sbom sandbox restore-drill lock environment
 BIN := .venv/bin
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## run the whole service on this machine
 	@./run
@@ -45,6 +45,10 @@ sbom: environment ## list what the service is made of (CycloneDX) in var/sbom.cd
 
 sandbox: environment ## run only the local chains and their faucet
 	$(BIN)/python -m sandbox --state var/sandbox
+
+restore-drill: ## restore the newest backup of compose.yaml beside its database, and verify it (BACKUP_IDENTITY)
+	docker compose run --rm --build restore
+	docker compose run --rm --no-deps drill
 
 lock: environment ## compile the requirements: pins and hashes for every platform
 	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt

@@ -1,4 +1,4 @@
-"""`GET /v1/health`."""
+"""`GET /v1/health`, whether the service can serve, and `GET /v1/health/live`, whether this process responds."""
 
 from typing import Any
 
@@ -33,6 +33,12 @@ class Health(Schema):
     checks = fields.Nested(HealthChecks, required=True)
 
 
+class Liveness(Schema):
+    """The process that received the request responds."""
+
+    status = fields.String(required=True, metadata={"enum": ["ok"]})
+
+
 @blp.get("/health")
 @blp.response(200, Health)
 @blp.alt_response(503, schema=Health, description="The database cannot be reached.")
@@ -54,3 +60,10 @@ def get_health() -> tuple[dict[str, Any], int]:
         "version": VERSION,
         "checks": {"database": database, "redis": redis, "worker": worker},
     }, 200 if healthy else 503
+
+
+@blp.get("/health/live")
+@blp.response(200, Liveness)
+def get_liveness() -> dict[str, str]:
+    """Return that the process responds, without the database and Redis."""
+    return {"status": "ok"}

@@ -128,7 +128,7 @@ TABLE: dict[str, Access] = {
         (
             "GET /", "GET /docs", "GET /docs/errors", "GET /docs/<tag>", "GET /docs/<tag>/<operation>",
             "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
-            "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/providers",
+            "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/health/live", "GET /v1/providers",
             "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
         ),
         access(200, tuple(ClientKind)),
@@ -290,7 +290,7 @@ FORWARDED = {
     "/v1/x402/services/<service_id>/<rest:path>": RELAYED_IF_PAID,
 }
 """Routes of every method."""
-CACHEABLE = {"GET /v1/health", "GET /v1/providers"}
+CACHEABLE = {"GET /v1/health", "GET /v1/health/live", "GET /v1/providers"}
 """The routes with the same response for every client. No cache may store the response of any other one."""
 
 

@@ -257,9 +257,11 @@ def test_an_unreachable_database_degrades_health_without_exposing_its_password()
     with written_logs() as lines:
         answer = away.test_client().get("/v1/health")
         failed = away.test_client().get("/v1/wallets", headers={"X-API-Key": "ak_" + "A" * 43})
+        live = away.test_client().get("/v1/health/live")
         written = json.dumps(lines())
     assert (answer.status_code, answer.get_json()["checks"]["database"]) == (503, "unreachable")
     assert_failure(failed, 503, "OVERLOADED")
+    assert (live.status_code, live.get_json()) == (200, {"status": "ok"})
     assert "database_unavailable" in written
     assert "canary-password" not in written
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import time_machine
-import yaml  # type: ignore[import-untyped]
 from flask import Flask
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +35,7 @@ from app.payments import treasury
 from app.state import Application
 from sandbox.evm import EvmNode
 from server.hooks import ShedReason
+from tests.support import deployed
 from tests.support.agents import register
 from tests.support.applications import InMemoryCounterStore, make_app, settings_for
 from tests.support.chains import evm_chain
@@ -266,17 +266,19 @@ def documented() -> dict[str, set[str]]:
     return {name: set(re.findall(r"[a-z_]+(?![a-z_\"])", labels)) for name, labels in listed}
 
 
-def test_alert_rules_name_documented_metrics_and_labels() -> None:
-    [group] = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yml").read_text())["groups"]
-    known = documented()
-    for rule in group["rules"]:
-        names = re.findall(r"purser_[a-z_]+", rule["expr"])
-        assert names, rule
+def test_alerts_and_dashboards_name_documented_metrics_and_labels() -> None:
+    known, shown = documented(), set()
+    for query, text in deployed.queries():
+        names = re.findall(r"purser_[a-z_]+", query)
+        assert names, query
+        used = re.findall(r"([a-z_]+)(?==|!=|=~)", "".join(re.findall(r"{(.*?)}", query)))
+        used += re.findall(r"[a-z]+", ",".join(re.findall(r"by \((.*?)\)", query)))
+        used += re.findall(r"{{ ?([a-z]+) ?}}", text)
         for name in names:
             metric = re.sub(r"_(total|count|sum|bucket)$", "", name)
-            used = re.findall(r"([a-z_]+)(?==|!=|=~)", "".join(re.findall(r"{(.*?)}", rule["expr"])))
-            used += re.findall(r"\$labels\.([a-z]+)", str(rule["annotations"]))
-            assert set(used) <= known[metric], rule["alert"]
+            assert set(used) <= known[metric] | ({"le"} if name.endswith("_bucket") else set()), query
+            shown.add(metric)
+    assert shown == known.keys()
 
 
 def value(found: Mapping[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:

@@ -42,7 +42,7 @@ _SUCCEEDING = {
     "list_events", "create_webhook", "change_webhook", "list_webhooks", "get_balance", "get_usage", "list_providers",
     "list_catalog", "register_service", "update_service", "create_agent", "list_agents", "get_agent", "change_agent",
     "set_agent_controls", "set_fleet_controls", "grant_credits", "create_master_key", "list_audit_entries",
-    "list_platform_events", "create_platform_webhook", "get_health",
+    "list_platform_events", "create_platform_webhook", "get_health", "get_liveness",
 }  # fmt: skip
 
 

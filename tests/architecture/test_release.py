@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import yaml
 from flask.testing import FlaskClient
 
 from app.version import VERSION
@@ -18,7 +19,10 @@ def test_the_service_its_document_and_its_clients_have_one_version(client: Flask
     package = json.loads((ROOT / "clients/typescript/package.json").read_text())
     lock = json.loads((ROOT / "clients/typescript/package-lock.json").read_text())
     [python] = re.findall(r'^VERSION = "(.+)"$', (generate.PACKAGE / "version.py").read_text(), re.MULTILINE)
+    chart = yaml.safe_load((ROOT / "deploy/helm/purser/Chart.yaml").read_text())
     versions = {
+        "chart": chart["version"],
+        "image of the chart": chart["appVersion"],
         "document": client.get("/openapi.json").get_json()["info"]["version"],
         "health": client.get("/v1/health").get_json()["version"],
         "TypeScript": package["version"],

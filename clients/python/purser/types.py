@@ -1279,6 +1279,13 @@ class ListedAgents(TypedDict):
     """The position of this page in the whole list."""
 
 
+class Liveness(TypedDict):
+    """The process that received the request responds."""
+
+    status: Literal["ok"]
+    """`ok`."""
+
+
 class MarketsOrigin(TypedDict):
     """The source of the market numbers in a payload."""
 

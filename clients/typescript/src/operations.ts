@@ -1020,6 +1020,15 @@ export abstract class Operations {
   }
 
   /**
+   * Return that the process responds, without the database and Redis.
+   *
+   * Needs no key. For probes that restart a process; `/v1/health` is for those that route requests.
+   */
+  getLiveness(args: Input<"get_liveness", ""> = {}, options?: CallOptions): Promise<Output<"get_liveness">> {
+    return this.call({ method: "GET", path: "/v1/health/live" }, args, options);
+  }
+
+  /**
    * Forward `POST chat/completions` to openai and return its response unchanged.
    *
    * The body and the response are those of openai's API. `GET /v1/providers` has the price.

@@ -1845,6 +1845,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/health/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Return that the process responds, without the database and Redis.
+         * @description Needs no key. For probes that restart a process; `/v1/health` is for those that route requests.
+         */
+        get: operations["get_liveness"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/gateway/openai/chat/completions": {
         parameters: {
             query?: never;
@@ -6991,6 +7011,14 @@ export interface components {
             version: string;
             /** @description The state of each dependency of the service. */
             checks: components["schemas"]["HealthChecks"];
+        };
+        /** @description The process that received the request responds. */
+        Liveness: {
+            /**
+             * @description `ok`.
+             * @enum {string}
+             */
+            status: "ok";
         };
         /**
          * @description The control that asks the owner.
@@ -12397,6 +12425,31 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    get_liveness: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Liveness"];
                 };
             };
         };

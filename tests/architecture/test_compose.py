@@ -1,0 +1,76 @@
+"""compose.yaml: no service has privileges or an unpinned image, and every one reports its health."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from launcher.procfile import read_procfile
+from tests.support.deployed import ROOT, compose_services
+
+SERVICES = compose_services()
+_ONCE = ("release", "restore", "drill")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_privileges_or_writes_outside_its_volumes(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "caddy" else [])
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert ("seccomp=unconfined" in service["security_opt"]) is (name == "shopper")
+    assert not {"privileged", "network_mode", "pid", "devices"} & service.keys()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_that_keeps_running_has_a_health_check(name: str) -> None:
+    service = SERVICES[name]
+    check = service["healthcheck"]
+    if name in _ONCE:
+        assert (check, service["restart"]) == ({"disable": True}, "no")
+    else:
+        assert check["test"][0] == "CMD"
+        assert "interval" in check
+        assert service["restart"] == "unless-stopped"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_only_the_router_is_reached_from_other_machines(name: str) -> None:
+    published = [port for port in SERVICES[name].get("ports", []) if not port.startswith("127.0.0.1:")]
+    assert published == (["80:80", "443:443", "443:443/udp"] if name == "caddy" else [])
+
+
+def test_images_are_pinned_by_version() -> None:
+    images = {service["image"] for service in SERVICES.values() if "build" not in service}
+    images |= set(re.findall("^FROM (.+)$", (ROOT / "deploy/backup/Dockerfile").read_text(), re.MULTILINE))
+    assert [image for image in images if not re.fullmatch(r"[a-z/]+:v?\d+\.\d+(\.\d+)?", image)] == []
+    # pg_dump refuses a newer server.
+    assert len([image for image in images if image.startswith("postgres:")]) == 1
+
+
+def test_processes_run_the_commands_of_the_procfile() -> None:
+    commands = read_procfile(ROOT / "Procfile")
+    assert {name: tuple(shlex.split(SERVICES[name]["command"])) for name in commands} == commands
+
+
+def test_every_mounted_file_exists() -> None:
+    mounts = [mount for service in SERVICES.values() for mount in service.get("volumes", [])]
+    files = [mount for mount in mounts if mount.startswith("./")]
+    assert len(files) >= 4
+    assert all((ROOT / mount.split(":")[0]).exists() and mount.endswith(":ro") for mount in files)
+
+
+def _variables(service: dict[str, Any]) -> str:
+    return str([service.get("environment"), service.get("env_file"), service.get("command")])
+
+
+def test_only_the_service_gets_its_secrets_and_only_the_backup_gets_those_of_the_storage() -> None:
+    for name, service in SERVICES.items():
+        is_ours = service.get("image") == "purser"
+        assert ("'.env'" in _variables(service)) is is_ours, name
+        assert ("backup.env" in _variables(service)) is (name in {"backup", "restore"}), name
+        assert ("BACKUP_IDENTITY" in _variables(service)) is (name == "restore"), name
