@@ -144,8 +144,13 @@ def test_the_owner_is_warned_of_an_address_that_looks_like_a_known_one(agent: Ag
     known, similar = "0x" + "ab" * 20, "0x" + "ab" * 9 + "cdcd" + "ab" * 9
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": known}
     assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 200
-    page = owner.get(path_of(agent, ask(agent, to=similar))).text
-    assert "This address looks like one that this wallet has paid or allows" in page
+    warning, approval = "This address looks like one that this wallet has paid or allows", ask(agent, to=similar)
+    overview = owner.get(f"/owner/agents/{agent.id}")
+    assert warning in overview.text
+    # It is not approved in a list, where addresses are abbreviated.
+    assert 'value="once"' not in overview.text
+    page = owner.get(path_of(agent, approval)).text
+    assert warning in page
     assert page.lower().count(f"<code>{known}</code>") == 1
     assert "looks like one" not in owner.get(path_of(agent, ask(agent))).text
 

@@ -16,8 +16,6 @@ from app.approvals.service import OwnerMethod, OwnerProof
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock
-from app.core.chains import ChainName
-from app.core.movement_kinds import MovementKind
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
@@ -33,7 +31,6 @@ from app.spending import accounts as spending_accounts
 from app.spending import approval_rules
 from app.spending import controls as spending_controls
 from app.spending.policy import SpendingRequest
-from app.wallets import transfers
 from app.wallets.core import wallets
 from app.wallets.views import history
 
@@ -112,7 +109,7 @@ def show_approvals(agent_id: str) -> Response:
     return render_page(
         "approvals.html",
         agent=agent_of(key),
-        waiting=overview.waiting_approvals(agent_id),
+        **overview.waiting_approvals(agent_id),
         prompt=confirmation.prompt_for(key),
         decided=[each for each in found.items if each.status != ApprovalStatus.AWAITING],
         payees=approved,
@@ -220,23 +217,20 @@ def _render(
 
 def _evidence(approval: Approval) -> dict[str, Any]:
     """Return what an owner decides on besides the request: all reasons, the limits, and the recipient's past."""
-    recipient, reasons = approval.recipient or "", [approval.reason]
-    similar: tuple[str, ...] = ()
+    reasons = [approval.reason]
     with read_only_unit() as session:
-        paid = history.paid_to(session, approval.wallet_id, recipient)
+        paid = history.paid_to(session, approval.wallet_id, approval.recipient or "")
         try:
             spending = spending_controls.status_of(session, approval.wallet_id)
         except NotFound:
-            return {"spending": None, "reasons": reasons, "paid": paid, "similar": similar}
+            return {"spending": None, "reasons": reasons, "paid": paid, "similar": ()}
         if _waits(approval):
             asked = SpendingRequest(approval.value_nanos, approval.recipient, domain=approval.domain)
             payees = approval_rules.payees_of(asked)
             known = spending_accounts.known_payees(session, approval.wallet_id, payees, clock.now().date())
             now = approval_rules.approval_reasons(spending.controls, asked, known)
             reasons += [each.value for each in now if each.value != approval.reason]
-    if _waits(approval) and approval.kind in (MovementKind.TRANSFER, MovementKind.WITHDRAWAL):
-        chain = ChainName(approval.facts["chain"])
-        similar = transfers.similar_recipients(approval.wallet_id, chain, recipient, spending.controls)
+    similar = overview.similar_recipients(approval) if _waits(approval) else ()
     return {"spending": spending, "reasons": reasons, "paid": paid, "similar": similar}
 
 

@@ -23,6 +23,7 @@ from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.movement_kinds import MovementKind
 from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
@@ -40,6 +41,7 @@ from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
 from app.usage.service import UsageByDay
+from app.wallets import transfers
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
@@ -123,6 +125,7 @@ _RECENT = 6
 _INCIDENT_DAYS = timedelta(days=7)
 _MAX_INCIDENTS = 3
 _MAX_WAITING = PageRequest(200, 0)
+_MAX_LISTED = 5
 READS = (TransactionType.TRADING_QUERY.value,)
 """The transactions that are shown only to owners who ask for them: they moved nothing."""
 
@@ -168,13 +171,13 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         owned = wallets.all_of(session, agent.id)
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
         claim_replays = _recent_claim_replays(session, agent, key)
-    chosen, waiting = _chosen_wallet(owned, wallet_id), waiting_approvals(agent.id)
+    chosen, waits = _chosen_wallet(owned, wallet_id), waiting_approvals(agent.id)
     credits_used = _credits_overview(agent)
     return {
         "agent": agent,
         "wallets": owned,
-        "waiting": waiting,
-        "held_nanos": sum(each.value_nanos for each in waiting if chosen and each.wallet_id == chosen.id),
+        **waits,
+        "held_nanos": sum(each.value_nanos for each in waits["waiting"] if chosen and each.wallet_id == chosen.id),
         "incidents": _incidents(agent, owned),
         "has_low_credits": credits_used["balance"].granted_nanos > 0
         and credits_used["balance"].credits_nanos < credit_accounts.LOW_NANOS,
@@ -190,10 +193,25 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
     }
 
 
-def waiting_approvals(agent_id: str) -> list[Approval]:
-    """Return an agent's payments that wait for the owner, the next to expire first."""
+def waiting_approvals(agent_id: str) -> dict[str, Any]:
+    """Return an agent's payments that wait for the owner, the next to expire first, and which to compare addresses of.
+
+    The first `listed` of them have buttons.
+    """
     found = approvals.list_of(_MAX_WAITING, agent_id=agent_id, status=ApprovalStatus.AWAITING).items
-    return sorted((each for each in found if each.expires_at > clock.now()), key=lambda each: each.expires_at)
+    waiting = sorted((each for each in found if each.expires_at > clock.now()), key=lambda each: each.expires_at)
+    to_compare = {each.id for each in waiting[:_MAX_LISTED] if similar_recipients(each)}
+    return {"waiting": waiting, "to_compare": to_compare, "listed": _MAX_LISTED}
+
+
+def similar_recipients(approval: Approval) -> tuple[str, ...]:
+    """Return the known addresses that a person could take the recipient of a transfer for."""
+    if approval.kind not in (MovementKind.TRANSFER, MovementKind.WITHDRAWAL):
+        return ()
+    with read_only_unit() as session:
+        allowed = spending_controls.find_controls(session, approval.wallet_id)
+    chain = ChainName(approval.facts["chain"])
+    return transfers.similar_recipients(approval.wallet_id, chain, approval.recipient or "", allowed)
 
 
 def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
