@@ -58,7 +58,7 @@ _LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD})
 _PERIOD = timedelta(minutes=1)
 _LEASE = timedelta(seconds=30)
 _BATCH_SIZE = 500
-_LOW_NANOS = 10**9
+LOW_NANOS = 10**9
 
 
 class Bucket(StrEnum):
@@ -252,7 +252,7 @@ def _balance(row: _AccountRow) -> Balance:
     return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
 
 
-def announce_low(below_nanos: int = _LOW_NANOS) -> None:
+def announce_low(below_nanos: int = LOW_NANOS) -> None:
     """Record an event for each agent with less credits than this, once after each grant; about once a minute."""
     with once_per_period(_PERIOD, "low_balances", duration=_LEASE) as is_due:
         if is_due:

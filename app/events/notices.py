@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.statements import in_list
@@ -47,3 +47,22 @@ def to_owners(
     for object_id, *notice in rows:
         found[object_id].append(OwnerNotice(*notice))
     return found
+
+
+def count_undelivered(session: Session, agent_id: str, since: datetime) -> int:
+    """Return how many deliveries of notices to an agent's owner were tried since a time, all without success."""
+    return (
+        session.scalar(
+            select(func.count())
+            .select_from(EventDelivery)
+            .join(EventTarget, EventTarget.id == EventDelivery.target_id)
+            .where(
+                EventTarget.agent_id == agent_id,
+                EventTarget.audience == Audience.OWNER.value,
+                EventDelivery.created_at >= since,
+                EventDelivery.delivered_at.is_(None),
+                EventDelivery.tries > 0,
+            )
+        )
+        or 0
+    )

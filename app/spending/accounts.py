@@ -107,6 +107,12 @@ def open_account(
     )
 
 
+def spent_today(session: Session, agent_id: str) -> int:
+    """Return what counts against the limits of an agent's wallets today; one query, no lock."""
+    rows = session.execute(select(*COLUMNS).where(SpendingAccount.agent_id == agent_id))
+    return sum(account_from_row(row).spent.day for row in rows)
+
+
 def lock_account(session: Session, wallet_id: str) -> Account:
     """Lock the wallet's account until the unit ends, and return it. Raises: NotFound if the wallet was deleted."""
     row = _LOCK.one_or_none(session, {"of_wallet": wallet_id})

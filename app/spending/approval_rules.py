@@ -30,29 +30,31 @@ def payees_of(request: SpendingRequest) -> tuple[str, ...]:
     return tuple(map(payee_key, filter(None, (request.recipient, request.domain))))
 
 
-def approval_reason(
+def approval_reasons(
     controls: Controls | None, request: SpendingRequest, known: Mapping[str, PayeePermission]
-) -> ApprovalReason | None:
-    """Return why a request that the limits allow waits for its owner, or None.
+) -> list[ApprovalReason]:
+    """Return all reasons why a request that the limits allow waits for its owner.
 
     `known` has the payees that the owner approved before. A value of 0 moves nothing, and is never asked for. An
     allowlist is the owner's: what is on it is not new.
     """
     if controls is None or not controls.asks or request.value_nanos == 0:
-        return None
+        return []
     if request.is_network_fee or _is_approved(request):
-        return None
+        return []
 
     def is_new(payee: str | None, allowed: tuple[str, ...]) -> bool:
         return payee is not None and not allowed and payee_key(payee) not in known
 
-    if controls.approve_new_recipients and is_new(request.recipient, controls.allowed_addresses):
-        return ApprovalReason.NEW_RECIPIENT
-    if controls.approve_new_domains and is_new(request.domain, controls.allowed_domains):
-        return ApprovalReason.NEW_DOMAIN
     threshold = controls.approval_threshold_nanos
     is_above = bool(threshold) and (request.value_nanos or 0) > threshold
-    return ApprovalReason.THRESHOLD if is_above and permitting_payee(request, known) is None else None
+    applies = {
+        ApprovalReason.NEW_RECIPIENT: controls.approve_new_recipients
+        and is_new(request.recipient, controls.allowed_addresses),
+        ApprovalReason.NEW_DOMAIN: controls.approve_new_domains and is_new(request.domain, controls.allowed_domains),
+        ApprovalReason.THRESHOLD: is_above and permitting_payee(request, known) is None,
+    }
+    return [reason for reason, does_apply in applies.items() if does_apply]
 
 
 def payee_key(payee: str) -> str:

@@ -339,13 +339,13 @@ def _assert_approved(
     if rules is None or not rules.asks:
         return None
     known = accounts.known_payees(session, account.wallet_id, approval_rules.payees_of(request), account.today)
-    reason = approval_rules.approval_reason(rules, request, known)
-    if reason is None:
-        asks_without = approval_rules.approval_reason(rules, request, {each: PayeePermission() for each in known})
-        return None if asks_without is None else approval_rules.permitting_payee(request, known)
+    reasons = approval_rules.approval_reasons(rules, request, known)
+    if not reasons:
+        asks_without = approval_rules.approval_reasons(rules, request, {each: PayeePermission() for each in known})
+        return approval_rules.permitting_payee(request, known) if asks_without else None
     raise ApprovalRequired(
-        _APPROVAL_MESSAGES[reason],
-        reason=reason.value,
+        _APPROVAL_MESSAGES[reasons[0]],
+        reason=reasons[0].value,
         agent_id=account.agent_id,
         wallet_id=account.wallet_id,
         spending_request=request,

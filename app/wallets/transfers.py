@@ -23,6 +23,7 @@ from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
+from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets import gas
 from app.wallets.core import custody, lifecycle, network_fees, parsing
@@ -177,22 +178,22 @@ class TransferOrder:
 def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     found = _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
-    return replace(found, similar_recipients=_similar_recipients(found.movement))
+    movement, allowed = found.movement, spending_controls.controls_view(found.movement.wallet.spending_status)
+    return replace(found, similar_recipients=similar_recipients(wallet.id, movement.chain, movement.recipient, allowed))
 
 
-def _similar_recipients(movement: Movement) -> tuple[str, ...]:
+def similar_recipients(wallet_id: str, chain: ChainName, recipient: str, allowed: Controls | None) -> tuple[str, ...]:
     """Return known recipients of the wallet that a person could take this one for.
 
     Attackers make addresses with the first and last characters of a known one and send dust from them, hoping that
     they are copied from the history.
     """
-    allowed = spending_controls.controls_view(movement.wallet.spending_status)
     with read_only_unit() as session:
-        paid = history.recipients_of(session, movement.wallet.id, movement.chain)
+        paid = history.recipients_of(session, wallet_id, chain)
     known = {*paid, *(() if allowed is None else allowed.allowed_addresses)}
-    if movement.recipient in known:
+    if recipient in known:
         return ()
-    return tuple(sorted(each for each in known if _visible_part(each) == _visible_part(movement.recipient)))
+    return tuple(sorted(each for each in known if _visible_part(each) == _visible_part(recipient)))
 
 
 def _visible_part(address: str) -> tuple[str, str]:

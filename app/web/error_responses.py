@@ -1,10 +1,13 @@
-"""The mapping from errors to HTTP: JSON with a code for every status ≥ 400, including for routes that do not exist."""
+"""The mapping from errors to HTTP: JSON with a code for every status ≥ 400, including for routes that do not exist.
+
+Outside the API, a client that prefers HTML gets a page with the same status and headers.
+"""
 
 from http import HTTPStatus
 from typing import Any
 
 import structlog
-from flask import Flask, Response, g, jsonify, request
+from flask import Flask, Response, g, jsonify, render_template, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
@@ -20,6 +23,8 @@ from app.errors import (
     ServiceError,
 )
 from app.observability import error_reporting
+from app.state import app_state
+from app.version import VERSION
 from app.web.server_hooks import client_error_of
 
 _log = structlog.get_logger(__name__)
@@ -30,17 +35,55 @@ _BY_STATUS: dict[int, type[ServiceError]] = {
     429: RateLimited,
     503: Overloaded,
 }
+_OTHER = ("This request could not be understood", "Go back, reload the page and try again.")
+_PAGES: dict[int, tuple[str, str]] = {
+    404: ("Page not found", "There is no page at this address. It may have been moved or deleted."),
+    405: ("This is not a page", "This address only accepts forms. Go back and use the form."),
+    429: ("Too many requests", "Wait a minute, then reload the page."),
+    500: ("Something went wrong on our side", "Go back and try again."),
+    503: (
+        "The service is busy",
+        "Wait a moment and reload the page. If you sent a form, check whether it had an effect before you repeat it.",
+    ),
+}
+_PAGE_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "form-action 'none'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
 
 
 def install(app: Flask) -> None:
     """Register the handler; called last, so that no handler of an extension precedes it."""
 
     def handle(error: Exception) -> Response:
-        return response_of(error, route=str(request.url_rule))
+        response, accepted = response_of(error, route=str(request.url_rule)), request.accept_mimetypes
+        if request.path.startswith("/v1/") or response.status_code not in _PAGES:
+            return response
+        response.vary.add("Accept")
+        return as_page(response) if accepted["text/html"] > accepted["application/json"] else response
 
     # flask-smorest has registered one for HTTPException, which would precede a handler of Exception.
     app.register_error_handler(HTTPException, handle)
     app.register_error_handler(Exception, handle)
+
+
+def as_page(response: Response) -> Response:
+    """Replace the body of an error by a page for people, which needs no database; a redirect is returned as it is."""
+    if response.status_code < HTTPStatus.BAD_REQUEST:
+        return response
+    title, next_step = _PAGES.get(response.status_code, _OTHER)
+    context = {
+        "settings": app_state().settings,
+        "version": VERSION,
+        "request_id": g.get("request_id") if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else "",
+    }
+    response.set_data(render_template("owner/error.html", title=title, next_step=next_step, **context))
+    response.mimetype = "text/html"
+    response.headers.update(_PAGE_HEADERS)
+    return response
 
 
 def response_of(error: Exception, *, route: str) -> Response:

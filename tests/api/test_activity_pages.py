@@ -145,7 +145,7 @@ def test_an_approval_of_a_purchase_shows_its_coupon_and_its_delivery_method(worl
     assert world.call(made, "PUT", wallet, {"approval_threshold_usd": 5})[0] == 200
     answer = world.order(made, coupon_code="SPRING20", delivery_method="Parcel locker")
     page = ada.get(f"/owner/agents/{made['agentId']}/approvals/{answer['approval']['id']}")
-    assert re.findall(r"<dt>(Coupon code|Delivery method)</dt><dd>(.*?)</dd>", page.text) == [
+    assert re.findall(r"<dt>(Coupon code|Delivery method)</dt><dd><bdi>(.*?)</bdi></dd>", page.text) == [
         ("Coupon code", "SPRING20"), ("Delivery method", "Parcel locker"),
     ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -75,15 +76,72 @@ def decide(owner: Owner, agent: Agent, approval: dict[str, Any], decision: str, 
 def test_the_owner_reads_facts_first_and_the_agents_words_last_and_escaped(agent: Agent, owner: Owner) -> None:
     approval = ask(agent, approval_note=NOTE)
     assert approval["url"].endswith(path_of(agent, approval))
-    assert "1 payment waits for your approval" in owner.get(f"/owner/agents/{agent.id}").text
     listed = owner.get(f"/owner/agents/{agent.id}/approvals").text
-    assert "Transfer: $12.50" in listed
+    assert "Send 12.50 USDC on Base to" in listed
     assert NOTE not in listed
     page = owner.get(path_of(agent, approval)).text
     assert "<script>alert" not in page
     facts, words = page.index("$12.50 against the limits"), page.index("Your owner already agreed")
     assert facts < page.index("The agent's own words") < words
     assert "$87.50 left today" in page
+
+
+def test_the_overview_shows_what_waits_and_decides_it(agent: Agent, owner: Owner) -> None:
+    overview = f"/owner/agents/{agent.id}"
+    assert "held for payments" not in owner.get(overview).text
+    approved, refused = ask(agent, approval_note=NOTE), ask(agent, "20")
+    page = owner.get(overview)
+    for shown in (
+        "2 payments wait for your approval",
+        "Send 12.50 USDC on Base to",
+        "0xABaB…ABaB",
+        "It is more than the agent may pay without asking you.",
+        "$32.50 of it is held for payments that wait for you.",
+    ):
+        assert shown in page.text
+    assert re.search(r'aria-current="page">Overview<', page.text)
+    assert re.search(r">Approvals <span class=.count.>2<", page.text)
+    assert NOTE not in page.text
+    # The buttons are those of the approval's own page, with its protection.
+    assert owner.send(page, path_of(agent, approved), decision="once").status_code == 403
+    assert owner.send(page, path_of(agent, approved), decision="once", owner_key=owner.key).status_code == 303
+    assert owner.send(page, path_of(agent, refused), decision="reject").status_code == 303
+    worker.execute()
+    assert (status_of(agent, approved), status_of(agent, refused)) == ("executed", "rejected")
+    assert "your approval</h2>" not in owner.get(overview).text
+
+
+def test_the_owner_sees_all_reasons_and_what_was_paid_to_the_recipient_before(agent: Agent, owner: Owner) -> None:
+    to = "0x" + "ab" * 20
+    for amount in ("1", "2.5"):
+        body = {"amount": amount, "currency": "USDC", "chain": "base", "to": to}
+        assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 200
+    agent.controls(approve_new_recipients=True)
+    page = owner.get(path_of(agent, ask(agent))).text
+    for shown in (
+        "You have not approved this recipient before.",
+        "It is more than the agent may pay without asking you. That is $10.00.",
+        "This wallet paid this recipient 2 times before, $3.50 in total",
+    ):
+        assert shown in page
+    other = ask(agent, "3", to="0x" + "cd" * 20)
+    assert "This wallet has never paid this recipient." in owner.get(path_of(agent, other)).text
+    assert "may pay without asking" not in owner.get(path_of(agent, other)).text
+
+
+def test_the_owner_is_warned_of_an_address_that_looks_like_a_known_one(agent: Agent, owner: Owner) -> None:
+    known, similar = "0x" + "ab" * 20, "0x" + "ab" * 9 + "cdcd" + "ab" * 9
+    body = {"amount": "1", "currency": "USDC", "chain": "base", "to": known}
+    assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 200
+    warning, approval = "This address looks like one that this wallet has paid or allows", ask(agent, to=similar)
+    overview = owner.get(f"/owner/agents/{agent.id}")
+    assert warning in overview.text
+    # It is not approved in a list, where addresses are abbreviated.
+    assert 'value="once"' not in overview.text
+    page = owner.get(path_of(agent, approval)).text
+    assert warning in page
+    assert page.lower().count(f"<code>{known}</code>") == 1
+    assert "looks like one" not in owner.get(path_of(agent, ask(agent))).text
 
 
 def test_an_owner_approves_with_the_owner_key_and_it_is_paid_and_in_the_audit_log(agent: Agent, owner: Owner) -> None:

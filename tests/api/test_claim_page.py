@@ -106,9 +106,9 @@ def test_each_refusal_shows_a_remedy_and_keeps_the_form_values(
     spent = register()["claimCode"]
     client.post("/v1/device/claim", json={"code": spent, "email": "first@example.org"})
     refused = [
-        (_look(client, _WRONG), 404, "ask the agent for a new code"),
+        (_look(client, _WRONG), 404, "ask the agent for another one"),
         (_look(client, " "), 400, "Enter the claim code"),
-        (_claim(client, _WRONG), 404, "ask the agent for a new code"),
+        (_claim(client, _WRONG), 404, "ask the agent for another one"),
         (_claim(client, code, "eve@example.org"), 403, "email address that the agent was registered with"),
         (_claim(client, code), 400, "only with its email address"),
         (_claim(client, code, "not-an-address"), 400, "not an email address"),

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 from app.config import Settings
 from app.core import identifiers
 from app.db import leases
-from app.errors import STATUS
+from app.errors import STATUS, Overloaded, RateLimited
 from server.client_socket import ConnectionShed, MalformedBody
 from server.hooks import ShedReason
 from tests.support.agents import Agent
@@ -46,9 +46,67 @@ def assert_failure(answer: TestResponse, status: int, code: str) -> dict[str, An
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 def test_an_unknown_route_is_a_json_error_for_every_client(method: str, agent: Agent) -> None:
     for path in ("/v1/nothing", "/v2/wallets", "/v1", "/v1/wallets/", "/wallets", "/%00", "/v1/wallets/x/y/z", "/é"):
-        for headers in ({}, agent.headers(), {"Accept": "text/html"}):
+        for headers in ({}, agent.headers(), {"Accept": "*/*"}, {"Accept": "text/html, application/json"}):
             answer = agent.client.open(path, method=method, headers=headers, data=b"{")
             assert_failure(answer, 404, "NOT_FOUND")
+    # What prefers HTML below /v1 is a badly configured program: the API has no pages.
+    answer = agent.client.open("/v1/nothing", method=method, headers={"Accept": "text/html"})
+    assert_failure(answer, 404, "NOT_FOUND")
+
+
+_BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "title", "back"),
+    [
+        ("/nothing", 404, "Page not found", 'href="/"'),
+        ("/docs/nothing", 404, "Page not found", 'href="/"'),
+        ("/owner/nothing", 404, "Page not found", 'href="/owner"'),
+        ("/owner/sign-out", 405, "This is not a page", 'href="/owner"'),
+    ],
+)
+def test_a_browser_gets_an_error_as_a_page_with_a_way_back(
+    client: FlaskClient, path: str, status: int, title: str, back: str
+) -> None:
+    answer = client.get(path, headers=_BROWSER)
+    assert (answer.status_code, answer.mimetype) == (status, "text/html")
+    assert f"<h1>{title}</h1>" in answer.text
+    assert back in answer.text
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert "Accept" in answer.vary
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    assert client.get(path).mimetype == "application/json"
+    assert "Accept" in client.get(path).vary
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "title"),
+    [
+        (RateLimited(retry_after_seconds=7), 429, "Too many requests"),
+        (Overloaded(retry_after_seconds=7), 503, "The service is busy"),
+        (RuntimeError("secret"), 500, "Something went wrong on our side"),
+    ],
+)
+def test_a_browser_gets_failures_of_the_service_as_pages(
+    sqlite_url: str, error: Exception, status: int, title: str
+) -> None:
+    app = make_app(settings_for(sqlite_url))
+
+    @app.get("/failing")
+    def fail() -> str:
+        raise error
+
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    page = app.test_client().get("/failing", headers=_BROWSER)
+    assert (page.status_code, page.mimetype) == (status, "text/html")
+    assert f"<h1>{title}</h1>" in page.text
+    assert "secret" not in page.text
+    assert page.headers.get("Retry-After") == (None if status == 500 else "7")
+    # What the operator needs to find the failure.
+    assert (page.headers["X-Request-Id"] in page.text) == (status >= 500)
+    answer = app.test_client().get("/failing", headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.mimetype) == (status, "application/json")
 
 
 def test_a_wrong_method_lists_the_allowed_ones(agent: Agent) -> None:

@@ -16,7 +16,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import notices, outbox, targets
+from app.events import fan_out, notices, outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from tests.support.agents import Agent, register
@@ -219,8 +219,26 @@ def test_a_service_without_mail_or_push_says_so(
     with app.app_context():
         home = home_of(app, mailbox)
         text = home.owner.get(home.page).text
-    assert "SMTP_URL" in text
-    assert "WEB_PUSH_KEY" in text
+    assert "This service sends no email." in text
+    assert "This service does not notify browsers." in text
+
+
+def test_the_overview_reports_notices_that_did_not_arrive(home: Home) -> None:
+    overview = home.page.removesuffix("/notices")
+    with receiver(lambda _asked: Reply(b"", 500)) as hooks:
+        home.owner.send(home.owner.get(home.page), f"{home.page}/webhook", url=hooks.url)
+        home.agent.controls(daily_limit_usd=700)
+        assert "did not reach you" not in home.owner.get(overview).text
+        deliver()
+    assert "1 notice did not reach you this week." in home.owner.get(overview).text
+
+
+def test_the_recent_notices_are_sentences(home: Home) -> None:
+    home.agent.controls(daily_limit_usd=700)
+    fan_out.number_all()
+    page = home.owner.get(home.page).text
+    assert "The agent loosened its limits" in page
+    assert "controls.changed" not in page
 
 
 def test_tests_are_limited(home: Home) -> None:

@@ -17,11 +17,19 @@ from werkzeug.test import TestResponse
 
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.events import fan_out
 from app.owner.session import sessions
 from app.owner.session.sessions import OwnerSession
+from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+from app.spending.policy import SpendingRequest
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
+from app.wallets.core import lifecycle
+from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.core.models import Transaction
 from tests.support.applications import change_settings
+from tests.support.movements import count_as
 from tests.support.operators import entries, operator
 from tests.support.owners import OWNER_KEY, Owner, forms_of, person
 
@@ -267,6 +275,73 @@ def test_a_session_lists_claimed_and_added_agents(app: Flask) -> None:
     assert "agent 3" in ada.get("/owner").text
     wrong = ada.send(ada.get("/owner/add"), "/owner/add", owner_key="ok_" + "B" * 43)
     assert wrong.status_code == 403
+
+
+def test_the_list_of_agents_shows_what_each_spent_today_and_which_is_frozen(app: Flask) -> None:
+    first, second = register(app, name="Quiet"), register(app, name="Busy")
+    ada = owner_of(app, first)
+    ada.claim(second)
+    with unit_of_work() as session:
+        spending_holds.hold(session, second["wallet"]["id"], SpendingRequest(12_345 * 10**6), reference="a movement")
+    ada.send(ada.get(page_of(first)), f"{page_of(first)}/freeze")
+    lines = re.findall(r"<li>(.*?)</li>", ada.get("/owner").text, re.DOTALL)
+    [quiet, busy] = sorted(lines, key=lambda line: "Busy" in line)
+    assert ("$0.00" in quiet, "Frozen" in quiet) == (True, True)
+    assert ("$12.35" in busy, "Frozen" in busy) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("place", "tab"),
+    [
+        ("", "Overview"), ("/activity", "Activity"), ("/approvals", "Approvals"), ("/limits", "Limits"),
+        ("/notices", "Notices"), ("/connections", "Connections"), ("/keys", "Keys"), ("/passkeys", "Keys"),
+    ],
+)  # fmt: skip
+def test_each_page_of_an_agent_marks_its_tab_and_links_to_the_others(app: Flask, place: str, tab: str) -> None:
+    made = register(app)
+    ada = owner_of(app, made)
+    page = ada.client.get(page_of(made) + place, follow_redirects=True)
+    bar = re.findall(r'<nav class="agent-tabs".*?</nav>', page.text, re.DOTALL)[0]
+    tabs = re.findall(r'<a href="([^"]+)"( aria-current="page")?>(\w+)', bar)
+    assert [name for _, current, name in tabs if current] == [tab]
+    for path, _, _ in tabs:
+        assert ada.client.get(path, follow_redirects=True).status_code == 200
+    assert "agent-tabs" not in ada.get("/owner/sessions").text
+
+
+def test_the_overview_begins_with_what_is_unusual(app: Flask) -> None:
+    made = register(app)
+    ada = owner_of(app, made)
+    assert "Needs your attention" not in ada.get(page_of(made)).text
+    mine = {"X-API-Key": made["apiKey"]}
+    controls = f"/v1/wallets/{made['wallet']['id']}/controls"
+    for dollars in (400, 300):
+        assert app.test_client().put(controls, json={"daily_limit_usd": dollars}, headers=mine).status_code == 200
+    with unit_of_work() as session:
+        failed = Transaction(
+            id=UNKNOWN_ID, wallet_id=made["wallet"]["id"], type="transfer", chain="base", from_address=EVERYWHERE,
+            to_address=EVERYWHERE, amount_units=12_500_000, currency="USDC", error="reverted", cost_nanos=0,
+            created_at=clock.now(), checks=0,
+        )  # fmt: skip
+        spending_accounts.lock_account(session, failed.wallet_id)
+        lifecycle.record(session, failed, status=MovementStatus.FAILED)
+        count_as(session, failed.id, MovementStatus.FAILED)
+        usage.charge(
+            session, made["agentId"], UsageCall(UNKNOWN_ID, "openai", "m"), charge_id=UNKNOWN_ID,
+            metered=MeteredUsage(9_500_000_000),
+        )  # fmt: skip
+    assert app.test_client().put(controls, json={"daily_limit_usd": 500}, headers=mine).status_code == 200
+    fan_out.number_all()
+    page = ada.get(page_of(made)).text
+    attention = re.findall(r'<section class="card incidents".*?</section>', page, re.DOTALL)[0]
+    for shown in (
+        "A day: from $300.00 to $500.00.", "A day: from $100.00 to $400.00.", "Did not pay 12.50 USDC to",
+        "The transaction failed on the chain.", "Credits run low.</strong> $0.50 are left",
+    ):  # fmt: skip
+        assert shown in attention
+    # A tightened limit is no surprise.
+    assert "to $300.00" not in attention
+    assert page.index("Needs your attention") < page.index(">Balance")
 
 
 @on_each_database

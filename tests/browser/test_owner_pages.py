@@ -23,7 +23,7 @@ from tests.conftest import audit
 from tests.support.applications import make_app, settings_for
 from tests.support.fake_shopper import FakeShopper
 from tests.support.looks import PHONE, assert_good, navigation
-from tests.support.owner_world import World, served
+from tests.support.owner_world import RECIPIENT, World, served
 
 pytestmark = pytest.mark.browser
 
@@ -116,7 +116,7 @@ def test_codes_are_accepted_typed_and_pasted_in_any_form(
         assert page.input_value("#code") == "WXYZ-9876"
     with navigation(page):
         page.keyboard.press("Enter")
-    assert page.get_by_role("alert").get_by_text("ask the agent for a new code").is_visible()
+    assert page.get_by_role("alert").get_by_text("ask the agent for another one").is_visible()
     assert page.input_value("#code") == "WXYZ-9876"
     page.wait_for_function("document.activeElement.id === 'code'")
     assert_good(page, axe, "claim-1-wrong-code")
@@ -192,7 +192,7 @@ def test_the_owners_page_by_keyboard_and_its_limits_enforced(
     cookies = {cookie["name"]: cookie for cookie in page.context.cookies()}  # type: ignore[typeddict-item]
     session = cookies["__Host-purser_owner"]
     assert (session["secure"], session["httpOnly"], session["sameSite"]) == (True, True, "Strict")  # type: ignore[typeddict-item]
-    assert page.get_by_role("cell", name="1,284.5 USDC").is_visible()
+    assert page.get_by_role("cell", name="1,284.50 USDC").is_visible()
     assert page.get_by_text("$50.00").first.is_visible()
     assert_good(page, axe, "agent")
     for summary in page.locator("summary").all():
@@ -269,6 +269,86 @@ def test_the_activity_without_scripts_is_in_utc(world: World, open_page: Callabl
     with navigation(page):
         page.locator("a.ledger-line").click()
     assert page.get_by_role("link", name="View in explorer").is_visible()
+
+
+def test_what_waits_is_decided_on_the_overview_by_keyboard_alone(
+    world: World, open_page: Callable[..., Page], axe: str
+) -> None:
+    name = "مساعد البحث والمشتريات اليومية للفريق كله"
+    made = world.register_long_ago(name=name)
+    world.add_month_of_history(made)
+    key = claim(open_page(), world, made)
+    controls = f"/v1/wallets/{made['wallet']['id']}/controls"
+    for dollars in (400, 500):
+        world.call(made, "PUT", controls, {"daily_limit_usd": dollars, "approve_new_recipients": True})
+    world.add_transaction(made, to_address=RECIPIENT.replace("C0FF", "C0DE"))
+    approved = world.ask(made, 20, to=f"0x51a5{'3' * 32}5d9f", note="Quickly, please.")
+    refused = world.ask(made, 18)
+    world.number_events()
+    page = open_page(width=PHONE)
+    page.goto(f"{world.url}/owner")
+    page.locator("#owner-key").fill(key)
+    with navigation(page):
+        page.keyboard.press("Enter")
+    assert page.get_by_role("link", name="Approvals 2 waiting").is_visible()
+    assert page.get_by_text("$38.00 of it is held").is_visible()
+    assert_good(page, axe, "overview-waiting")
+    # Without a pointer, and without hiding: the last tab scrolls into view when it is reached.
+    tabs = page.get_by_role("navigation", name="Agent").get_by_role("link")
+    tabs.last.focus()
+    assert tabs.count() == 7
+    assert page.evaluate("document.activeElement.getBoundingClientRect().right") <= PHONE
+    heights = page.evaluate("""[...document.querySelectorAll('button, .button')].filter(each => each.checkVisibility())
+        .map(each => [each.textContent, each.getBoundingClientRect().height])""")
+    assert [(text, height) for text, height in heights if height < 43.9] == []
+    page.locator(".waiting summary").first.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type(key)
+    assert_good(page, axe, "overview-approving")
+    with navigation(page):
+        page.keyboard.press("Enter")
+    page.get_by_text("You approved it.").wait_for()
+    assert page.url.endswith(approved)
+    page.goto(f"{world.url}/owner/agents/{made['agentId']}/approvals")
+    assert_good(page, axe, "approvals")
+    page.goto(f"{world.url}/owner/agents/{made['agentId']}/approvals/{refused}")
+    assert_good(page, axe, "approval-waiting")
+    page.get_by_role("button", name="Refuse", exact=True).focus()
+    with navigation(page):
+        page.keyboard.press("Enter")
+    page.get_by_text("You refused it. Nothing was paid.").wait_for()
+    assert_good(page, axe, "approval-refused")
+
+
+def test_an_owner_decides_on_the_overview_without_scripts(world: World, open_page: Callable[..., Page]) -> None:
+    made = world.register(name="Plain and forty characters long, as many")
+    page = open_page(script=False, width=PHONE)
+    key = claim(page, world, made)
+    world.ask(made, 20)
+    overview = f"{world.url}/owner/agents/{made['agentId']}"
+    page.goto(overview)
+    assert not page.get_by_label("Your owner key").first.is_visible()
+    page.locator(".waiting summary").click()
+    page.locator(".waiting").get_by_label("Your owner key").fill(key)
+    with navigation(page):
+        page.get_by_role("button", name="Approve $20.00").click()
+    assert page.get_by_text("You approved it.").is_visible()
+    world.ask(made, 5)
+    page.goto(overview)
+    with navigation(page):
+        page.locator(".waiting").get_by_role("button", name="Refuse").click()
+    assert page.get_by_text("You refused it.").is_visible()
+
+
+def test_a_wrong_address_shows_a_page_with_a_way_back(world: World, open_page: Callable[..., Page], axe: str) -> None:
+    page = open_page()
+    page.goto(f"{world.url}/nothing")
+    assert page.get_by_role("heading", name="Page not found").is_visible()
+    assert_good(page, axe, "not-found")
+    with navigation(page):
+        page.get_by_role("link", name="Start page").click()
+    assert_good(page, axe, "front-page")
 
 
 def test_a_freeze_binds_the_api_until_the_owner_key_undoes_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def test_an_owner_approves_on_a_phone_with_a_passkey_from_the_link_of_the_notice
     facts, words = text.index("$12.50 against the limits"), text.index("The agent's own words")
     assert facts < words < text.index(NOTE)
     with navigation(page):
-        page.get_by_role("button", name="Approve once").click()
+        page.get_by_role("button", name=re.compile(r"^Approve \$")).click()
     page.get_by_text("You approved it.").wait_for()
     worker.execute()
     assert site.status_of(approval) == "executed"
@@ -216,9 +217,10 @@ def test_a_passkey_allows_a_recipient_an_amount_per_week(site: Site, open_page: 
     site.sign_in(page)
     add_passkey(page, site)
     page.goto(site.ask()["url"])
-    page.get_by_label("Amount per week").fill("30")
+    page.get_by_text("Approve, and allow an amount per week").click()
+    page.get_by_label("per week without asking you").fill("30")
     with navigation(page):
-        page.get_by_role("button", name="Approve, and allow per week").click()
+        page.get_by_role("button", name="Approve, and allow this amount per week").click()
     page.get_by_text("You approved it.").wait_for()
     worker.execute()
     body = {"amount": "15", "currency": "USDC", "chain": "base", "to": "0x" + "ab" * 20}
@@ -238,7 +240,7 @@ def test_a_tap_after_the_expiry_shows_that_nothing_was_paid(
         past = clock.now() - timedelta(seconds=1)
         change(session, Approval, Approval.id == approval["id"], expires_at=past)
     with navigation(page):
-        page.get_by_role("button", name="Approve once").click()
+        page.get_by_role("button", name=re.compile(r"^Approve \$")).click()
     page.get_by_text("Your decision came too late and had no effect.").wait_for()
     page.get_by_text("It expired before a decision. Nothing was paid.").wait_for()
     assert page.get_by_text("You approved").count() == 0
@@ -255,13 +257,13 @@ def test_a_failed_verification_of_the_person_decides_nothing(site: Site, open_pa
     approval = site.ask()
     page.goto(approval["url"])
     device.set_user_verified(False)
-    page.get_by_role("button", name="Approve once").click()
+    page.get_by_role("button", name=re.compile(r"^Approve \$")).click()
     page.get_by_text("No passkey was used.").wait_for()
     assert site.status_of(approval) == "awaiting"
     # The owner key, typed, still works on the same page.
     page.locator("#owner-key").fill(site.owner_key)
     with navigation(page):
-        page.get_by_role("button", name="Approve once").click()
+        page.get_by_role("button", name=re.compile(r"^Approve \$")).click()
     page.get_by_text("You approved it.").wait_for()
 
 
@@ -274,12 +276,13 @@ def test_an_owner_decides_without_scripts_by_key(site: Site, open_page: Callable
     assert page.get_by_role("button", name="passkey").count() == 0
     page.locator("#owner-key").fill(site.owner_key)
     with navigation(page):
-        page.get_by_role("button", name="Approve once").click()
+        page.get_by_role("button", name=re.compile(r"^Approve \$")).click()
     assert page.get_by_text("You approved it.").is_visible()
     page.goto(refused["url"])
-    page.get_by_label("A sentence for the agent").fill("Too dear.")
+    page.get_by_text("Refuse with a sentence for the agent").click()
+    page.get_by_label("What the agent should know").fill("Too dear.")
     with navigation(page):
-        page.get_by_role("button", name="Refuse").click()
+        page.get_by_role("button", name="Refuse and send this sentence").click()
     assert page.get_by_text("You refused it. Nothing was paid.").is_visible()
     worker.execute()
     assert (site.status_of(approved), site.status_of(refused)) == ("executed", "rejected")

@@ -1,4 +1,4 @@
-"""How a page looks: accessibility rules and horizontal scrolling, on a phone and a desktop, in light and dark."""
+"""How a page looks: accessibility rules and horizontal scrolling, at three widths, in light and dark."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-PHONE, DESKTOP = 360, 1280
+PHONE, TABLET, DESKTOP = 360, 768, 1280
 _PICTURES = os.environ.get("PURSER_SCREENSHOTS")
 
 
 def assert_good(page: Page, axe: str, name: str) -> None:
-    """Check a state with axe and for horizontal scrolling: phone and desktop, light and dark."""
+    """Check a state with axe and for horizontal scrolling: phone, tablet and desktop, light and dark."""
     usual = page.viewport_size
-    looks = [(PHONE, "light"), (DESKTOP, "dark"), *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else [])]
+    looks = [
+        (PHONE, "light"),
+        (TABLET, "light"),
+        (DESKTOP, "dark"),
+        *([(PHONE, "dark"), (DESKTOP, "light")] if _PICTURES else []),
+    ]
     for number, (width, scheme) in enumerate(looks):
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -13,17 +13,24 @@ import time_machine
 from flask import Flask
 from werkzeug.serving import make_server
 
+from app.approvals import service as approvals
+from app.approvals.service import PaymentRequest
 from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.db import leases
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
+from app.errors import ApprovalRequired
+from app.events import fan_out
+from app.idempotency.service import Claim
 from app.ports.chain import Balances
 from app.ports.errors import Unreachable
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
+from app.spending.approval_rules import ApprovalReason
 from app.spending.policy import SpendingRequest
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
@@ -112,6 +119,23 @@ class World:
             spending_accounts.lock_account(session, transaction.wallet_id)
             lifecycle.record(session, transaction, status=status)
             count_as(session, transaction.id, status)
+
+    def ask(self, made: dict[str, Any], dollars: int, *, to: str = RECIPIENT, note: str | None = None) -> str:
+        """Request a transfer that the owner has to approve; return the id of the approval."""
+        facts = {"chain": "base", "to": to, "amount": str(dollars), "currency": "USDC"}
+        wallet_id, spending = made["wallet"]["id"], SpendingRequest(dollars * 10**9, to)
+        needed = ApprovalRequired(
+            reason=ApprovalReason.NEW_RECIPIENT.value, agent_id=made["agentId"], wallet_id=wallet_id,
+            spending_request=spending,
+        )  # fmt: skip
+        with self.app.app_context():
+            asked = PaymentRequest(MovementKind.TRANSFER, b"{}", facts, note)
+            return approvals.request_approval(asked, needed, claim=Claim.none()).id
+
+    def number_events(self) -> None:
+        """Number the events as the worker does: the pages show numbered ones."""
+        with self.app.app_context():
+            fan_out.number_all()
 
     def charge_call(self, made: dict[str, Any], provider: str, nanos: int, at: datetime) -> None:
         """Charge a call to a provider."""

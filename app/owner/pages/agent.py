@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import Response, request, url_for
 
+from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.idempotency.service import Claim
 from app.identity.owner_keys import OwnerKeyView
@@ -26,6 +27,7 @@ from app.owner.session.auth import (
 from app.platform.agents import fleet
 from app.platform.agents import service as platform
 from app.spending.controls import ControlsChange
+from app.wallets.core import wallets
 
 _AGENT = "/agents/<string:agent_id>"
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
@@ -86,6 +88,16 @@ def show_agent(agent_id: str) -> Response:
 @session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
 def show_wallet(agent_id: str, wallet_id: str) -> Response:
     return _render_agent(owner_key_of(agent_id), wallet_id=wallet_id)
+
+
+@session_pages.get(f"{_AGENT}/limits")
+def show_agent_limits(agent_id: str) -> Response:
+    """Show the limits of the agent's first wallet."""
+    with read_only_unit() as session:
+        owned = wallets.all_of(session, owner_key_of(agent_id).agent_id)
+    if not owned:
+        return see_other(url_for("owner.show_agent", agent_id=agent_id))
+    return see_other(url_for("owner.show_limits", agent_id=agent_id, wallet_id=owned[0].id))
 
 
 @session_pages.post(f"{_AGENT}/freeze")

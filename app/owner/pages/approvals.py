@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from flask import Response, request, url_for
 from sqlalchemy.orm import Session
@@ -12,6 +13,7 @@ from app.approvals.models import Approval, ApprovalStatus
 from app.approvals.service import OwnerMethod, OwnerProof
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
@@ -23,10 +25,12 @@ from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
 from app.owner.session.cookies import printable
-from app.spending import accounts
 from app.spending import accounts as spending_accounts
+from app.spending import approval_rules
 from app.spending import controls as spending_controls
+from app.spending.policy import SpendingRequest
 from app.wallets.core import wallets
+from app.wallets.views import history
 
 _LIST = "/agents/<string:agent_id>/approvals"
 _ONE = f"{_LIST}/<string:approval_id>"
@@ -99,11 +103,12 @@ def show_approvals(agent_id: str) -> Response:
     found = approvals.list_of(_SHOWN, agent_id=agent_id)
     with read_only_unit() as session:
         names = {each.id: each.name for each in wallets.all_of(session, agent_id)}
-        approved = accounts.list_payees(session, list(names))
+        approved = spending_accounts.list_payees(session, list(names))
     return render_page(
         "approvals.html",
         agent=agent_of(key),
-        waiting=[each for each in found.items if each.status == ApprovalStatus.AWAITING],
+        **overview.waiting_approvals(agent_id),
+        prompt=confirmation.prompt_for(key),
         decided=[each for each in found.items if each.status != ApprovalStatus.AWAITING],
         payees=approved,
         wallet_names=names,
@@ -119,7 +124,7 @@ def withdraw_payee(agent_id: str) -> Response:
     payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)
-        if accounts.withdraw_payee(session, wallet.id, payee):
+        if spending_accounts.withdraw_payee(session, wallet.id, payee):
             event = AuditEvent(AuditAction.PAYEE_WITHDRAWN, agent_id, before={"payee": payee, "wallet_id": wallet.id})
             trail.record(session, actor, event)
     return see_other(url_for("owner.show_approvals", agent_id=agent_id, done="withdrawn"))
@@ -127,7 +132,7 @@ def withdraw_payee(agent_id: str) -> Response:
 
 @session_pages.get(_ONE)
 def show_approval(agent_id: str, approval_id: str) -> Response:
-    """Show one payment: its facts, what is left of the limits, and the agent's own words last."""
+    """Show one payment: why its owner is asked, the forms that decide, its facts, and the agent's own words last."""
     return _render(owner_key_of(agent_id), approval_id)
 
 
@@ -195,22 +200,36 @@ def _render(
 ) -> Response:
     approvals.expire_if_due(_owned(key, approval_id))
     approval = _owned(key, approval_id)
-    try:
-        with read_only_unit() as session:
-            spending = spending_controls.status_of(session, approval.wallet_id)
-    except NotFound:
-        spending = None
     return render_page(
         "approval.html",
         status=status,
         agent=agent_of(key),
         approval=approval,
-        spending=spending,
+        **_evidence(approval),
         error=error,
         key_error=key_error,
         prompt=confirmation.prompt_for(key) if _waits(approval) else None,
         is_late=request.args.get("late") == "1",
     )
+
+
+def _evidence(approval: Approval) -> dict[str, Any]:
+    """Return what an owner decides on besides the request: all reasons, the limits, and the recipient's past."""
+    reasons = [approval.reason]
+    with read_only_unit() as session:
+        paid = history.paid_to(session, approval.wallet_id, approval.recipient or "")
+        try:
+            spending = spending_controls.status_of(session, approval.wallet_id)
+        except NotFound:
+            return {"spending": None, "reasons": reasons, "paid": paid, "similar": ()}
+        if _waits(approval):
+            asked = SpendingRequest(approval.value_nanos, approval.recipient, domain=approval.domain)
+            payees = approval_rules.payees_of(asked)
+            known = spending_accounts.known_payees(session, approval.wallet_id, payees, clock.now().date())
+            now = approval_rules.approval_reasons(spending.controls, asked, known)
+            reasons += [each.value for each in now if each.value != approval.reason]
+    similar = overview.similar_recipients(approval) if _waits(approval) else ()
+    return {"spending": spending, "reasons": reasons, "paid": paid, "similar": similar}
 
 
 def _not_found() -> NotFound:

@@ -29,8 +29,7 @@ _PATH = "/device"
 _MAX_CODE_LENGTH = 64
 _MAX_EMAIL_LENGTH = 254
 _NEXT_STEPS: dict[type[ServiceError], str] = {
-    NotFound: "Enter the code exactly as the agent gave it to you: four letters and four digits. "
-    "If it still does not work, ask the agent for a new code.",
+    NotFound: "A code has four letters and four digits.",
     EmailMismatch: "Use the email address that the agent was registered with. "
     "If you do not know it, ask the person who set up the agent.",
     AlreadyClaimed: "If you claimed it, sign in with your owner key. The key is shown again only in the "

@@ -15,25 +15,33 @@ from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
+from app.approvals.models import Approval, ApprovalStatus
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.movement_kinds import MovementKind
 from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
+from app.events import feed
+from app.events import notices as owner_notices
+from app.events.outbox import EventType
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.platform.agents import service as platform
+from app.shopping import service as shopping
+from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
 from app.usage.service import UsageByDay
+from app.wallets import transfers
 from app.wallets.core import wallets
-from app.wallets.core.lifecycle import TransactionType
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import balances, history
 from app.wallets.views.balances import Holding
@@ -111,7 +119,11 @@ def _scaled(value: int, most: int, height: int) -> int:
 
 CHART_DAYS = 30
 _MAX_REPLAYS_SHOWN = 5
-_RECENT_TRANSACTIONS = 6
+_RECENT = 6
+_INCIDENT_DAYS = timedelta(days=7)
+_MAX_INCIDENTS = 3
+_MAX_WAITING = PageRequest(200, 0)
+_MAX_LISTED = 5
 READS = (TransactionType.TRADING_QUERY.value,)
 """The transactions that are shown only to owners who ask for them: they moved nothing."""
 
@@ -128,13 +140,16 @@ class WalletHoldings:
 
 
 def agent_summaries(keys: Sequence[OwnerKeyView]) -> list[dict[str, Any]]:
-    """Return the agents of some owner keys, for the session's list."""
+    """Return the agents of some owner keys with what they spent today and what waits, for the session's list."""
     found = []
     with read_only_unit() as session:
         for key in keys:
             owned = wallets.all_of(session, key.agent_id)
             agent = identity.get_agent(session, key.agent_id)
-            found.append({"agent": agent, "wallet_count": len(owned), "locked": _locked(owned)})
+            found.append({
+                "agent": agent, "locked": _locked(owned), "waiting": approvals.count_awaiting(session, agent.id),
+                "today_nanos": spending_accounts.spent_today(session, agent.id),
+            })  # fmt: skip
     return found
 
 
@@ -152,14 +167,18 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
     with read_only_unit() as session:
         agent = identity.get_agent(session, key.agent_id)
         owned = wallets.all_of(session, agent.id)
-        waiting_approvals = approvals.count_awaiting(session, agent.id)
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
         claim_replays = _recent_claim_replays(session, agent, key)
-    chosen = _chosen_wallet(owned, wallet_id)
+    chosen, waits = _chosen_wallet(owned, wallet_id), waiting_approvals(agent.id)
+    credits_used = _credits_overview(agent)
     return {
         "agent": agent,
         "wallets": owned,
-        "waiting_approvals": waiting_approvals,
+        **waits,
+        "held_nanos": sum(each.value_nanos for each in waits["waiting"] if chosen and each.wallet_id == chosen.id),
+        "incidents": _incidents(agent, owned),
+        "has_low_credits": credits_used["balance"].granted_nanos > 0
+        and credits_used["balance"].credits_nanos < credit_accounts.LOW_NANOS,
         "locked": _locked(owned),
         # A lock gives these the default limits.
         "without_controls": [wallet for wallet in owned if wallet.spending_controls is None],
@@ -168,8 +187,29 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         "frozen_by_operator": by_operator,
         "claim_replays": claim_replays,
         "selected": _wallet_overview(chosen) if chosen else None,
-        "credits": _credits_overview(agent),
+        "credits": credits_used,
     }
+
+
+def waiting_approvals(agent_id: str) -> dict[str, Any]:
+    """Return an agent's payments that wait for the owner, the next to expire first, and which to compare addresses of.
+
+    The first `listed` of them have buttons.
+    """
+    found = approvals.list_of(_MAX_WAITING, agent_id=agent_id, status=ApprovalStatus.AWAITING).items
+    waiting = sorted((each for each in found if each.expires_at > clock.now()), key=lambda each: each.expires_at)
+    to_compare = {each.id for each in waiting[:_MAX_LISTED] if similar_recipients(each)}
+    return {"waiting": waiting, "to_compare": to_compare, "listed": _MAX_LISTED}
+
+
+def similar_recipients(approval: Approval) -> tuple[str, ...]:
+    """Return the known addresses that a person could take the recipient of a transfer for."""
+    if approval.kind not in (MovementKind.TRANSFER, MovementKind.WITHDRAWAL):
+        return ()
+    with read_only_unit() as session:
+        allowed = spending_controls.find_controls(session, approval.wallet_id)
+    chain = ChainName(approval.facts["chain"])
+    return transfers.similar_recipients(approval.wallet_id, chain, approval.recipient or "", allowed)
 
 
 def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
@@ -222,6 +262,20 @@ def _locked(owned: Sequence[WalletView]) -> bool:
     )
 
 
+def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, Any]:
+    """Return what went wrong in the last days, or was done by the agent's key to its own limits."""
+    since = clock.now() - _INCIDENT_DAYS
+    page = PageRequest(_MAX_INCIDENTS, 0, created_after=since)
+    changes = feed.latest(agent.id, [EventType.CONTROLS_CHANGED], limit=_MAX_INCIDENTS * _RECENT)
+    with read_only_unit() as session:
+        undelivered = owner_notices.count_undelivered(session, agent.id, since)
+    return {
+        "failed": history.latest([each.id for each in owned], page, status=MovementStatus.FAILED.value, without=READS),
+        "loosened": [each for each in changes if each.data["loosens"] and each.created_at >= since][:_MAX_INCIDENTS],
+        "undelivered": undelivered,
+    }
+
+
 def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyView) -> list[AuditEntryRow]:
     """Return the latest repetitions of the claim, for a month and until the owner key is replaced."""
     if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
@@ -244,15 +298,19 @@ def _is_unlimited(controls: ControlsView | None) -> bool:
 def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     with read_only_unit() as session:
         status = spending_controls.status_of(session, wallet.id)
-    recent = history.latest([wallet.id], PageRequest(_RECENT_TRANSACTIONS, 0), without=READS)
+    page = PageRequest(_RECENT, 0)
+    transactions = history.latest([wallet.id], page, without=READS)
+    purchases = shopping.list_of(wallet.agent_id, page, wallet_id=wallet.id).items
+    both: list[Any] = [*transactions, *purchases]
+    recent = sorted(both, key=lambda each: each.created_at, reverse=True)
     return {
         "wallet": wallet,
         "holdings": read_holdings(wallet),
         "receive_addresses": receive_addresses(wallet),
         "spending": status,
         "bars": _bars(status, status.controls),
-        "recent": recent,
-        "bought": bought(recent),
+        "recent": recent[:_RECENT],
+        "bought": bought(transactions),
     }
 
 

@@ -13,6 +13,7 @@ from app.wallets.views.history import TransactionView
 
 _CENT_NANOS = money.NANOS_PER_USD // 100
 _MAX_UNABBREVIATED = 18
+_SHOWN_DIGITS = 4
 _TYPES = {
     "funding": "Deposit",
     "trading_query": "Exchange query",
@@ -34,13 +35,14 @@ _REASONS = {
     "price_deviation": "The offered price was too far from the market price.",
 }
 _APPROVAL_REASONS = {
-    "approval_threshold_usd": "It counts more than your threshold for approvals.",
-    "approve_new_recipients": "This wallet has not paid this recipient with your approval before.",
-    "approve_new_domains": "This wallet has not paid at this domain with your approval before.",
+    "approval_threshold_usd": "It is more than the agent may pay without asking you.",
+    "approve_new_recipients": "You have not approved this recipient before.",
+    "approve_new_domains": "You have not approved a payment at this website before.",
 }
 _FACTS = {
-    "to": "To", "url": "Address", "method": "Method of the request", "token": "Token", "currency": "Token",
-    "slippage_bps": "Slippage, in 1/100 %", "max_amount_usd": "At most", "max_total_usd": "Total at most",
+    "chain": "Network", "source_chain": "From", "destination_chain": "To", "url": "Page", "method": "Kind of request",
+    "output_token": "For", "slippage_bps": "May lose up to", "max_amount_usd": "At most",
+    "max_total_usd": "Total at most",
 }  # fmt: skip
 
 
@@ -102,7 +104,8 @@ def abbreviate(text: str) -> Markup:
     """Abbreviate an address or hash to its ends, with the whole as a tooltip."""
     if len(text) <= _MAX_UNABBREVIATED:
         return escape(text)
-    return Markup('<abbr class="short" title="{}">{}…{}</abbr>').format(text, text[:8], text[-6:])
+    first = _SHOWN_DIGITS + len("0x") * text.startswith("0x")
+    return Markup('<abbr class="short" title="{}">{}…{}</abbr>').format(text, text[:first], text[-_SHOWN_DIGITS:])
 
 
 def chain_name(name: str) -> str:

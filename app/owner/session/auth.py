@@ -3,29 +3,23 @@
 Every response has the same strict headers, every form a token; a refusal is an HTML page with a remedy.
 """
 
-import secrets
-from http import HTTPStatus
 from typing import Any
 
-import structlog
-from flask import Blueprint, Response, g, make_response, redirect, render_template, request, url_for
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.exc import TimeoutError as SqlTimeoutError
-from werkzeug.exceptions import HTTPException
+from flask import Blueprint, Response, make_response, redirect, render_template, request, url_for
 
+from app.approvals import service as approvals
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, RateLimited, ServiceError
 from app.identity import limits
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
-from app.observability import error_reporting
 from app.owner.session import cookies, sessions
 from app.owner.session.sessions import LiveSession
 from app.spending.policy import DEFAULT
 from app.state import app_state
 from app.version import VERSION
-from app.web import request_bodies
+from app.web import error_responses, request_bodies
 from app.web.client_request import current_request
 
 public_pages = Blueprint("owner_entrance", __name__)
@@ -60,7 +54,6 @@ _REMEDIES: dict[type[ServiceError], tuple[str, str]] = {
     ),
     RateLimited: ("Too many requests", "Wait a minute, then try again."),
 }
-_log = structlog.get_logger(__name__)
 
 
 def session_token() -> str | None:
@@ -119,8 +112,11 @@ def see_other(path: str) -> Response:
 
 
 def render_page(template: str, *, status: int = 200, retry_after_seconds: int | None = None, **values: Any) -> Response:
-    """Render a page; the forms of a signed-in owner are tied to the session."""
-    signed_in = live_session()
+    """Render a page, with tabs if it is one of an `agent`; the forms of a signed-in owner are tied to the session."""
+    signed_in, agent = live_session(), values.get("agent")
+    if agent is not None:
+        with read_only_unit() as session:
+            values["waiting_count"] = approvals.count_awaiting(session, agent.id)
     body = render_template(
         f"owner/{template}",
         csrf_field=cookies.FIELD,
@@ -194,29 +190,7 @@ def _on_service_error(failure: ServiceError) -> Response:
 @public_pages.errorhandler(Exception)
 @session_pages.errorhandler(Exception)
 def _on_unhandled_error(error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-        if status < HTTPStatus.BAD_REQUEST:
-            return error.get_response()  # type: ignore[return-value]
-        text = "This request could not be understood."
-    elif isinstance(error, OperationalError | SqlTimeoutError):
-        _log.exception("database_unavailable")
-        status, text = HTTPStatus.SERVICE_UNAVAILABLE, "The service is busy at the moment."
-    else:
-        _log.exception("page_failed")
-        error_reporting.report(error, route=str(request.url_rule))
-        status, text = HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong on our side."
-    body = render_template(
-        "owner/error.html",
-        title="Something went wrong",
-        message=text,
-        next_step="Go back and try again. If it happens again, send the operator this request ID: "
-        + g.get("request_id", secrets.token_hex(4)),
-        settings=app_state().settings,
-        version=VERSION,
-        signed_in=None,
-    )
-    return make_response(body, int(status))
+    return error_responses.as_page(error_responses.response_of(error, route=str(request.url_rule)))
 
 
 def _limit_form(max_bytes: int) -> None:

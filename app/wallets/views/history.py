@@ -206,6 +206,20 @@ def recipients_of(session: Session, wallet_id: str, chain: ChainName) -> Sequenc
     return session.scalars(paid.distinct()).all()
 
 
+def paid_to(session: Session, wallet_id: str, recipient: str) -> Row[*tuple[Any, ...]]:
+    """Return the number of payments of a wallet to a recipient, their sum as `nanos`, and the time of the `last`."""
+    sent = [TransactionType.TRANSFER.value, TransactionType.WITHDRAWAL.value, TransactionType.PAYMENT.value]
+    last = func.max(Transaction.created_at).label("last")
+    return session.execute(
+        select(func.count().label("number"), func.sum(Transaction.cost_nanos).label("nanos"), last).where(
+            Transaction.wallet_id == wallet_id,
+            Transaction.to_address == recipient,
+            Transaction.type.in_(sent),
+            Transaction.status == MovementStatus.CONFIRMED.value,
+        )
+    ).one()
+
+
 def explorer_url(chain: str, tx_hash: str | None) -> str | None:
     served = app_state().ports.chains.get(ChainName(chain))
     return served.explorer_url(tx_hash) if served is not None and tx_hash else None
