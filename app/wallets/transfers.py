@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
-from app.core import clock
+from app.core import addresses, clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
@@ -181,24 +181,12 @@ def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
 
 
 def _similar_recipients(movement: Movement) -> tuple[str, ...]:
-    """Return known recipients of the wallet that a person could take this one for.
-
-    Attackers make addresses with the first and last characters of a known one and send dust from them, hoping that
-    they are copied from the history.
-    """
+    """Return known recipients of the wallet that a person could take this one for."""
     allowed = spending_controls.controls_view(movement.wallet.spending_status)
     with read_only_unit() as session:
-        paid = history.recipients_of(session, movement.wallet.id, movement.chain)
+        paid = history.recipients_of(session, [movement.wallet.id], movement.chain)
     known = {*paid, *(() if allowed is None else allowed.allowed_addresses)}
-    if movement.recipient in known:
-        return ()
-    return tuple(sorted(each for each in known if _visible_part(each) == _visible_part(movement.recipient)))
-
-
-def _visible_part(address: str) -> tuple[str, str]:
-    """Return the characters of an address that abbreviations show."""
-    digits = address.removeprefix("0x").lower()
-    return digits[:4], digits[-4:]
+    return addresses.look_alikes(movement.recipient, known)
 
 
 def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
