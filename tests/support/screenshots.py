@@ -107,9 +107,7 @@ def states(world: World, made: Mapping[str, Any], keys: Mapping[str, str]) -> di
             page.goto(world.url + path)
             for label, value in fields.items():
                 page.get_by_label(label, exact=True).first.fill(value)
-            page.locator("form", has=page.get_by_role("button", name=button)).last.evaluate(
-                "form => form.closest('details') && (form.closest('details').open = true)"
-            )
+            page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
             with navigation(page):
                 page.get_by_role("button", name=button).last.click()
 
