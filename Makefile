@@ -1,6 +1,6 @@
 # Shortcuts for development; ./run and ./test do not need make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types contracts document sdk bench mutate sbom sandbox restore-drill lock environment
+.PHONY: help run test check lint types contracts document sdk bench mutate sbom sandbox restore-drill lock environment screenshots
 BIN := .venv/bin
 
 help: ## list the targets
@@ -36,6 +36,9 @@ sdk: environment ## generate the core of the Python client from the OpenAPI docu
 
 bench: environment ## measure speed and memory on this machine (ten minutes)
 	$(BIN)/python -m benchmarks
+
+screenshots: environment ## take pictures of all states of the owner pages, in var/screenshots (needs a browser)
+	NETWORK=sandbox $(BIN)/python -m tests.support.screenshots $(STATES)
 
 mutate: environment ## change the code that handles money and run the tests that should notice (many minutes)
 	NETWORK=sandbox $(BIN)/python -m benchmarks.mutation

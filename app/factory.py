@@ -51,8 +51,10 @@ from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
 from app.observability import error_reporting, logs, tracing
+from app.owner import address_book
 from app.owner import notices as notice_pages
 from app.owner.pages import activity as activity_pages
+from app.owner.pages import addresses as address_pages
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
 from app.owner.pages import claim as claim_pages
@@ -193,6 +195,7 @@ def _configure(app: Flask, settings: Settings) -> None:
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
     app.jinja_env.filters.update({each.__name__: each for each in template_filters.FILTERS})
+    app.jinja_env.filters.update(address_name=address_book.address_name, payee=address_book.payee)
 
 
 def _database_url(settings: Settings) -> str:
@@ -314,6 +317,6 @@ def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    activity_pages, agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes, notice_pages,
-    oauth_pages, passkey_pages, sign_in,
+    activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes,
+    notice_pages, oauth_pages, passkey_pages, sign_in,
 )  # fmt: skip

@@ -85,6 +85,7 @@ class AuditAction(StrEnum):
     APPROVAL_APPROVED = "approval.approved"
     APPROVAL_REJECTED = "approval.rejected"
     PAYEE_WITHDRAWN = "agent.payee_withdrawn"
+    ADDRESS_NAMED = "agent.address_named"
     PASSKEY_ADDED = "agent.passkey_added"
     PASSKEY_REMOVED = "agent.passkey_removed"
     PASSKEY_REFUSED = "agent.passkey_refused"

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from eth_utils.address import is_checksum_address, to_checksum_address
 
@@ -49,6 +50,24 @@ def base58_bytes(text: str) -> bytes:
         number = number * 58 + _BASE58_VALUE[letter]
     leading_zeros = len(text) - len(text.lstrip("1"))
     return bytes(leading_zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def look_alikes(address: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the known addresses that a person could take another one for; none if it is known itself.
+
+    Attackers make addresses with the first and last characters of a known one and send dust from them, hoping that
+    they are copied from the history.
+    """
+    others = set(known)
+    if address in others:
+        return ()
+    return tuple(sorted(each for each in others if _visible_part(each) == _visible_part(address)))
+
+
+def _visible_part(address: str) -> tuple[str, str]:
+    """Return the characters of an address that abbreviations show."""
+    digits = address.removeprefix("0x").lower()
+    return digits[:4], digits[-4:]
 
 
 def _hint(text: str) -> str:

@@ -6,7 +6,7 @@ day. Each entry has a unique reference.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from app.core.money import NANOS_PER_USD, usd_string
 from app.credits.models import CreditAccount, CreditLedgerEntry, GrantBudget
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import day_of, table_of, utc_day
+from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, RateLimited
 from app.events import outbox
@@ -187,22 +187,6 @@ def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, i
             reference = prefix + entry.removeprefix(f"{kind}{prefix}").split(":")[0]
             found[reference] = account, found.get(reference, (account, 0))[1] + sign * nanos
     return {reference: net for reference, net in found.items() if net[1]}
-
-
-def granted_since(session: Session, owner_id: str, start: datetime) -> dict[date, int]:
-    """Return the nano-dollars granted on each UTC day since an instant."""
-    day = utc_day(CreditLedgerEntry.created_at, dialect=session.get_bind().dialect.name)
-    rows = session.execute(
-        select(day, func.sum(CreditLedgerEntry.amount_nanos))
-        .where(
-            CreditLedgerEntry.account_id == owner_id,
-            CreditLedgerEntry.kind == EntryKind.GRANT.value,
-            CreditLedgerEntry.credit == Bucket.AVAILABLE.value,
-            CreditLedgerEntry.created_at >= start,
-        )
-        .group_by(day)
-    )
-    return {day_of(of): int(nanos) for of, nanos in rows}
 
 
 def balance(session: Session, owner_id: str) -> Balance:

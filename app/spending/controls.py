@@ -203,7 +203,7 @@ def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> t
     """
     account, old = _locked_controls(session, wallet_id)
     is_locked = old is not None and old.locked
-    new = replace(_apply_changes(old, changes), locked=is_locked)
+    new = replace(apply_changes(old, changes), locked=is_locked)
     if old is not None and is_locked and policy.is_looser(old, new):
         raise ControlsLocked
     accounts.advance_controls_version(session, [wallet_id])
@@ -229,7 +229,7 @@ def replace_controls(
         .order_by(SpendingAccount.wallet_id)
     ).all()
     replacements = [
-        ControlsReplacement(account.agent_id, account.wallet_id, old, _apply_changes(old, changes))
+        ControlsReplacement(account.agent_id, account.wallet_id, old, apply_changes(old, changes))
         for account, old in (verified(session, row) for row in rows)
     ]
     now = clock.now()
@@ -336,7 +336,7 @@ def read_controls(session: Session, account: accounts.Account) -> Controls | Non
     return verified_controls(session, account, row)
 
 
-def _apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
+def apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
     """Return the controls after a change; locking a wallet without controls sets the default ones."""
     if old is None:
         old = DEFAULT if changes.locked else Controls()

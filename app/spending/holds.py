@@ -4,13 +4,13 @@ The value is fixed when it is held. The only writer of `spending_holds`; the acc
 touched.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, bindparam, select, text
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
@@ -251,6 +251,29 @@ def states_of(session: Session, references: Sequence[str]) -> dict[str, Spending
         select(SpendingHold.reference, SpendingHold.state).where(in_list(session, SpendingHold.reference, references))
     )
     return {row.reference: SpendingHoldState(row.state) for row in rows}
+
+
+def counted_since(session: Session, wallet_id: str, since: date, *, most: int) -> list[Row[*tuple[Any, ...]]]:
+    """Return the latest amounts that count against a wallet's limits since a day, oldest first."""
+    columns = (SpendingHold.reference, SpendingHold.amount_nanos, SpendingHold.made_on, SpendingHold.created_at)
+    latest = select(*columns).where(*_counts([wallet_id], since)).order_by(SpendingHold.created_at.desc()).limit(most)
+    return list(session.execute(latest))[::-1]
+
+
+def counted_by_day(session: Session, wallet_ids: Collection[str], since: date) -> dict[date, int]:
+    """Return what counts against the limits of wallets, by UTC day."""
+    total = func.sum(SpendingHold.amount_nanos)
+    days = select(SpendingHold.made_on, total).where(*_counts(wallet_ids, since)).group_by(SpendingHold.made_on)
+    return {day: int(nanos) for day, nanos in session.execute(days)}
+
+
+def _counts(wallet_ids: Collection[str], since: date) -> Sequence[ColumnElement[bool]]:
+    return (
+        SpendingHold.wallet_id.in_(wallet_ids),
+        SpendingHold.made_on >= since,
+        SpendingHold.state != SpendingHoldState.RELEASED,
+        SpendingHold.paid_by_credits.is_(False),
+    )
 
 
 def _held_for(session: Session, account: Account, request: SpendingRequest) -> Any | None:

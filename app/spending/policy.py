@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 
 from app.core import clock, money
 from app.core.chains import Family
@@ -144,6 +145,7 @@ class LimitRefusal:
     details: Mapping[str, str | Decimal | None]
 
 
+@lru_cache(maxsize=128)
 def windows(on: date) -> Windows:
     """Return the windows that contain a UTC day: the day, the week from Monday, the month from the 1st."""
     monday = on - timedelta(days=on.weekday())

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
-from app.core import clock
+from app.core import addresses, clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
@@ -183,23 +183,10 @@ def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
 
 
 def similar_recipients(wallet_id: str, chain: ChainName, recipient: str, allowed: Controls | None) -> tuple[str, ...]:
-    """Return known recipients of the wallet that a person could take this one for.
-
-    Attackers make addresses with the first and last characters of a known one and send dust from them, hoping that
-    they are copied from the history.
-    """
+    """Return known recipients of the wallet that a person could take this one for."""
     with read_only_unit() as session:
-        paid = history.recipients_of(session, wallet_id, chain)
-    known = {*paid, *(() if allowed is None else allowed.allowed_addresses)}
-    if recipient in known:
-        return ()
-    return tuple(sorted(each for each in known if _visible_part(each) == _visible_part(recipient)))
-
-
-def _visible_part(address: str) -> tuple[str, str]:
-    """Return the characters of an address that abbreviations show."""
-    digits = address.removeprefix("0x").lower()
-    return digits[:4], digits[-4:]
+        paid = history.recipients_of(session, [wallet_id], chain)
+    return addresses.look_alikes(recipient, {*paid, *(() if allowed is None else allowed.allowed_addresses)})
 
 
 def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:

@@ -239,6 +239,7 @@ TABLE: dict[str, Access] = {
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
                     ("POST", "/keys/show"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
+                    ("GET", "/addresses"), ("POST", "/addresses"), ("POST", "/addresses/remove"),
                     ("GET", "/activity"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
                     ("GET", "/passkeys"), ("POST", "/passkeys"), ("POST", "/passkeys/create"),
                     ("POST", "/passkeys/remove"), ("GET", "/notices"),

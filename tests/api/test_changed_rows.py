@@ -51,6 +51,7 @@ from tests.support.chains import RECIPIENT, fund
 from workers import approvals as worker
 
 NO_POWER = {
+    "address_names": {"created_at": "shown only"},
     "agents": {"name": "shown only", "created_at": "orders lists"},
     "api_keys": {
         "email": "of a gateway-only key, shown only", "sealed": "AES-GCM, bound to its row",

@@ -688,6 +688,7 @@ def test_the_credits_chart_shows_usage_by_utc_day(app: Flask) -> None:
     assert "$8.50" in page.text
     assert "$1.50 used by 3 calls in 30 days" in page.text
     assert page.text.count('class="column"') == 30
+    assert re.search(r'<tbody><tr><th scope="row">[^<]+</th><td class="number">\$1.50</td></tr></tbody>', page.text)
     assert "openai" in page.text
 
 

@@ -11,7 +11,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import FundingAllocation, FundingDeposit, Transaction
 
 
-def count_as(session: Session, transaction_id: str, status: MovementStatus) -> None:
+def count_as(session: Session, transaction_id: str, status: MovementStatus, *, value_nanos: int = 0) -> None:
     """Insert the hold of a movement by its status, or pay a funding request, in the current unit."""
     session.flush()
     row = session.get_one(Transaction, transaction_id)
@@ -19,7 +19,7 @@ def count_as(session: Session, transaction_id: str, status: MovementStatus) -> N
         if status is MovementStatus.CONFIRMED:
             _pay(session, row)
         return
-    spending_holds.record_without_limits(session, row.wallet_id, reference=row.id, value_nanos=0)
+    spending_holds.record_without_limits(session, row.wallet_id, reference=row.id, value_nanos=value_nanos)
     if status is MovementStatus.CONFIRMED:
         spending_holds.spend(session, row.id)
     elif status is MovementStatus.FAILED:

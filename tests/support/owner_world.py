@@ -114,11 +114,13 @@ class World:
             "created_at": clock.now(), "checks": 0,
         }  # fmt: skip
         status = facts.pop("status", MovementStatus.CONFIRMED)
-        with self.app.app_context(), unit_of_work() as session:
-            transaction = Transaction(**{**usual, **facts})
+        values = {**usual, **facts}
+        at = time_machine.travel(values["created_at"], tick=False)
+        with self.app.app_context(), at, unit_of_work() as session:
+            transaction = Transaction(**values)
             spending_accounts.lock_account(session, transaction.wallet_id)
             lifecycle.record(session, transaction, status=status)
-            count_as(session, transaction.id, status)
+            count_as(session, transaction.id, status, value_nanos=transaction.cost_nanos)
 
     def ask(self, made: dict[str, Any], dollars: int, *, to: str = RECIPIENT, note: str | None = None) -> str:
         """Request a transfer that the owner has to approve; return the id of the approval."""
@@ -167,25 +169,26 @@ class World:
         """Add a month of history for the owner's page to show."""
         self.fund(made)
         mine, now = made["wallet"]["addresses"], clock.now()
-        hours = iter(range(1, 99))
-        for facts in (
+        history: list[dict[str, Any]] = [
             {"type": "funding", "from_address": RECIPIENT, "to_address": mine["base"],
              "amount_units": 1_500_000_000, "cost_nanos": 0},
-            {"status": MovementStatus.PENDING, "amount_units": 20_000_000},
+            {"status": MovementStatus.PENDING, "amount_units": 20_000_000, "cost_nanos": 20 * 10**9},
             {"type": "swap", "amount_units": 50_000_000, "output_currency": "ETH", "output_units": 16_400 * 10**12,
              "cost_nanos": 250_000_000},
             {"status": MovementStatus.FAILED, "tx_hash": None, "error": "insufficient_gas", "chain": "ethereum",
              "from_address": mine["ethereum"], "currency": "ETH", "amount_units": 10**18},
             {"type": "withdrawal", "chain": "solana", "currency": "SOL", "amount_units": 500_000_000,
-             "from_address": mine["solana"], "to_address": mine["solana"]},
+             "from_address": mine["solana"], "to_address": mine["solana"], "cost_nanos": 4 * 10**9},
             {"type": "trading_query", "chain": "perpdex", "to_address": "perpdex", "amount_units": 0,
              "tx_hash": None, "cost_nanos": 0},
-            {"amount_units": 7_250_000}, {"amount_units": 1_000_000},
-        ):  # fmt: skip
-            at = now - timedelta(hours=next(hours))
+            {"amount_units": 7_250_000, "cost_nanos": 7_250_000_000},
+            {"amount_units": 1_000_000, "cost_nanos": 10**9},
+        ]  # fmt: skip
+        for ago, facts in reversed(list(enumerate(history, 1))):
+            at = now - timedelta(hours=ago)
             self.add_transaction(made, **{"created_at": at, "confirmed_at": at, **facts})
         with self.app.app_context(), unit_of_work() as session, time_machine.travel(now, tick=True):
-            for dollars in (47, 38):
+            for dollars in (30, 20):
                 reference = new_id()
                 request = SpendingRequest(dollars * 10**9)
                 spending_holds.hold(session, made["wallet"]["id"], request, reference=reference)

@@ -12,7 +12,7 @@ import time_machine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError, NoResultFound
 from sqlalchemy.orm import Session
 
@@ -20,7 +20,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.credits import accounts, audit, holds
 from app.credits.holds import CreditHoldState, HoldResult
-from app.credits.models import CreditAccount, CreditLedgerEntry
+from app.credits.models import CreditAccount
 from app.db.unit_of_work import unit_of_work
 from app.errors import InsufficientCredits, RateLimited
 from tests.support.ledger import clear, ledger_app, read, statements, unit
@@ -305,19 +305,6 @@ def test_the_database_refuses_a_row_that_does_not_add_up(account: str, damage: d
 def _damage(session: Session, account: str, values: dict[str, int]) -> None:
     with_account = update(CreditAccount).where(CreditAccount.id == account)
     session.execute(with_account.values(**values).execution_options(synchronize_session=False))
-
-
-def test_the_grants_of_an_account_are_counted_from_the_first_instant_and_no_others(account: str) -> None:
-    def granted_at(session: Session) -> datetime:
-        entry = select(CreditLedgerEntry.created_at).where(CreditLedgerEntry.account_id == account)
-        return session.execute(entry.limit(1)).scalar_one()
-
-    other = new_id()
-    unit(accounts.open_account, other)
-    unit(accounts.grant, other, 7, reference="other")
-    start = read(granted_at)
-    assert sum(read(accounts.granted_since, account, start).values()) == 1000
-    assert read(accounts.granted_since, account, start + timedelta(microseconds=1)) == {}
 
 
 def test_the_daily_budget_is_granted_to_the_last_nano_and_renewed_at_midnight(account: str) -> None:

@@ -15,7 +15,7 @@ from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import AgentSnapshot
-from app.owner.pages import overview
+from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
 from app.owner.session.auth import agent_of, owner_key_of, render_page, session_pages
 from app.owner.session.cookies import printable
@@ -23,6 +23,7 @@ from app.shopping import advice
 from app.shopping import service as shopping
 from app.shopping.models import OPEN_STATUSES, PurchaseStatus
 from app.shopping.service import PurchaseView
+from app.spending import holds
 from app.usage import service as usage
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus
@@ -72,10 +73,12 @@ def show_activity(agent_id: str) -> Response:
         response = csv_response(_COLUMNS, [_csv_row(each, bought) for each in entries])
         response.headers["Content-Disposition"] = 'attachment; filename="activity.csv"'
         return response
+    # What the charts show is what the list begins with.
+    spending = {} if chosen else _spending(agent, ids)
     days = [(day, list(group)) for day, group in groupby(entries, key=lambda each: each.at.date())]
     return render_page(
         "activity.html", agent=agent, wallets=owned, chosen=chosen, days=days, bought=bought, offered=_OFFERED,
-        before=before and before.isoformat(),
+        before=before and before.isoformat(), **spending,
     )  # fmt: skip
 
 
@@ -101,6 +104,15 @@ def show_purchase(agent_id: str, purchase_id: str) -> Response:
 def show_evidence(agent_id: str, purchase_id: str, evidence_id: str) -> Response:
     """Return a screenshot of a purchase."""
     return Response(shopping.evidence(_owned_purchase(agent_id, purchase_id), evidence_id), mimetype="image/png")
+
+
+def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]:
+    """Return the charts of what wallets paid by day, and what credits paid by provider."""
+    today = clock.now().date()
+    with read_only_unit() as session:
+        paid = holds.counted_by_day(session, wallet_ids, overview.chart_start(today))
+        providers = overview.credits_used(session, agent.id)["providers"]
+    return {"paid": charts.daily_chart(paid, today, overview.CHART_DAYS), "providers": providers}
 
 
 def _owned_purchase(agent_id: str, purchase_id: str) -> PurchaseView:

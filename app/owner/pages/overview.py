@@ -1,10 +1,11 @@
 """The data of an agent's page, and the drawings on it.
 
-The data is gathered from the lower features, each in its own units. SVG is drawn here: QR codes, bars, the chart of
-credits; integers only, no inline styles. The pages state the same in words, so drawings without a label are hidden
+The data is gathered from the lower features, each in its own units. SVG is drawn here and in `charts`: QR codes, bars;
+integers only, no inline styles. The pages state the same in words, so drawings without a label are hidden
 from screen readers.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -32,13 +33,13 @@ from app.events.outbox import EventType
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
+from app.owner.pages import charts
 from app.platform.agents import service as platform
 from app.shopping import service as shopping
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
-from app.usage.service import UsageByDay
 from app.wallets import transfers
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -48,20 +49,6 @@ from app.wallets.views.balances import Holding
 from app.wallets.views.history import TransactionView
 
 _BAR_WIDTH = 1000
-_CHART_WIDTH = 720
-_CHART_HEIGHT = 160
-_COLUMN_GAP = 6
-_MIN_COLUMN_HEIGHT = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ChartDay:
-    """A UTC day of an account: what was used, and the credits left at its end."""
-
-    day: date
-    calls: int
-    cost_nanos: int
-    credits_nanos: int
 
 
 def qr_code(text: str) -> Markup:
@@ -84,37 +71,6 @@ def usage_bar(used: int, limit: int) -> Markup:
         'focusable="false"><rect class="track" width="{all}" height="10"/>'
         '<rect class="used" width="{width}" height="10"/></svg>'
     ).format(kind=kind, all=_BAR_WIDTH, width=width)
-
-
-def credits_chart(days: Sequence[ChartDay], *, since: date) -> Markup:
-    """Draw the cost of each day as columns, and the credits left at its end as a line, each with its own scale."""
-    most_cost = max((day.cost_nanos for day in days), default=0)
-    most_left = max((day.credits_nanos for day in days), default=0)
-    step = _CHART_WIDTH // max(1, len(days))
-    columns, points = Markup(), []
-    for number, day in enumerate(days):
-        height = _scaled(day.cost_nanos, most_cost, _CHART_HEIGHT - 8)
-        if day.cost_nanos:
-            height = max(height, _MIN_COLUMN_HEIGHT)
-        columns += Markup('<rect class="column" x="{}" y="{}" width="{}" height="{}"/>').format(
-            number * step + _COLUMN_GAP // 2, _CHART_HEIGHT - height, max(1, step - _COLUMN_GAP), height
-        )
-        if day.day >= since:
-            left = _CHART_HEIGHT - 2 - _scaled(day.credits_nanos, most_left, _CHART_HEIGHT - 10)
-            points += [f"{number * step},{left}", f"{(number + 1) * step},{left}"]
-    grid = Markup().join(
-        Markup('<line class="grid" x1="0" x2="{}" y1="{y}" y2="{y}"/>').format(_CHART_WIDTH, y=y)
-        for y in (_CHART_HEIGHT // 4, _CHART_HEIGHT // 2, _CHART_HEIGHT * 3 // 4)
-    )
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {w} {h}" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
-        '{grid}{columns}<polyline class="line" points="{points}"/>'
-        '<line class="axis" x1="0" x2="{w}" y1="{h}" y2="{h}"/></svg>'
-    ).format(w=_CHART_WIDTH, h=_CHART_HEIGHT, grid=grid, columns=columns, points=" ".join(points))
-
-
-def _scaled(value: int, most: int, height: int) -> int:
-    return max(0, value) * height // most if most else 0
 
 
 CHART_DAYS = 30
@@ -327,35 +283,29 @@ def _bars(status: SpendingStatus, controls: ControlsView | None) -> list[dict[st
 
 
 def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
-    agent_id = agent.id
-    today = clock.now().date()
-    first = today - timedelta(days=CHART_DAYS - 1)
-    start = datetime.combine(first, time.min, UTC)
     with read_only_unit() as session:
-        balance = credit_accounts.balance(session, agent_id)
-        used = usage.by_day(session, agent_id, start)
-        granted = credit_accounts.granted_since(session, agent_id, start)
-        totals = usage.by_provider(session, agent_id)
-    days = _days(today, balance.credits_nanos, used, granted)
+        return {
+            "balance": credit_accounts.balance(session, agent.id),
+            "total_by_provider": sorted(usage.by_provider(session, agent.id).items(), key=lambda it: -it[1].cost_nanos),
+            **credits_used(session, agent.id),
+        }
+
+
+def credits_used(session: Session, agent_id: str) -> dict[str, Any]:
+    """Return what credits paid in the last days: a chart by day, the bars of providers, and the number of calls."""
+    today = clock.now().date()
+    used = usage.by_day(session, agent_id, datetime.combine(chart_start(today), time.min, UTC))
+    days, providers = Counter[date](), Counter[str]()
+    for each in used:
+        days[each.day] += each.cost_nanos
+        providers[each.provider] += each.cost_nanos
     return {
-        "balance": balance,
-        "days": days,
-        "chart": credits_chart(days, since=agent.created_at.date()),
-        "most_left_nanos": max(day.credits_nanos for day in days),
-        "most_used_nanos": max(day.cost_nanos for day in days),
-        "used_nanos": sum(day.cost_nanos for day in days),
-        "calls": sum(day.calls for day in days),
-        "by_provider": sorted(totals.items(), key=lambda item: -item[1].cost_nanos),
+        "used": charts.daily_chart(days, today, CHART_DAYS),
+        "providers": charts.shares(providers),
+        "calls": sum(each.calls for each in used),
     }
 
 
-def _days(today: date, credits_nanos: int, used: Sequence[UsageByDay], granted: dict[date, int]) -> list[ChartDay]:
-    """Compute days backwards from the current balance: a day's start is its end, plus usage, less grants."""
-    days = []
-    for days_ago in range(CHART_DAYS):
-        day = today - timedelta(days=days_ago)
-        of_day = [each for each in used if each.day == day]
-        cost = sum(each.cost_nanos for each in of_day)
-        days.append(ChartDay(day, sum(each.calls for each in of_day), cost, credits_nanos))
-        credits_nanos += cost - granted.get(day, 0)
-    return days[::-1]
+def chart_start(today: date) -> date:
+    """Return the first day of a chart that ends today."""
+    return today - timedelta(days=CHART_DAYS - 1)

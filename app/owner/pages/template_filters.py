@@ -54,6 +54,11 @@ def usd(nanos: int) -> str:
     return f"${cents // 100:,}.{cents % 100:02}"
 
 
+def usd_down(nanos: int) -> str:
+    """Format dollars that are left: never more than there are."""
+    return usd(nanos // _CENT_NANOS * _CENT_NANOS) if nanos >= _CENT_NANOS else usd(nanos)
+
+
 def token_amount(text: str) -> str:
     """Format a decimal string with thousands separators; long fractions are truncated, never rounded up."""
     whole, _, fraction = text.partition(".")
@@ -152,6 +157,7 @@ FILTERS = (
     approval_reason_text,
     fact_name,
     usd,
+    usd_down,
     token_amount,
     short_amount,
     instant,

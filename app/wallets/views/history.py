@@ -195,14 +195,14 @@ def _details(session: Session, rows: Sequence[Any]) -> Mapping[str, Any]:
     return found
 
 
-def recipients_of(session: Session, wallet_id: str, chain: ChainName) -> Sequence[str]:
-    """Return the addresses that a wallet has paid on a chain, each once."""
+def recipients_of(session: Session, wallet_ids: Sequence[str], chain: ChainName | None = None) -> Sequence[str]:
+    """Return the addresses that wallets have paid on a chain, or on all, each once."""
     paid = select(Transaction.to_address).where(
-        Transaction.wallet_id == wallet_id,
-        Transaction.chain == chain.value,
+        Transaction.wallet_id.in_(wallet_ids),
         Transaction.type.in_([TransactionType.TRANSFER.value, TransactionType.WITHDRAWAL.value]),
         Transaction.status == MovementStatus.CONFIRMED.value,
     )
+    paid = paid if chain is None else paid.where(Transaction.chain == chain.value)
     return session.scalars(paid.distinct()).all()
 
 
@@ -218,6 +218,13 @@ def paid_to(session: Session, wallet_id: str, recipient: str) -> Row[*tuple[Any,
             Transaction.status == MovementStatus.CONFIRMED.value,
         )
     ).one()
+
+
+def targets_of(session: Session, transaction_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the kind, or else the type, of transactions, and the address that they pay, by id."""
+    columns = (Transaction.id, func.coalesce(Transaction.kind, Transaction.type), Transaction.to_address)
+    rows = session.execute(select(*columns).where(in_list(session, Transaction.id, transaction_ids)))
+    return {of: (kind, address) for of, kind, address in rows}
 
 
 def explorer_url(chain: str, tx_hash: str | None) -> str | None:

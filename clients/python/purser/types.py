@@ -3279,6 +3279,7 @@ AuditAction: TypeAlias = Literal[
     "approval.approved",
     "approval.rejected",
     "agent.payee_withdrawn",
+    "agent.address_named",
     "agent.passkey_added",
     "agent.passkey_removed",
     "agent.passkey_refused",

@@ -1,0 +1,111 @@
+"""The names that an owner gives addresses. They are only shown, on the pages where the owner decides by them.
+
+The only writer of `address_names`; agents can neither read nor write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from flask import request
+from markupsafe import Markup
+from sqlalchemy import ForeignKey, String, delete, select
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
+from app.authenticated import Authenticated, change, seal_of
+from app.core import addresses, clock
+from app.db.columns import ID, UtcDateTime
+from app.db.statements import count
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import LimitReached
+from app.extensions import Model
+from app.identity import service as identity
+from app.owner.pages.template_filters import abbreviate
+from app.spending import controls as spending_controls
+from app.wallets.core import wallets
+from app.wallets.views import history
+
+MAX_ADDRESSES = 200
+MAX_NAME_CHARACTERS = 60
+_CACHE = "purser.address_book"
+
+
+class AddressName(Authenticated, Model):
+    """The owner's name of an address on a chain: authenticated, because it makes a payment look familiar."""
+
+    __tablename__ = "address_names"
+    not_authenticated = frozenset({"created_at"})
+
+    agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True)
+    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
+    address: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(MAX_NAME_CHARACTERS))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+def entries(agent_id: str) -> Sequence[AddressName]:
+    """Return the names of an agent's owner, by name; read once per request."""
+    cache: dict[str, Sequence[AddressName]] = request.environ.setdefault(_CACHE, {})
+    if agent_id not in cache:
+        seal = seal_of(AddressName)
+        with read_only_unit() as session:
+            rows = session.scalars(select(AddressName).where(AddressName.agent_id == agent_id)).all()
+            shown = [row for row in rows if seal.accepts(session, row)]
+        cache[agent_id] = sorted(shown, key=lambda each: (each.name.casefold(), each.chain))
+    return cache[agent_id]
+
+
+def set_name(actor: Actor, agent_id: str, chain: str, address: str, name: str | None) -> None:
+    """Name an address on a chain, rename it, or with None remove its name. Raises: LimitReached."""
+    row = {"agent_id": agent_id, "chain": chain, "address": address}
+    is_meant = [getattr(AddressName, column) == value for column, value in row.items()]
+    with unit_of_work() as session:
+        identity.lock_agent(session, agent_id)
+        before = session.scalar(select(AddressName.name).where(*is_meant))
+        if name is None:
+            session.execute(delete(AddressName).where(*is_meant))
+        elif before is not None:
+            change(session, AddressName, *is_meant, name=name)
+        elif count(session, AddressName, AddressName.agent_id == agent_id) >= MAX_ADDRESSES:
+            raise LimitReached(f"An address book has at most {MAX_ADDRESSES} addresses.")
+        else:
+            session.add(AddressName(**row, name=name, created_at=clock.now()))
+        if name != before:
+            values = {"address": address, "chain": chain}
+            act = AuditEvent(
+                AuditAction.ADDRESS_NAMED, agent_id, before=values | {"name": before}, after=values | {"name": name}
+            )
+            trail.record(session, actor, act)
+
+
+def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return which addresses could be taken for ones that the owner knows: named, allowed or paid before."""
+    known = {each.address for each in entries(agent_id)}
+    with read_only_unit() as session:
+        owned = [each.id for each in wallets.all_of(session, agent_id)]
+        known |= set(history.recipients_of(session, owned))
+        for each in spending_controls.controls_of(session, owned).values():
+            known |= set(each.allowed_addresses)
+    found = {address: addresses.look_alikes(address, known) for address in others}
+    return {address: alike for address, alike in found.items() if alike}
+
+
+def address_name(address: str | None, chain: str | None = None) -> str:
+    """Return the owner's name of an address on a chain, or on any; empty without one. For pages of one agent."""
+    agent_id = (request.view_args or {}).get("agent_id")
+    named = {
+        each.name
+        for each in (entries(agent_id) if agent_id else ())
+        if each.address.lower() == (address or "").lower() and chain in (None, each.chain)
+    }
+    return " / ".join(sorted(named))
+
+
+def payee(address: str, chain: str | None = None) -> Markup:
+    """Return the owner's name of an address with its abbreviation, or that alone."""
+    short, name = abbreviate(address), address_name(address, chain)
+    return Markup('<bdi class="payee">{}</bdi> {}').format(name, short) if name else short

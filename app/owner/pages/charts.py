@@ -1,0 +1,72 @@
+"""Charts as SVG, made on the server: from zero, on one axis in dollars, with a table of the same numbers beside them.
+
+They are hidden from screen readers, which read that table. Integers only, no inline styles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from markupsafe import Markup
+
+from app.core.money import NANOS_PER_USD
+
+_WIDTH, _HEIGHT, _GAP, _LEAST = 720, 200, 6, 2
+_SHARE_WIDTH = 1000
+_MOST_SHARES = 6
+_CENT = NANOS_PER_USD // 100
+_SMALLEST_AXIS = 10 * _CENT
+
+
+@dataclass(frozen=True, slots=True)
+class DailyChart:
+    """Columns of some days, the dollars at the marks of the axis from the top to zero, and the days as a table."""
+
+    svg: Markup
+    marks_nanos: Sequence[int]
+    days: Sequence[tuple[date, int]]
+    total_nanos: int
+
+
+def daily_chart(by_day: Mapping[date, int], last: date, length: int) -> DailyChart:
+    """Draw an amount for each of some days that end with the last one."""
+    days = [(day, by_day.get(day, 0)) for day in (last - timedelta(days=length - 1 - each) for each in range(length))]
+    top, step = axis_top(max(nanos for _, nanos in days)), _WIDTH // length
+    bars = Markup()
+    for number, (_, nanos) in enumerate(days):
+        height = max(_LEAST, nanos * _HEIGHT // top) if nanos else 0
+        bars += Markup('<rect class="column" x="{}" y="{}" width="{}" height="{}"/>').format(
+            number * step + _GAP // 2, _HEIGHT - height, step - _GAP, height
+        )
+    lines = Markup().join(
+        Markup('<line class="{}" x1="0" x2="{}" y1="{y}" y2="{y}"/>').format(kind, _WIDTH, y=y)
+        for kind, y in (("grid", 0), ("grid", _HEIGHT // 2), ("axis", _HEIGHT))
+    )
+    svg = Markup(
+        '<svg class="daily" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
+        "{}{}</svg>"
+    ).format(_WIDTH, _HEIGHT, lines, bars)
+    return DailyChart(svg, (top, top // 2, 0), days, sum(nanos for _, nanos in days))
+
+
+def axis_top(most_nanos: int) -> int:
+    """Return the least of 10, 20 and 50 cents, 1, 2 and 5 dollars and so on that an amount does not exceed."""
+    top = _SMALLEST_AXIS
+    while top < most_nanos:
+        top = top * 5 // 2 if str(top)[0] == "2" else top * 2
+    return top
+
+
+def shares(nanos_by_name: Mapping[str, int]) -> list[tuple[str, int, Markup]]:
+    """Return the largest of some parts and the sum of the others, each with its bar; they have one scale from zero."""
+    ordered = sorted(nanos_by_name.items(), key=lambda each: (-each[1], each[0]))
+    others = ordered[_MOST_SHARES:]
+    shown = ordered[:_MOST_SHARES] + ([(f"{len(others)} others", sum(nanos for _, nanos in others))] if others else [])
+    most = max((nanos for _, nanos in shown), default=0) or 1
+    bar = Markup(
+        '<svg class="share" viewBox="0 0 {} 10" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
+        '<rect width="{}" height="10"/></svg>'
+    )
+    return [(name, nanos, bar.format(_SHARE_WIDTH, nanos * _SHARE_WIDTH // most)) for name, nanos in shown]

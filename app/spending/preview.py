@@ -1,0 +1,63 @@
+"""Decisions of other controls about payments that were made, as a pure function. No database."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from enum import StrEnum
+
+from app.spending import approval_rules, policy
+from app.spending.approval_rules import PayeePermission
+from app.spending.policy import Controls, SpendingRequest, WindowTotals
+
+
+class Verdict(StrEnum):
+    """What controls decide about a payment."""
+
+    PAID = "paid"
+    WAITS = "waits"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class PastPayment:
+    """A payment that counted against the limits, and when."""
+
+    at: datetime
+    made_on: date
+    request: SpendingRequest
+
+
+def replay(
+    controls: Controls | None, payments: Iterable[PastPayment], known: Mapping[str, PayeePermission]
+) -> Iterator[Verdict]:
+    """Yield what controls would have decided about each of some payments, oldest first.
+
+    One that is stopped counts nothing. The owner is taken to approve what waits, so that its payees are no longer new.
+    `known` has the payees that the owner approved.
+    """
+    spent, counted_on = WindowTotals(), date.min
+    permissions, used = dict(known), defaultdict[tuple[str, date], int](int)
+    for each in payments:
+        spent, counted_on = policy.roll_over(spent, counted_on, each.made_on), each.made_on
+        if policy.decide(controls, spent, each.request, frozen=False, today=each.made_on) is not None:
+            yield Verdict.STOPPED
+            continue
+        value, payees = each.request.value_nanos or 0, approval_rules.payees_of(each.request)
+        spent = spent.plus(WindowTotals(value, value, value))
+        week = policy.windows(each.made_on).week.start
+        this_week = {
+            payee: replace(permissions[payee], counted_nanos=used[payee, week])
+            for payee in payees
+            if payee in permissions
+        }
+        if approval_rules.approval_reason(controls, each.request, this_week):
+            permissions |= {payee: PayeePermission() for payee in payees if payee not in permissions}
+            yield Verdict.WAITS
+            continue
+        without = {payee: PayeePermission() for payee in this_week}
+        if approval_rules.approval_reason(controls, each.request, without):
+            used[approval_rules.permitting_payee(each.request, this_week) or "", week] += value
+        yield Verdict.PAID
