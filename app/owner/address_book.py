@@ -3,8 +3,6 @@
 The only writer of `address_names`; agents can neither read nor write it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Decisions of other controls about payments that were made, as a pure function. No database."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -53,11 +51,11 @@ def replay(
             for payee in payees
             if payee in permissions
         }
-        if approval_rules.approval_reason(controls, each.request, this_week):
+        if approval_rules.approval_reasons(controls, each.request, this_week):
             permissions |= {payee: PayeePermission() for payee in payees if payee not in permissions}
             yield Verdict.WAITS
             continue
         without = {payee: PayeePermission() for payee in this_week}
-        if approval_rules.approval_reason(controls, each.request, without):
+        if approval_rules.approval_reasons(controls, each.request, without):
             used[approval_rules.permitting_payee(each.request, this_week) or "", week] += value
         yield Verdict.PAID

@@ -1,7 +1,5 @@
 """The page of an agent's address book. A name needs the owner key, because it makes a payment look familiar."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Response, request, url_for

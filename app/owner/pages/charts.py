@@ -3,8 +3,6 @@
 They are hidden from screen readers, which read that table. Integers only, no inline styles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta

@@ -1,7 +1,5 @@
 """The meaning of a change of limits: its differences, and its decisions about the payments of the last 30 days."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
