@@ -98,7 +98,7 @@ def address_name(address: str | None, chain: str | None = None) -> str:
     named = {
         each.name
         for each in (entries(agent_id) if agent_id else ())
-        if each.address.lower() == (address or "").lower() and chain in (None, each.chain)
+        if each.address == address and chain in (None, each.chain)
     }
     return " / ".join(sorted(named))
 
