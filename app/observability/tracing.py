@@ -50,7 +50,7 @@ class Span:
             from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
             self._span.set_status(StatusCode.ERROR)
-            self._span.set_attribute("error.type", error)
+            self._span.set_attributes({"error.type": error})
         self._span.end()
 
 

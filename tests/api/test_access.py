@@ -251,6 +251,8 @@ TABLE: dict[str, Access] = {
             ),
         )
     },
+    # Leads to those of the first wallet.
+    "GET /owner/agents/<string:agent_id>/limits": Access({**SIGN_IN, ClientKind.COOKIE: 303}),
     # Not a link that confirms an address.
     "GET /owner/agents/<string:agent_id>/notices/email/<string:token>": Access(
         {**SIGN_IN, ClientKind.COOKIE: 400}
