@@ -43,6 +43,8 @@ def idempotency_key(request: ClientRequest, *scope: str) -> dict[str, str]:
 
 def forward(request: ClientRequest, outgoing: UpstreamRequest, paid: PaidCall, options: ForwardingOptions) -> Response:
     """Make the call for a request and relay its response. Raises: Overloaded, UpstreamError, UpstreamTimeout."""
+    # A request makes one call, so the log of usage can be searched for it.
+    paid.id = request.id
     permit = app_state().forwarding_limiter.acquire(options.account_id, options.quotas)
     try:
         if (connection := request.connection) is not None:

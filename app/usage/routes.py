@@ -12,7 +12,7 @@ from app.identity import guards
 from app.usage import service
 from app.web.blueprint import Blueprint
 from app.web.csv_rows import offers_csv
-from app.web.fields import Instant, Text, Usd
+from app.web.fields import Identifier, Instant, Text, Usd
 from app.web.schemas import Pagination, Schema, page_query
 
 balance = Blueprint(
@@ -74,6 +74,11 @@ class UsageQuery(page_query(default=100, maximum=500, has_period=True)):  # type
 
     provider = Text(load_default=None, metadata={"description": "Only calls to this provider, as in `provider`."})
     model = Text(load_default=None, metadata={"description": "Only calls of this model, as in `model`."})
+    id = Identifier(
+        load_default=None,
+        data_key="request_id",
+        metadata={"description": "Only the call with this `X-Gateway-Request-Id`."},
+    )
 
 
 @balance.get("")

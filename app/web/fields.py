@@ -54,6 +54,13 @@ class Text(ParsedField, fields.String):
         return value
 
 
+class Identifier(fields.UUID):
+    """A UUID in its usual form, as identifiers are stored."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **_kwargs: Any) -> Any:
+        return str(super()._deserialize(value, attr, data))
+
+
 class Name(Text):
     """A name of 1 to 100 characters after trimming; null and blank count as absent."""
 

@@ -292,3 +292,20 @@ def test_the_clients_key_is_not_forwarded_in_any_header(stage: Stage) -> None:
     sent = stage.upstream.asked[0].headers
     assert not any(key in value for _, value in sent)
     assert ("x-harmless", "yes") in sent
+
+
+def test_a_call_is_found_in_the_log_by_the_id_of_its_response(stage: Stage) -> None:
+    def asked_for(request_id: str | None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = stage.agent.get("/v1/usage", request_id=request_id).get_json()["logs"]
+        return found
+
+    stage.behave(lambda exchange: exchange.json(chat_answer(tokens_in=1000, tokens_out=1)))
+    answers = [stage.chat(), stage.chat()]
+    stage.behave(lambda exchange: exchange.json({"web": {"results": []}}))
+    answers.append(stage.search())
+    made = [answer.headers["X-Gateway-Request-Id"] for answer in answers]
+    assert len(stage.usage()) == 3
+    assert [[each["id"] for each in asked_for(request_id)] for request_id in made] == [[each] for each in made]
+    other = register(stage.app.test_client())
+    assert other.get("/v1/usage", request_id=made[0]).get_json()["logs"] == []
+    assert stage.agent.get("/v1/usage", request_id="1").status_code == 400

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from app.core import clock, identifiers
 from app.db.unit_of_work import unit_of_work
 from app.factory import create_app
+from app.observability import logs
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction
@@ -160,6 +161,16 @@ def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
     assert page(agent)["pagination"]["total"] == len(made) == 18
 
 
+def test_what_a_request_caused_is_found_by_its_id(agent: Agent) -> None:
+    caused = identifiers.new_id()
+    with logs.caused_by(caused):
+        wanted = record(agent.wallet_id)
+    record(agent.wallet_id)
+    assert ids(page(agent, request_id=caused)) == [wanted]
+    assert ids(page(agent, request_id=caused.upper())) == [wanted]
+    assert ids(page(agent, request_id=identifiers.new_id())) == []
+
+
 def test_a_period_includes_its_first_instant_and_excludes_its_last(agent: Agent) -> None:
     start = datetime(2026, 11, 1, 12, tzinfo=UTC)
     made = [record(agent.wallet_id, at=start + timedelta(days=day)) for day in range(4)]
@@ -202,6 +213,7 @@ def test_an_unknown_filter_value_is_refused(agent: Agent) -> None:
         "status": ("", "PENDING", "done", "pending,failed", "null"),
         "chain": ("", "Base", "polygon", "0"),
         "type": ("", "Transfer", "bridge", "topup"),
+        "request_id": ("", "1", "x" * 36),
     }.items():
         for value in values:
             answer = agent.get(f"{agent.wallet_url}/transactions", **{field: value})

@@ -15,6 +15,7 @@ from app.web.fields import (
     Address,
     AmountField,
     DomainField,
+    Identifier,
     Instant,
     Moment,
     Name,
@@ -289,6 +290,9 @@ class HistoryQuery(page_query(default=50, maximum=200, has_period=True)):  # typ
     chain = Text(load_default=None, validate=_one_of([*ChainName, PERPDEX_CHAIN]))
     type = Text(load_default=None, validate=_one_of(TransactionType))
     kind = Text(load_default=None, validate=_one_of(MovementKind))
+    request_id = Identifier(
+        load_default=None, metadata={"description": "Only those that the request with this `X-Request-Id` caused."}
+    )
 
 
 class SpendingWindowShape(Schema):

@@ -240,6 +240,7 @@ class AsyncOperations:
             "settlement",
         ]
         | Omit = OMIT,
+        request_id: str | Omit = OMIT,
     ) -> api.TransactionPage:
         """List transactions, newest first.
 
@@ -257,6 +258,7 @@ class AsyncOperations:
         chain: Only transactions of this chain; `perpdex` is the exchange.
         type: Only transactions of this type.
         kind: Only transactions of this kind.
+        request_id: Only those that the request with this `X-Request-Id` caused.
         """
         result: api.TransactionPage = await self._request(
             "GET",
@@ -271,6 +273,7 @@ class AsyncOperations:
                 "chain": chain,
                 "type": type,
                 "kind": kind,
+                "request_id": request_id,
             },
             is_repeatable=True,
         )
@@ -998,6 +1001,7 @@ class AsyncOperations:
         created_before: str | Omit = OMIT,
         provider: str | Omit = OMIT,
         model: str | Omit = OMIT,
+        request_id: str | Omit = OMIT,
     ) -> api.UsagePage:
         """Read the log of charged calls, newest first, with the sums by provider over the whole log.
 
@@ -1012,6 +1016,7 @@ class AsyncOperations:
         created_before: Only entries created before this time (ISO 8601 with an offset).
         provider: Only calls to this provider, as in `provider`.
         model: Only calls of this model, as in `model`.
+        request_id: Only the call with this `X-Gateway-Request-Id`.
         """
         result: api.UsagePage = await self._request(
             "GET",
@@ -1024,6 +1029,7 @@ class AsyncOperations:
                 "created_before": created_before,
                 "provider": provider,
                 "model": model,
+                "request_id": request_id,
             },
             is_repeatable=True,
         )

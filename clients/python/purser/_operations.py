@@ -232,6 +232,7 @@ class Operations:
             "settlement",
         ]
         | Omit = OMIT,
+        request_id: str | Omit = OMIT,
     ) -> api.TransactionPage:
         """List transactions, newest first.
 
@@ -249,6 +250,7 @@ class Operations:
         chain: Only transactions of this chain; `perpdex` is the exchange.
         type: Only transactions of this type.
         kind: Only transactions of this kind.
+        request_id: Only those that the request with this `X-Request-Id` caused.
         """
         result: api.TransactionPage = self._request(
             "GET",
@@ -263,6 +265,7 @@ class Operations:
                 "chain": chain,
                 "type": type,
                 "kind": kind,
+                "request_id": request_id,
             },
             is_repeatable=True,
         )
@@ -984,6 +987,7 @@ class Operations:
         created_before: str | Omit = OMIT,
         provider: str | Omit = OMIT,
         model: str | Omit = OMIT,
+        request_id: str | Omit = OMIT,
     ) -> api.UsagePage:
         """Read the log of charged calls, newest first, with the sums by provider over the whole log.
 
@@ -998,6 +1002,7 @@ class Operations:
         created_before: Only entries created before this time (ISO 8601 with an offset).
         provider: Only calls to this provider, as in `provider`.
         model: Only calls of this model, as in `model`.
+        request_id: Only the call with this `X-Gateway-Request-Id`.
         """
         result: api.UsagePage = self._request(
             "GET",
@@ -1010,6 +1015,7 @@ class Operations:
                 "created_before": created_before,
                 "provider": provider,
                 "model": model,
+                "request_id": request_id,
             },
             is_repeatable=True,
         )

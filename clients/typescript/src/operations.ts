@@ -112,7 +112,7 @@ export abstract class Operations {
    * Filter by `status`, `chain`, `type` or time; `Accept: text/csv` returns the rows of the page as CSV. For long histories continue with `after`, which neither repeats nor misses entries.
    */
   listTransactions(args: Input<"list_transactions", "wallet_id"> = {}, options?: CallOptions): Promise<Output<"list_transactions">> {
-    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","created_after","created_before","status","chain","type","kind"], wallet: "wallet_id" }, args, options);
+    return this.call({ method: "GET", path: "/v1/wallets/{wallet_id}/transactions", query: ["limit","offset","after","created_after","created_before","status","chain","type","kind","request_id"], wallet: "wallet_id" }, args, options);
   }
 
   /**
@@ -403,7 +403,7 @@ export abstract class Operations {
    * Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters. `Accept: text/csv` returns the rows of the page as CSV.
    */
   getUsage(args: Input<"get_usage", ""> = {}, options?: CallOptions): Promise<Output<"get_usage">> {
-    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model","request_id"] }, args, options);
   }
 
   /**

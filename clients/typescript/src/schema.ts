@@ -7637,6 +7637,8 @@ export interface operations {
                 type?: components["schemas"]["TransactionType"];
                 /** @description Only transactions of this kind. */
                 kind?: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase" | "bridge_leg" | "gas" | "gas_sale" | "deposit" | "recovered" | "settlement";
+                /** @description Only those that the request with this `X-Request-Id` caused. */
+                request_id?: string;
             };
             header?: never;
             path: {
@@ -9170,6 +9172,8 @@ export interface operations {
                 provider?: string;
                 /** @description Only calls of this model, as in `model`. */
                 model?: string;
+                /** @description Only the call with this `X-Gateway-Request-Id`. */
+                request_id?: string;
             };
             header?: never;
             path?: never;
