@@ -19,11 +19,14 @@ OWNER_KEY = re.compile(r"ok_[A-Za-z0-9_-]{43}")
 
 def forms_of(page: TestResponse) -> dict[str, dict[str, str]]:
     """Return the hidden fields of each form of a page, by its action."""
-    found = {}
+    found: dict[str, dict[str, str]] = {}
     for form in _FORM.findall(page.text):
         action = _ACTION.search(form)
         assert action, form
-        found[action[1]] = {html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form)}
+        hidden = {html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form)}
+        # Limits are shown in a form to save and in one to change them; the first has the values of the second.
+        if len(hidden) >= len(found.get(action[1], {})):
+            found[action[1]] = hidden
     return found
 
 
