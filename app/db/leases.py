@@ -59,6 +59,13 @@ def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Ite
             )
 
 
+def lock(session: Session, name: str) -> None:
+    """Lock a name until the unit ends: units that lock it follow one another."""
+    values = {"holder": new_id(), "until": clock.now()}
+    insert = insert_into(session, WorkLease).values(name=name, **values)
+    session.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values))
+
+
 def is_free(name: str, now: datetime) -> ColumnElement[bool]:
     return ~exists().where(WorkLease.name == name, WorkLease.until >= now)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from app.version import VERSION
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+_MAX_CHARACTERS = 200
 _tracer: Any = None
 
 
@@ -40,12 +41,13 @@ class Span:
 
     def set(self, **attributes: str | int) -> None:
         """Set attributes; two underscores in a name stand for a dot."""
-        self._span.set_attributes({name.replace("__", "."): value for name, value in attributes.items()})
+        sent = {name: _text(value) if isinstance(value, str) else value for name, value in attributes.items()}
+        self._span.set_attributes({name.replace("__", "."): value for name, value in sent.items()})
 
     def end(self, *, name: str = "", error: str = "") -> None:
         """End the span, under a name that was not known before; `error` is the type of what failed."""
         if name:
-            self._span.update_name(name)
+            self._span.update_name(_text(name))
         if error:
             from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
@@ -65,7 +67,12 @@ def start(
 
     carrier = {"traceparent": parent.traceparent if parent else traceparent}
     context = TraceContextTextMapPropagator().extract(carrier)
-    return Span(_tracer.start_span(name, context=context, kind=trace.SpanKind[kind]))
+    return Span(_tracer.start_span(_text(name), context=context, kind=trace.SpanKind[kind]))
+
+
+def _text(text: str) -> str:
+    """Return a client's text, short, and without lone surrogates: one span that has them makes a batch fail."""
+    return text[:_MAX_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 def trace_id_of(traceparent: str) -> str | None:

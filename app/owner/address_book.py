@@ -81,14 +81,18 @@ def set_name(actor: Actor, agent_id: str, chain: str, address: str, name: str | 
 
 
 def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return which addresses could be taken for ones that the owner knows: named, allowed or paid before."""
-    known = {each.address for each in entries(agent_id)}
+    """Return which addresses could be taken for others that were named, allowed or paid before.
+
+    Only one that the owner named is beyond doubt: an agent may have paid or allowed an address itself.
+    """
+    named = {each.address for each in entries(agent_id)}
+    known = set(named)
     with read_only_unit() as session:
         owned = [each.id for each in wallets.all_of(session, agent_id)]
         known |= set(history.recipients_of(session, owned))
         for each in spending_controls.controls_of(session, owned).values():
             known |= set(each.allowed_addresses)
-    found = {address: addresses.look_alikes(address, known) for address in others}
+    found = {each: addresses.look_alikes(each, known - {each}) for each in others if each not in named}
     return {address: alike for address, alike in found.items() if alike}
 
 

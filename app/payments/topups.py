@@ -19,10 +19,10 @@ from app.core.identifiers import new_id
 from app.core.money import nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts as credit_accounts
+from app.db import leases
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
 from app.idempotency.service import Claim
-from app.identity import agents
 from app.observability import logs
 from app.payments import claimed_payments, treasury
 from app.payments.models import TopUp
@@ -162,6 +162,8 @@ def _grant_or_close(topup: TopUp, decision: DecidedStatus) -> bool:
     is_final, chain, nanos, keys = decision.is_final, ChainName(topup.chain), 0, []
     if not is_final and (decision.status is MovementStatus.FAILED or topup.granted_nanos is not None):
         return False
+    if not is_final and _is_beyond_risk(topup):
+        return False
     view = history.current_view(topup.transaction_id)
     if decision.status is MovementStatus.CONFIRMED and view.tx_hash is not None:
         incoming = app_state().ports.facilitators[chain].incoming_payment(view.tx_hash, topup.recipient)
@@ -174,8 +176,11 @@ def _grant_or_close(topup: TopUp, decision: DecidedStatus) -> bool:
             [claimed_payments.transaction_claim_key(chain, view.tx_hash)],
         )
     with unit_of_work() as session:
-        if not is_final and _exceeds_risk(session, topup.account_id, nanos):
-            return False
+        if not is_final:
+            # Of all chains: their workers run concurrently.
+            leases.lock(session, "topups_before_finality")
+            if _exceeds_risk(session, topup.account_id, nanos):
+                return False
         row = session.get_one(TopUp, topup.transaction_id, with_for_update=True)
         # The transfer may have been reopened while the chain was read.
         found = relayed.decisions(session, [row.transaction_id]).get(row.transaction_id)
@@ -194,9 +199,14 @@ def _grant_or_close(topup: TopUp, decision: DecidedStatus) -> bool:
     return is_final
 
 
+def _is_beyond_risk(topup: TopUp) -> bool:
+    """Return whether a top-up has to wait for finality, before anything is read from the chain for it."""
+    with read_only_unit() as session:
+        return _exceeds_risk(session, topup.account_id, topup.units * claimed_payments.NANOS_PER_UNIT)
+
+
 def _exceeds_risk(session: Session, account_id: str, nanos: int) -> bool:
-    """Return whether a grant before finality would exceed a limit. Locks the row that all such grants lock."""
-    agents.lock_agents(session, [treasury.OWNER_AGENT_ID])
+    """Return whether a grant before finality would exceed a limit."""
     rows = session.execute(
         select(TopUp.account_id, TopUp.granted_nanos, TopUp.owed_nanos).where(
             TopUp.closed_at.is_(None) & TopUp.granted_nanos.is_not(None) | _OWED

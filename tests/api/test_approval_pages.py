@@ -133,7 +133,9 @@ def test_the_owner_is_warned_of_an_address_that_looks_like_a_known_one(agent: Ag
     known, similar = "0x" + "ab" * 20, "0x" + "ab" * 9 + "cdcd" + "ab" * 9
     body = {"amount": "1", "currency": "USDC", "chain": "base", "to": known}
     assert agent.post(f"{agent.wallet_url}/transfer", body).status_code == 200
-    warning, approval = "This address looks like one that this wallet has paid or allows", ask(agent, to=similar)
+    # An agent can pay a similar address a little first: that does not make it known.
+    assert agent.post(f"{agent.wallet_url}/transfer", body | {"amount": "0.01", "to": similar}).status_code == 200
+    warning, approval = "This address looks like one that was paid before", ask(agent, to=similar)
     overview = owner.get(f"/owner/agents/{agent.id}")
     assert warning in overview.text
     # It is not approved in a list, where addresses are abbreviated.
@@ -141,7 +143,21 @@ def test_the_owner_is_warned_of_an_address_that_looks_like_a_known_one(agent: Ag
     page = owner.get(path_of(agent, approval)).text
     assert warning in page
     assert page.lower().count(f"<code>{known}</code>") == 1
+    book = f"/owner/agents/{agent.id}/addresses"
+    named = {"name": "Landlord", "address": known, "chain": "base", "owner_key": owner.key}
+    assert owner.send(owner.send(owner.get(book), book, **named), book, **named).status_code == 303
     assert "looks like one" not in owner.get(path_of(agent, ask(agent))).text
+    assert "<dt>Landlord</dt>" in owner.get(path_of(agent, approval)).text
+
+
+def test_an_address_that_looks_like_one_in_the_address_book_is_compared(agent: Agent, owner: Owner) -> None:
+    known, similar = "0x" + "cd" * 20, "0x" + "cd" * 9 + "abab" + "cd" * 9
+    book = f"/owner/agents/{agent.id}/addresses"
+    named = {"name": "Landlord", "address": known, "chain": "base", "owner_key": owner.key}
+    assert owner.send(owner.get(book), book, **named).status_code == 303
+    approval = ask(agent, to=similar)
+    assert 'value="once"' not in owner.get(f"/owner/agents/{agent.id}").text
+    assert "This address looks like one" in owner.get(path_of(agent, approval)).text
 
 
 def test_an_owner_approves_with_the_owner_key_and_it_is_paid_and_in_the_audit_log(agent: Agent, owner: Owner) -> None:

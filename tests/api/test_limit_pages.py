@@ -175,4 +175,5 @@ def test_addresses_that_look_like_known_ones_are_shown_before_they_are_named_or_
     assert "looks almost like" not in page.text
     other = TWIN.lower().replace("ffff", "eeee")
     page = ada.send(ada.get(limits), limits, **USUAL, allowed_addresses=f"{ALICE} {other}", step="review")
-    assert page.text.count("looks almost like") == 1
+    # Also the one that was paid before: it was the agent's choice.
+    assert page.text.count("looks almost like") == 2

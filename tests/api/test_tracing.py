@@ -143,3 +143,16 @@ def test_without_a_collector_a_caller_still_finds_its_trace_in_the_logs(
         TRACE_ID, None, None,
     ]  # fmt: skip
     assert sent[0] == CALLER
+
+
+def test_a_name_that_is_no_text_hides_no_other_span(collector: Collector) -> None:
+    tracing.init(collector.url)
+    # A client's JSON can have lone surrogates, and names of any length.
+    for name in ("chat \ud800" + "x" * 10_000, "other"):
+        span = tracing.start(name, "CLIENT")
+        assert span is not None
+        span.set(gen_ai__request__model=name)
+        span.end()
+    collector.span("other")
+    [hostile] = [span for name, span in collector.spans().items() if name.startswith("chat ")]
+    assert len(hostile.name) == len(attributes(hostile)["gen_ai.request.model"]) == 200  # type: ignore[arg-type]

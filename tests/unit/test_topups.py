@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
+from threading import Barrier
 from typing import Any, cast
 
 import pytest
@@ -40,9 +42,12 @@ class Treasury:
     account_id: str = field(default_factory=new_id)
     incoming: dict[str, IncomingPayment] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    meeting: Barrier | None = None
 
     def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
         self.asked.append((tx_hash, recipient))
+        if self.meeting is not None:
+            self.meeting.wait(30)
         if tx_hash == "0xunreachable":
             raise Unreachable("refused")
         return self.incoming.get(tx_hash)
@@ -303,6 +308,8 @@ def test_what_was_taken_back_is_granted_again_if_it_landed_after_all(treasury: T
 @pytest.mark.parametrize("treasury", ["postgres_url"], indirect=True)
 def test_concurrent_workers_grant_each_top_up_once_and_exceed_no_limit(treasury: Treasury) -> None:
     early = [added(treasury, f"0x{number}", next_check_at=NOON) for number in range(8)]
+    with unit_of_work() as session:
+        session.execute(update(TopUp).values(units=3))
     for number in range(8):
         treasury.receives(f"0x{number}", 3, is_final=False)
     app = cast("Application", current_app)._get_current_object()  # type: ignore[attr-defined]
@@ -317,3 +324,40 @@ def test_concurrent_workers_grant_each_top_up_once_and_exceed_no_limit(treasury:
     assert sum(race(app, [lambda: topups.grant_due(BASE)] * 6)) == 8  # type: ignore[arg-type]
     assert treasury.granted_nanos() == 24_000
     assert audited() == []
+
+
+@pytest.mark.parametrize("treasury", ["postgres_url"], indirect=True)
+def test_the_workers_of_two_chains_do_not_exceed_the_limit_of_all_together(treasury: Treasury) -> None:
+    chains = (BASE, ChainName.ETHEREUM)
+    app = cast("Application", current_app)._get_current_object()  # type: ignore[attr-defined]
+    added(treasury, "0x0", next_check_at=NOON)
+    treasury.receives("0x0", 5, is_final=False)
+    topups.grant_due(BASE)
+    for number in range(5):
+        both = [added(treasury, f"0x{number}{chain}", chain=chain.value, next_check_at=NOON) for chain in chains]
+        with unit_of_work() as session:
+            for each in both:
+                accounts.open_account(session, other := new_id())
+                session.get_one(TopUp, each).account_id = other
+        treasury.meeting = Barrier(2)
+        for chain in chains:
+            treasury.receives(f"0x{number}{chain}", 5, is_final=False)
+        race(app, [partial(topups.grant_due, chain) for chain in chains])
+        treasury.meeting = None
+        # With the first one, one more of 5 000 fits into 13 000.
+        assert sorted(str(state_of(each)[0]) for each in both) == ["5000", "None"]
+        with unit_of_work() as session:
+            session.execute(update(Transaction).where(Transaction.id.in_(both)).values(next_check_at=None))
+        for chain in chains:
+            treasury.receives(f"0x{number}{chain}", 5)
+            topups.grant_due(chain)
+
+
+def test_a_top_up_that_waits_for_a_limit_is_not_looked_up_on_the_chain(treasury: Treasury) -> None:
+    for number in range(3):
+        added(treasury, f"0x{number}", next_check_at=NOON, created_at=NOON + timedelta(seconds=number))
+        treasury.receives(f"0x{number}", 5, is_final=False)
+    topups.grant_due(BASE)
+    treasury.asked.clear()
+    topups.grant_due(BASE)
+    assert treasury.asked == []

@@ -18,6 +18,7 @@ from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.identity.owner_keys import OwnerKeyView
+from app.owner import address_book
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges, confirmation
@@ -228,8 +229,9 @@ def _evidence(approval: Approval) -> dict[str, Any]:
             known = spending_accounts.known_payees(session, approval.wallet_id, payees, clock.now().date())
             now = approval_rules.approval_reasons(spending.controls, asked, known)
             reasons += [each.value for each in now if each.value != approval.reason]
-    similar = overview.similar_recipients(approval) if _waits(approval) else ()
-    return {"spending": spending, "reasons": reasons, "paid": paid, "similar": similar}
+    asked_to_pay = [approval.recipient] if approval.recipient and _waits(approval) else []
+    similar = address_book.look_alikes(approval.agent_id, asked_to_pay)
+    return {"spending": spending, "reasons": reasons, "paid": paid, "similar": similar.get(approval.recipient or "")}
 
 
 def _not_found() -> NotFound:

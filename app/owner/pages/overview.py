@@ -16,13 +16,12 @@ from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
-from app.approvals.models import Approval, ApprovalStatus
+from app.approvals.models import ApprovalStatus
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.movement_kinds import MovementKind
 from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
@@ -33,6 +32,7 @@ from app.events.outbox import EventType
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
+from app.owner import address_book
 from app.owner.pages import charts
 from app.platform.agents import service as platform
 from app.shopping import service as shopping
@@ -40,7 +40,6 @@ from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
-from app.wallets import transfers
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
@@ -154,18 +153,10 @@ def waiting_approvals(agent_id: str) -> dict[str, Any]:
     """
     found = approvals.list_of(_MAX_WAITING, agent_id=agent_id, status=ApprovalStatus.AWAITING).items
     waiting = sorted((each for each in found if each.expires_at > clock.now()), key=lambda each: each.expires_at)
-    to_compare = {each.id for each in waiting[:_MAX_LISTED] if similar_recipients(each)}
+    listed = waiting[:_MAX_LISTED]
+    similar = address_book.look_alikes(agent_id, [each.recipient for each in listed if each.recipient])
+    to_compare = {each.id for each in listed if each.recipient in similar}
     return {"waiting": waiting, "to_compare": to_compare, "listed": _MAX_LISTED}
-
-
-def similar_recipients(approval: Approval) -> tuple[str, ...]:
-    """Return the known addresses that a person could take the recipient of a transfer for."""
-    if approval.kind not in (MovementKind.TRANSFER, MovementKind.WITHDRAWAL):
-        return ()
-    with read_only_unit() as session:
-        allowed = spending_controls.find_controls(session, approval.wallet_id)
-    chain = ChainName(approval.facts["chain"])
-    return transfers.similar_recipients(approval.wallet_id, chain, approval.recipient or "", allowed)
 
 
 def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
