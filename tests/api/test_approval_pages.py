@@ -143,11 +143,6 @@ def test_the_owner_is_warned_of_an_address_that_looks_like_a_known_one(agent: Ag
     page = owner.get(path_of(agent, approval)).text
     assert warning in page
     assert page.lower().count(f"<code>{known}</code>") == 1
-    book = f"/owner/agents/{agent.id}/addresses"
-    named = {"name": "Landlord", "address": known, "chain": "base", "owner_key": owner.key}
-    assert owner.send(owner.send(owner.get(book), book, **named), book, **named).status_code == 303
-    assert "looks like one" not in owner.get(path_of(agent, ask(agent))).text
-    assert "<dt>Landlord</dt>" in owner.get(path_of(agent, approval)).text
 
 
 def test_an_address_that_looks_like_one_in_the_address_book_is_compared(agent: Agent, owner: Owner) -> None:
