@@ -6,8 +6,10 @@ A block at the depth of confirmed movements can still be replaced. The service t
 only if they can no longer land, the account owes what it was granted. Grants that are not final are limited.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 
 import structlog
 from sqlalchemy import ColumnElement, exists, select
@@ -131,17 +133,16 @@ def grant_due(chain: ChainName) -> int:
         owing = session.scalars(
             select(TopUp.transaction_id).where(_OWED, on_chain, credit_accounts.has_available(TopUp.account_id))
         ).all()
-    for topup in topups:
-        decision = decisions.get(topup.transaction_id)
-        if decision is None:
-            continue
+    decided = [(each, decisions[each.transaction_id]) for each in topups if each.transaction_id in decisions]
+    # What is owed first, before new credits can be spent.
+    steps: list[tuple[str, Callable[[], bool]]] = [(each, partial(_collect, each)) for each in owing]
+    steps += [(each.transaction_id, partial(_grant_or_close, each, decision)) for each, decision in decided]
+    for transaction_id, step in steps:
         try:
-            closed += _grant_or_close(topup, decision)
+            closed += step()
         except Exception:
             # One faulty top-up must not block the others.
-            _log.exception("topup_close_failed", transaction_id=topup.transaction_id)
-    for transaction_id in owing:
-        _collect(transaction_id)
+            _log.exception("topup_close_failed", transaction_id=transaction_id)
     return closed
 
 
@@ -231,10 +232,12 @@ def _set_granted(session: Session, row: TopUp, nanos: int) -> None:
         credit_accounts.grant(session, row.account_id, nanos - before, reference=again)
 
 
-def _collect(transaction_id: str) -> None:
+def _collect(transaction_id: str) -> bool:
+    """Repay what a top-up left owing as far as credits are available; it closes nothing."""
     with unit_of_work() as session:
         row = session.get_one(TopUp, transaction_id, with_for_update=True)
         reference = f"{grant_reference(transaction_id)}:{new_id()}"
         taken = credit_accounts.revoke(session, row.account_id, row.owed_nanos, reference=reference)
         row.owed_nanos -= taken
     _log.info("topup_debt_collected", transaction_id=transaction_id, taken_nanos=taken)
+    return False

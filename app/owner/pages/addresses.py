@@ -58,7 +58,8 @@ def name_address(agent_id: str) -> Response:
 def remove_address(agent_id: str) -> Response:
     """Remove a name, without asking for the owner key."""
     actor = sessions.acting_owner(owner_key_of(agent_id))
-    address_book.set_name(actor, agent_id, request.form.get("chain", ""), request.form.get("address", ""), None)
+    chain, address = (printable(request.form.get(name, "")) for name in ("chain", "address"))
+    address_book.set_name(actor, agent_id, chain, address, None)
     return see_other(url_for("owner.show_addresses", agent_id=agent_id, done="removed"))
 
 
