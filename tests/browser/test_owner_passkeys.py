@@ -167,12 +167,10 @@ def test_a_limit_is_raised_with_a_passkey_and_lowered_without(site: Site, open_p
     add_passkey(page, site)
     for dollars in ("5", "70"):
         page.goto(f"{site.page}/wallets/{site.agent.wallet_id}/limits")
-        page.get_by_label("Per transaction").fill(dollars)
-        with navigation(page):
-            page.get_by_role("button", name="Save").click()
-    page.get_by_role("alert").get_by_text("Enter your owner key").wait_for()
-    with navigation(page):
-        page.get_by_role("button", name="Save").click()
+        page.get_by_label("Per payment").fill(dollars)
+        for step in ("Continue", "Save limits"):
+            with navigation(page):
+                page.get_by_role("button", name=step).click()
     page.get_by_text("The limits were saved.").wait_for()
     controls = site.agent.get(f"{site.agent.wallet_url}/controls").get_json()["controls"]
     assert controls["per_tx_limit_usd"] == 70
