@@ -102,7 +102,7 @@ def test_the_overview_shows_what_waits_and_decides_it(agent: Agent, owner: Owner
     assert re.search(r'aria-current="page">Overview<', page.text)
     assert re.search(r">Approvals <span class=.count.>2<", page.text)
     assert NOTE not in page.text
-    # The buttons are those of the approval's own page, with its protection.
+    # These buttons post to the approval page's route, with the same protection.
     assert owner.send(page, path_of(agent, approved), decision="once").status_code == 403
     assert owner.send(page, path_of(agent, approved), decision="once", owner_key=owner.key).status_code == 303
     assert owner.send(page, path_of(agent, refused), decision="reject").status_code == 303

@@ -97,7 +97,7 @@ class Sponsored:
         await_mined(self.node, str(self.node.rpc("eth_sendTransaction", sent)))
 
     def front_run(self, which: int) -> tuple[str, dict[str, dict[str, Any]]]:
-        """Send a transfer of which another party submits one call: of the amount or of the fee."""
+        """Send a transfer while another party submits one of its calls: the amount's or the fee's."""
         to = fresh_address()
         self.lose_broadcasts()
         self.send("3", to=to)
