@@ -22,6 +22,7 @@ from sqlalchemy.engine import Engine
 _PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|%)")
 _COMPLETED = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 _KEY = "prepared_statements"
+_TRIES = 5
 _names = itertools.count()
 
 
@@ -99,7 +100,8 @@ def keeps_prepared_statements(engine: Engine) -> bool:
         try:
             for connection in both:
                 _check(connection.pgconn, connection.pgconn.prepare(name, b"SELECT 1"))
-            for connection in both:
+            # By chance, one try may have the connection of its statement.
+            for connection in both * _TRIES:
                 _check(connection.pgconn, connection.pgconn.exec_prepared(name, ()))
         except (DuplicatePreparedStatement, InvalidSqlStatementName):
             return False

@@ -304,10 +304,10 @@ class _Call(PaidCall):
         self._record_bill(self._run(Charge(self.id, self._account_id, self._call, MeteredUsage(1))))
         return outgoing
 
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None:
         raise NotImplementedError
 
-    def end(self, ending: RelayOutcome) -> None:
+    def _end(self, ending: RelayOutcome) -> None:
         raise NotImplementedError
 
 

@@ -37,10 +37,10 @@ class StreamedCall(PaidCall):
         self._renew()
         return super().feed(piece)
 
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None:
         raise NotImplementedError
 
-    def end(self, ending: RelayOutcome) -> None:
+    def _end(self, ending: RelayOutcome) -> None:
         del ending
         self._settle(lambda session: service.settle(session, self.id, MeteredUsage(13)))
 

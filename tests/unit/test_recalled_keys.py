@@ -29,10 +29,10 @@ class _Call(PaidCall):
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         raise NotImplementedError
 
-    def on_no_response(self, *, is_upstream_failure: bool) -> None:
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None:
         raise NotImplementedError
 
-    def end(self, ending: RelayOutcome) -> None:
+    def _end(self, ending: RelayOutcome) -> None:
         raise NotImplementedError
 
 
