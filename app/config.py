@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -98,6 +99,7 @@ class Settings(BaseSettings):
     base_url: str = ""
     database_url: SecretStr = SecretStr("sqlite:///var/purser.sqlite")
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:16379/0")
+    redis_ca_file: str = ""
 
     secret_key: SecretStr = SecretStr("")
     secret_key_fallbacks: SecretStr = SecretStr("")
@@ -253,6 +255,9 @@ class Settings(BaseSettings):
         if any(len(each) < MIN_SECRET_LENGTH for each in self.secret_key_list()[1:]):
             msg = f"SECRET_KEY_FALLBACKS must be separated by commas, each of at least {MIN_SECRET_LENGTH} characters"
             raise ValueError(msg)
+        ca_file = self.redis_ca_file
+        if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
+            raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
         keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
         keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
         self.parsed_price_overrides()
@@ -292,6 +297,15 @@ class Settings(BaseSettings):
     def public_url(self) -> str:
         """Return the base URL for links, without a trailing slash."""
         return (self.base_url or f"http://127.0.0.1:{self.port}").rstrip("/")
+
+    @property
+    def redis_address(self) -> str:
+        """Return REDIS_URL with what REDIS_CA_FILE says of the server's certificate, as redis-py reads it."""
+        url = self.redis_url.get_secret_value()
+        if not self.redis_ca_file:
+            return url
+        tls = {"ssl_cert_reqs": "none"} if self.redis_ca_file == "off" else {"ssl_ca_certs": self.redis_ca_file}
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(tls)}"
 
     @property
     def jupiter_url(self) -> str:

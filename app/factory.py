@@ -168,7 +168,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         ports=ports,
         threads=threads,
         forwarding_limiter=ConcurrencyLimiter(threads),
-        rate_limiter=RateLimiter(settings.redis_url.get_secret_value()),
+        rate_limiter=RateLimiter(settings.redis_address),
         provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),

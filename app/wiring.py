@@ -92,8 +92,8 @@ def build(settings: Settings) -> Ports:
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm, jupiter),
-        queue=RqQueue(settings.redis_url.get_secret_value()),
-        counters=RedisCounterStore(settings.redis_url.get_secret_value()),
+        queue=RqQueue(settings.redis_address),
+        counters=RedisCounterStore(settings.redis_address),
         upstream=_upstream(settings, HttpUpstream),
         # In development, services of the catalog may have private addresses.
         public_upstream=_upstream(settings, HttpUpstream if settings.allow_private_upstreams else PublicUpstream),
@@ -277,5 +277,5 @@ def _access(settings: Settings, service: str, api_key: SecretStr = _NO_KEY) -> S
     if settings.is_sandbox:
         return ServiceAccess(key)
     limit = _RATE_LIMITS[service][bool(key)]
-    limiter = RateLimiter(settings.redis_url.get_secret_value())
+    limiter = RateLimiter(settings.redis_address)
     return ServiceAccess(key, partial(limiter.count_when_permitted, limit, "service", service))

@@ -101,7 +101,7 @@ class JobWorker(SimpleWorker):
 def serve(queues: Iterable[QueueName], *, on_heartbeat: Callable[[], None] | None = None) -> None:
     """Run the jobs of these queues until a signal stops the process."""
     with application().app_context():
-        url = app_state().settings.redis_url.get_secret_value()
+        url = app_state().settings.redis_address
     names = tuple(queues)
     redis = Redis.from_url(url)
     while True:

@@ -11,13 +11,14 @@ from typing import TypeVar
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 from rq import Queue
 from rq.exceptions import DuplicateJobError, InvalidJobOperation
 from rq.job import Job, JobStatus
 
 from app.adapters.jsonrpc.endpoint import OutageLog
+from app.adapters.reachability import connection_problem
 from app.db.unit_of_work import assert_no_unit
 from app.jobs import FAILURE_TTL_SECONDS, JobName, QueueName
 
@@ -39,6 +40,7 @@ class RqQueue:
     def __init__(self, redis_url: str, *, clock: Callable[[], float] = time.time) -> None:
         """Store the URL, which may contain a password. Raises: ValueError for an invalid one."""
         self._clock = clock
+        self._url = redis_url
         # The client's own default is ten attempts; here a web request waits. Connections that died in the pool are
         # detected when they are taken out of it.
         self._redis = Redis.from_url(
@@ -60,6 +62,15 @@ class RqQueue:
 
     def ping(self) -> bool:
         return self._run(lambda: bool(self._redis.ping()), otherwise=False)
+
+    def problem(self) -> str | None:
+        if (problem := connection_problem(self._url)) is not None:
+            return problem
+        try:
+            self._redis.ping()
+        except RedisError as error:
+            return "it refuses the password" if isinstance(error, AuthenticationError) else type(error).__name__
+        return None
 
     def depths(self) -> Mapping[QueueName, int]:
         return self._run(lambda: {name: int(queue.count) for name, queue in self._queues.items()}, otherwise={})

@@ -230,6 +230,7 @@ class EndpointStatus:
     """The state of one endpoint, by its position in the operator's list; `problem` is None if it is usable."""
 
     number: int
+    host: str
     problem: str | None = None
     height: int | None = None
 

@@ -33,6 +33,9 @@ class JobQueue(Protocol):
     def ping(self) -> bool:
         """Return whether the queue can be reached."""
 
+    def problem(self) -> str | None:
+        """Return why the queue cannot be reached, in words for the operator."""
+
     def needs_password(self) -> bool:
         """Return whether a client without a password is refused; True when it cannot be reached."""
 

@@ -1,6 +1,6 @@
 """The checks of `flask doctor`: read-only, of everything the service depends on, with a fix for each problem.
 
-Findings name settings and positions in them, never values, which may contain keys.
+Findings name settings, positions in them and hosts, never whole values, which may contain keys.
 """
 
 import functools
@@ -92,7 +92,9 @@ def _run_check(component: str, check: Callable[[], Iterator[Finding]]) -> Iterat
     try:
         yield from check()
     except SQLAlchemyError as error:
-        yield _fail(component, f"does not respond ({type(error).__name__})", "check DATABASE_URL")
+        # The first line of the driver's message has the host and the cause, and no password.
+        cause = str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0]
+        yield _fail(component, f"does not respond ({cause})", "check DATABASE_URL")
     except Exception as error:
         # Its message may quote a URL with a key; its class and location are enough.
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -127,6 +129,8 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
          "GRANT_BUDGET_USD_PER_DAY is off", "set it: granted credits are unlimited"),
         (settings.database_url.get_secret_value().startswith("sqlite"), Severity.WARN,
          "the database is SQLite", "use PostgreSQL on a host: a file is lost with its machine"),
+        (not settings.smtp_url.get_secret_value() and not settings.web_push_key.get_secret_value(), Severity.WARN,
+         "owners cannot be notified", "set SMTP_URL or WEB_PUSH_KEY: approvals wait until an owner looks"),
         (not settings.metrics_token.get_secret_value(), Severity.WARN,
          "METRICS_TOKEN is not set", "set it to permit Prometheus on another machine"),
     ):  # fmt: skip
@@ -227,14 +231,19 @@ def _check_processes(session: Session) -> Iterator[Finding]:
 
 def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
     totals = counters.totals(ports.counters)
-    if totals is None or not ports.queue.ping():
+    problem = ports.queue.problem()
+    if totals is None or problem:
         yield _fail(
             "redis",
-            "does not respond",
-            "check REDIS_URL; until then rate limits are per process, and the scheduler does all work itself",
+            f"does not respond ({problem})" if problem else "does not respond in time",
+            "check REDIS_URL, and REDIS_CA_FILE if its certificate is the host's own;"
+            " until then rate limits are per process, and the scheduler does all work itself",
         )
         return
     yield _ok("redis", "responds")
+    if settings.redis_ca_file == "off":
+        fix = "let REDIS_CA_FILE name the certificate of its authority, if the host gives you one"
+        yield _warn("redis", "its certificate is not verified", fix)
     if not settings.is_sandbox:
         url = urlsplit(settings.redis_url.get_secret_value())
         if not ports.queue.needs_password():
@@ -260,10 +269,11 @@ def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
 
 def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
     component, setting = chain.name.value, f"{chain.name.value.upper()}_RPC_URL"
+    is_configured = bool(app_state().settings.rpc_urls(chain.name))
     diagnosis = chain.diagnose()
     heights = [state.height for state in diagnosis.endpoints if state.height is not None]
     for state in diagnosis.endpoints:
-        endpoint_name = f"endpoint {state.number}"
+        endpoint_name = f"endpoint {state.number} ({state.host})"
         if state.problem == "wrong_chain":
             yield _fail(
                 component,
@@ -276,8 +286,8 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
             yield Finding(
                 severity,
                 component,
-                f"{endpoint_name} gives no usable response ({state.problem})",
-                f"check entry {state.number} of {setting}",
+                f"{endpoint_name} gives no usable response: {state.problem}",
+                f"check entry {state.number} of {setting}" if is_configured else f"set {setting}",
             )
         elif (behind := max(heights) - (state.height or 0)) > _MAX_BLOCKS_BEHIND:
             yield _warn(
@@ -286,10 +296,11 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
         else:
             yield _ok(component, f"{endpoint_name} responds, at block {state.height}")
     for name in diagnosis.missing_contracts:
-        message = f"there is no contract at the address of {name}"
-        yield _fail(component, message, "correct NETWORK or the endpoints")
+        yield _fail(component, f"there is no contract at the address of {name}", "correct NETWORK or the endpoints")
     if network is Network.MAINNET and len(diagnosis.endpoints) == 1:
         yield _warn(component, "has a single endpoint", f"add a second provider to {setting}")
+    if network is Network.MAINNET and not is_configured:
+        yield _warn(component, "uses public endpoints, which limit and may delay it", f"set {setting}")
 
 
 def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
@@ -375,19 +386,15 @@ def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
 
 
 def _check_shopping(settings: Settings, shopper: Shopper | None) -> Iterator[Finding]:
-    if shopper is None:
-        yield _ok("shopping", "no browser on this machine")
+    with read_only_unit() as session:
+        is_used = settings.is_sandbox or ProcessKind.SHOPPER in leases.ages(session)
+    if shopper is None or not is_used:
+        yield _ok("shopping", "no shopper has run" if shopper else "no browser on this machine")
     elif settings.is_sandbox or shopper.is_sandboxed():
         yield _ok("shopping", "a browser is available")
     elif settings.browser_without_sandbox:
-        yield _warn(
-            "shopping",
-            "the browser runs without its sandbox, as BROWSER_WITHOUT_SANDBOX allows",
-            "enable it: a page that exploits the browser has all rights of the shopper's user",
-        )
+        fix = "enable it: a page that exploits the browser has all rights of the shopper's user"
+        yield _warn("shopping", "the browser runs without its sandbox, as BROWSER_WITHOUT_SANDBOX allows", fix)
     else:
-        yield _fail(
-            "shopping",
-            "the browser does not start with its sandbox, so every purchase fails",
-            "run it as an ordinary user on a host that permits user namespaces; see docs/operations/shopping.md",
-        )
+        fix = "let the shopper be an ordinary user of a host that permits user namespaces; docs/operations/shopping.md"
+        yield _fail("shopping", "the browser does not start here with its sandbox, so purchases here fail", fix)

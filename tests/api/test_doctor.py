@@ -19,6 +19,7 @@ from app.adapters.prices import MarketPriceFeed
 from app.core import clock
 from app.core.chains import ChainName, Token
 from app.db import leases
+from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import counters
 from app.payments import treasury
@@ -52,7 +53,7 @@ def test_a_healthy_service_has_no_findings_and_nothing_is_changed(
     register(app.test_client())
     result = doctor(app)
     assert "FAIL" not in result.output, result.output
-    assert "endpoint 1 responds" in result.output
+    assert "responds, at block" in result.output
     assert result.exit_code == 0
     with app.app_context(), read_only_unit() as session:
         # Checks must not bind a database to a network, as signing does.
@@ -70,23 +71,24 @@ def test_a_chain_without_nonces_raises_no_alarm_after_a_transfer_on_another(
         fund(base_node, agent.address)
         assert agent.move("0.001", "ETH").status_code == HTTPStatus.OK
         result = doctor(app)
-    assert "ok    solana: endpoint 1 responds" in result.output
+    assert "ok    solana: endpoint 1 (" in result.output
     assert "FAIL  solana" not in result.output, result.output
 
 
-def test_a_broken_endpoint_is_named_by_position_never_by_url(
+def test_a_broken_endpoint_is_named_by_position_host_and_cause_never_by_its_path(
     build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode, ethereum_node: EvmNode
 ) -> None:
     dead = unused_url()
-    app = build_app(sqlite_url, chains=chain_at(dead, ethereum_node.url, base_node.url))
-    result = doctor(app)
-    assert "warn  base: endpoint 1 gives no usable response" in result.output
-    assert "FAIL  base: endpoint 2 serves a chain that is not base" in result.output
-    assert "ok    base: endpoint 3 responds" in result.output
+    hosts = [url.rpartition("/")[2] for url in (dead, ethereum_node.url, base_node.url)]
+    urls = [f"http://user:canary-password@{host}/?key=canary" for host in hosts]
+    result = doctor(build_app(sqlite_url, chains=chain_at(*urls)))
+    expected = f"base: endpoint 1 ({hosts[0]}) gives no usable response: it cannot be connected to (Connection refused)"
+    assert f"warn  {expected}" in result.output
+    assert f"FAIL  base: endpoint 2 ({hosts[1]}) serves a chain that is not base" in result.output
+    assert f"ok    base: endpoint 3 ({hosts[2]}) responds" in result.output
     assert "entry 2 of BASE_RPC_URL" in result.output
     assert result.exit_code == 1
-    for url in (dead, ethereum_node.url, base_node.url):
-        assert url.rpartition(":")[2] not in result.output
+    assert "canary" not in result.output
 
 
 def test_missing_contracts_are_found(build_app: Callable[..., Flask], sqlite_url: str, base_node: EvmNode) -> None:
@@ -117,7 +119,8 @@ def test_a_database_of_an_older_release_is_found(build_app: Callable[..., Flask]
 def test_an_unreachable_database_is_reported_without_its_password() -> None:
     app = make_app(settings_for("postgresql://purser:canary-password@127.0.0.1:1/purser"))
     result = doctor(app)
-    assert "FAIL  database: does not respond" in result.output
+    assert "FAIL  database: does not respond (connection" in result.output
+    assert "127.0.0.1" in result.output
     assert "canary" not in result.output
 
 
@@ -260,7 +263,7 @@ def test_lagging_endpoints_low_gas_and_stuck_transactions_are_reported(
             result = doctor(app)
             warned = [line for line in result.output.splitlines() if line.startswith("warn")]
         own_base_node.set_automine(True)
-    assert "warn  base: endpoint 2 is 2" in result.output
+    assert ") is 2" in result.output
     assert "warn  movements: a transfer on base has been pending for 61 minutes" in warned
     assert "warn  payments: the settlement key on base has gas for 0 payments" in warned
     assert f"send native tokens to {settler}" in result.output
@@ -274,7 +277,7 @@ def test_lagging_endpoints_low_gas_and_stuck_transactions_are_reported(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"network": "testnet"}, "FAIL  shopping: the browser does not start with its sandbox"),
+        ({"network": "testnet"}, "FAIL  shopping: the browser does not start here with its sandbox"),
         ({"network": "testnet", "browser_without_sandbox": "1"}, "warn  shopping: the browser runs without"),
         ({"network": "sandbox"}, "ok    shopping: a browser is available"),
     ],
@@ -282,9 +285,19 @@ def test_lagging_endpoints_low_gas_and_stuck_transactions_are_reported(
 def test_a_browser_without_working_sandbox_is_an_error_unless_allowed(
     build_app: Callable[..., Flask], sqlite_url: str, settings: dict[str, str], expected: str
 ) -> None:
-    assert expected in doctor(build_app(sqlite_url, settings=settings, shopper=FakeShopper(sandboxed=False))).output
+    app = build_app(sqlite_url, settings=settings, shopper=FakeShopper(sandboxed=False))
+    with app.app_context():
+        leases.record(ProcessKind.SHOPPER)
+    assert expected in doctor(app).output
+
+
+def test_a_browser_is_checked_only_where_a_shopper_runs(build_app: Callable[..., Flask], sqlite_url: str) -> None:
+    app = build_app(sqlite_url, settings={"network": "testnet"}, shopper=FakeShopper(sandboxed=False))
+    assert "ok    shopping: no shopper has run" in doctor(app).output
 
 
 def test_a_browser_with_a_sandbox_is_ok(build_app: Callable[..., Flask], sqlite_url: str) -> None:
     app = build_app(sqlite_url, settings={"network": "testnet"}, shopper=FakeShopper())
+    with app.app_context():
+        leases.record(ProcessKind.SHOPPER)
     assert "ok    shopping: a browser is available" in doctor(app).output

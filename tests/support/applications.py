@@ -108,6 +108,9 @@ class RecordingQueue:
     def ping(self) -> bool:
         return not self.away
 
+    def problem(self) -> str | None:
+        return "it is away" if self.away else None
+
     def needs_password(self) -> bool:
         return bool(self.password)
 

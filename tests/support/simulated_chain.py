@@ -279,7 +279,7 @@ class SimulatedChain:
         self._ask()
 
     def diagnose(self) -> ChainDiagnosis:
-        return ChainDiagnosis((EndpointStatus(1, None, self.blocks[-1].number),))
+        return ChainDiagnosis((EndpointStatus(1, "simulated", height=self.blocks[-1].number),))
 
     def explorer_url(self, _tx_hash: str) -> str | None:
         return None

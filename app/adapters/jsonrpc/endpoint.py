@@ -92,7 +92,7 @@ class RpcEndpoint:
         self, http: HttpClient, url: str, identity: ChainIdentity, *, chain: ChainName, number: int, max_batch: int
     ) -> None:
         self._http = http
-        self._url = url
+        self.url = url
         self._identity = identity
         self._is_identified = False
         self._batch_limit = AdaptiveLimit(max_batch)
@@ -193,7 +193,7 @@ class RpcEndpoint:
     def _post(self, chunk: Sequence[RpcCall[Any]]) -> HttpResponse:
         started = time.perf_counter()
         try:
-            return self._http.post(self._url, _body(chunk), repeats=not any(call.sends for call in chunk))
+            return self._http.post(self.url, _body(chunk), repeats=not any(call.sends for call in chunk))
         except ResponseTooLargeError:
             raise
         except Unreachable as failure:

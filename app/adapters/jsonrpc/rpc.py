@@ -13,6 +13,7 @@ from app.adapters.http_client import HttpClient
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, WrongChainError
 from app.adapters.jsonrpc.endpoint import ChainIdentity, RpcEndpoint
 from app.adapters.jsonrpc.replies import RpcErrorKind
+from app.adapters.reachability import connection_problem, host_of
 from app.core.chains import ChainName
 from app.ports.chain import ChainDiagnosis, EndpointStatus
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
@@ -108,9 +109,10 @@ class JsonRpc:
                 endpoint.run([call])
                 missing = missing_contracts(endpoint) if missing is None else missing
             except EndpointError as failure:
-                states.append(EndpointStatus(endpoint.number, failure.reason))
+                problem = connection_problem(endpoint.url) if failure.reason == "not_sent" else None
+                states.append(EndpointStatus(endpoint.number, host_of(endpoint.url), problem or failure.reason))
             else:
-                states.append(EndpointStatus(endpoint.number, height=call.result))
+                states.append(EndpointStatus(endpoint.number, host_of(endpoint.url), height=call.result))
         return ChainDiagnosis(tuple(states), tuple(missing or ()))
 
 

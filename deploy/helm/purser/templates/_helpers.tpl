@@ -90,8 +90,9 @@ readinessProbe:
       - python
       - -c
       - |
-        import os, socket, redis, rq
-        queue = redis.Redis.from_url(os.environ["REDIS_URL"])
+        import socket, redis, rq
+        from app.config import Settings
+        queue = redis.Redis.from_url(Settings.load().redis_address)
         raise SystemExit(not any(w.hostname == socket.gethostname() for w in rq.Worker.all(connection=queue)))
   initialDelaySeconds: 5
   periodSeconds: 60
