@@ -123,6 +123,7 @@ class Settings(BaseSettings):
     device_miss_limit: RateLimit | None = None
     trusted_proxy_hops: int = Field(0, ge=0, le=10)
     cors_allowed_origins: Origins = ()
+    console_hosts: str = ""
 
     ethereum_rpc_url: Urls = ()
     ethereum_private_rpc_url: Urls = ()
@@ -240,6 +241,7 @@ class Settings(BaseSettings):
             values.setdefault("x402_miss_limit", "30 per minute")
         else:
             values.setdefault("allow_private_upstreams", "1")
+            values.setdefault("console_hosts", "127.0.0.1,localhost")
         return values
 
     @model_validator(mode="after")

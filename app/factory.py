@@ -29,6 +29,7 @@ from app.catalog.proxy import routes as proxy
 from app.catalog.proxy.call import reject_loops
 from app.catalog.services import routes as services
 from app.config import Settings
+from app.console import pages as console_pages
 from app.core import host
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
@@ -278,6 +279,7 @@ def _register_blueprints(app: Flask) -> None:
         proxy.paid_services,
         shopping.shopping,
         status.blp,
+        status.platform_status,
     ):
         api.register_blueprint(blueprint)
     app.register_blueprint(auth.public_pages)
@@ -286,6 +288,8 @@ def _register_blueprints(app: Flask) -> None:
     app.register_blueprint(metrics.metrics)
     app.register_blueprint(mcp.mcp)
     app.register_blueprint(oauth.oauth)
+    app.register_blueprint(console_pages.entrance)
+    app.register_blueprint(console_pages.console)
 
 
 def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:

@@ -14,6 +14,7 @@ from app.buying import records as service_purchases
 from app.catalog.statistics import audit as catalog_audit
 from app.catalog.statistics import counts as service_health
 from app.catalog.statistics import counts as statistics
+from app.console import sessions as console_sessions
 from app.core import clock
 from app.credits import accounts
 from app.credits import audit as credits_audit
@@ -158,6 +159,7 @@ def _prune_claim_records(now: datetime) -> None:
         claims.erase_expired_responses(session, now)
         guess_limits.prune(session, now)
         sessions.prune(session, now)
+        console_sessions.prune(session, now)
         passkeys.prune(session, now)
 
 

@@ -6,7 +6,7 @@ from marshmallow import fields
 from app.approvals.models import ApprovalStatus
 from app.core import movement_kinds
 from app.spending.approval_rules import ApprovalReason
-from app.web.fields import Instant, Text, Usd
+from app.web.fields import Identifier, Instant, Text, Usd
 from app.web.schemas import PageQuery, Schema, page_schema
 
 APPROVAL_NOTE = Text(
@@ -99,3 +99,9 @@ class ApprovalQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Pagination and a filter of approvals."""
 
     status = fields.Enum(ApprovalStatus, by_value=fields.String, load_default=None)
+
+
+class AllApprovalsQuery(ApprovalQuery):
+    """The same, of all agents."""
+
+    agent_id = Identifier(load_default=None)

@@ -75,6 +75,9 @@ class AuditAction(StrEnum):
     CREDITS_GRANTED = "agent.credits_granted"
     CLAIM_REPEATED = "claim.repeated"
     CLAIM_CODE_REVOKED = "agent.claim_code_revoked"
+    CONSOLE_SIGN_IN = "master_key.console_sign_in"
+    SERVICE_PAUSED = "service.paused"
+    SERVICE_RESUMED = "service.resumed"
     GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
     GATEWAY_KEY_REVOKED = "gateway_key.revoked"
     MASTER_KEYS_SHOWN = "master_keys.shown"
@@ -106,6 +109,7 @@ _SUBJECT_KINDS: Mapping[str, str] = {
     "agent": "agent",
     "claim": "agent",
     "gateway_key": "gateway_key",
+    "service": "service",
     "webhook": "webhook",
     "master_key": "master_key",
     "retired_key": "wallet",

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, and_
 from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -40,7 +40,7 @@ class Service(Authenticated, Model):
     __tablename__ = "services"
     not_authenticated = frozenset({
         "name", "description", "pricing_model", "category", "secret_sealed", "total_calls", "total_revenue_nanos",
-        "created_at", "updated_at"
+        "created_at", "updated_at", "suspended_at",
     })  # fmt: skip
     __table_args__ = (
         CheckConstraint("status IN ('active', 'paused', 'retired')", name="ck_services_status"),
@@ -62,8 +62,12 @@ class Service(Authenticated, Model):
     total_revenue_nanos: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # By the operator; its owner cannot resume it then.
+    suspended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
+IS_ACTIVE = and_(Service.status == ServiceStatus.ACTIVE.value, Service.suspended_at.is_(None))
+"""What is in the catalog and can be called."""
 partial_index("ix_services_ranking", Service.total_calls.desc(), Service.name, Service.id, where="status = 'active'")
 
 

@@ -238,6 +238,9 @@ class OwnedEntry(CatalogEntryShape):
     """A service that you own."""
 
     status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
+    suspended = fields.Boolean(
+        required=True, attribute="is_suspended", metadata={"description": "Whether the operator has stopped all calls."}
+    )
     updated_at = Instant(required=True)
 
 

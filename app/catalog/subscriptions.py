@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import ColumnElement, Row, Select, and_, select
 from sqlalchemy.orm import Session
 
-from app.catalog.models import SUBSCRIPTIONS, Service, Subscription, SubscriptionStatus
+from app.catalog.models import IS_ACTIVE, SUBSCRIPTIONS, Service, Subscription, SubscriptionStatus
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count, insert_into
@@ -100,7 +100,7 @@ def _cancel(session: Session, rows: ColumnElement[bool], *, at: datetime) -> Non
 def _lock_active(session: Session, service_id: str) -> None:
     """Lock an active service so that it is not retired before the end of the unit. Raises: NotFound."""
     # A concurrent refresh of the totals skips the row.
-    query = select(Service.id).where(Service.id == service_id, Service.status == "active")
+    query = select(Service.id).where(Service.id == service_id, IS_ACTIVE)
     if session.execute(query.with_for_update(read=True)).one_or_none() is None:
         raise NotFound("This service does not exist.")
 

@@ -6,7 +6,7 @@ A freeze is recorded on the agent; `app.wallets` and `app.spending` enforce it.
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy import ColumnElement, exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, withdraw
@@ -20,9 +20,20 @@ from app.identity.service import AgentSnapshot, agent_not_found, agent_snapshot,
 DELETED_NAME = "deleted-agent"
 
 
-def list_agents(session: Session, page: PageRequest) -> Page[AgentSnapshot]:
-    """Return a page of all agents, oldest first; two queries."""
-    found = page_of(session, Agent, page, Agent.deleted_at.is_(None))
+def list_agents(
+    session: Session, page: PageRequest, *, search: str = "", or_ids: Collection[str] = (), frozen: bool | None = None
+) -> Page[AgentSnapshot]:
+    """Return a page of agents, oldest first; two queries.
+
+    With `search`, it is a part of the name or of an email address, or the agent is one of `or_ids`.
+    """
+    conditions: list[ColumnElement[bool]] = [Agent.deleted_at.is_(None)]
+    if search:
+        texts = (Agent.name, Agent.email, Agent.claimed_email)
+        conditions.append(or_(*(each.icontains(search, autoescape=True) for each in texts), Agent.id.in_(or_ids)))
+    if frozen is not None:
+        conditions.append(Agent.frozen_at.is_not(None) if frozen else Agent.frozen_at.is_(None))
+    found = page_of(session, Agent, page, *conditions)
     return Page([agent_snapshot(row) for row in found.items], found.total, found.request)
 
 

@@ -17,7 +17,7 @@ from flask import g
 
 from app.errors import InsufficientScope, Unauthorized
 from app.identity import grants, limits, service
-from app.identity.principal import MasterKeyPrincipal, Principal, assert_permitted
+from app.identity.principal import MasterKeyPrincipal, Principal, assert_permitted, assert_role
 from app.web import request_bodies
 from app.web.blueprint import Guard
 from app.web.client_request import ClientRequest
@@ -72,7 +72,8 @@ SECURITY_SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "X-Master-Key",
-        "description": "A master key (`mk_…`): platform administration.",
+        "description": "A master key (`mk_…`): platform administration. One of a viewer (`mk_viewer_…`) only reads, "
+        "one of an operator (`mk_operator_…`) also stops things and repeats deliveries; both see keys truncated.",
     },
 }
 """The security schemes of the OpenAPI document, by name."""
@@ -260,9 +261,10 @@ def _check_agent_key(request: ClientRequest) -> None:
 
 
 def _check_master_key(request: ClientRequest) -> None:
-    found = service.find_master_key(request.headers.get("X-Master-Key"))
+    found = request.master_caller or service.find_master_key(request.headers.get("X-Master-Key"))
     if found is None:
         raise _invalid_master_key()
+    assert_role(request, found)
     limits.count_authenticated_request(found.key_id)
     g.master_caller = found
     client_socket.attribute_request(request.environ, found.key_id)
@@ -289,5 +291,5 @@ ANY_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_any_key, errors=(Insuffi
 AGENT_KEY = Guard(schemes=(API_KEY_SCHEME,), check=_check_agent_key, errors=(InsufficientScope,))
 """An agent's key; a gateway-only key gets a 401 that explains it."""
 
-MASTER_KEY = Guard(schemes=(MASTER_KEY_SCHEME,), check=_check_master_key)
-"""A master key."""
+MASTER_KEY = Guard(schemes=(MASTER_KEY_SCHEME,), check=_check_master_key, errors=(InsufficientScope,))
+"""A master key whose role includes the operation."""

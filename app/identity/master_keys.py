@@ -1,4 +1,4 @@
-"""Master keys: mint, list, revoke. The last active one cannot be revoked."""
+"""Master keys: mint, list, revoke. An admin's active one always remains."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,13 +13,12 @@ from app.errors import NotFound, Unauthorized
 from app.identity import service
 from app.identity.api_keys import mask_key
 from app.identity.models import MasterKey
+from app.identity.principal import MasterKeyRole
 from app.identity.service import MintedKey
-
-PREFIX = "mk"
 
 
 class LastMasterKey(Exception):
-    """The last active master key cannot be revoked: the platform could no longer be administered."""
+    """The last active key of an admin cannot be revoked: the platform could no longer be administered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +28,20 @@ class MasterKeyView:
     id: str
     key: str = field(repr=False)
     name: str
+    role: MasterKeyRole
     owner_email: str | None
     active: bool
     created_at: datetime
     revoked_at: datetime | None
 
 
-def mint() -> MintedKey:
-    return service.mint_key(PREFIX, MasterKey.__tablename__)
+def mint(role: MasterKeyRole = MasterKeyRole.ADMIN) -> MintedKey:
+    return service.mint_key(role.prefix.rstrip("_"), MasterKey.__tablename__)
 
 
 def seal_supplied_key(key: str) -> MintedKey:
     """Seal a master key that an operator chose. Raises: ValueError when it is too short or not `mk_…`."""
-    if not service.MASTER_KEY.fullmatch(key):
+    if not service.MASTER_KEY.fullmatch(key) or MasterKeyRole.of(key) is not MasterKeyRole.ADMIN:
         msg = "BOOTSTRAP_MASTER_KEY must be mk_ and at least 20 letters, digits, hyphens or underscores"
         raise ValueError(msg)
     return service.seal_key(key, MasterKey.__tablename__)
@@ -90,7 +90,8 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
     if revoked_by is not None and revoked_by not in active:
         raise Unauthorized("This master key was revoked.")
     if key_id in active:
-        if len(active) == 1:
+        others = [each for each in list_all(session) if each.active and each.id != key_id]
+        if all(each.role is not MasterKeyRole.ADMIN for each in others):
             raise LastMasterKey
         change(session, MasterKey, MasterKey.id == key_id, active=False, revoked_at=clock.now())
     return get(session, key_id), key_id in active
@@ -99,4 +100,5 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
 def _view(row: MasterKey) -> MasterKeyView:
     key = service.open_key(row.sealed, MasterKey.__tablename__, row.id)
     shown = key if row.active else mask_key(key)
-    return MasterKeyView(row.id, shown, row.name, row.owner_email, row.active, row.created_at, row.revoked_at)
+    role = MasterKeyRole.of(key)
+    return MasterKeyView(row.id, shown, row.name, role, row.owner_email, row.active, row.created_at, row.revoked_at)

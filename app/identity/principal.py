@@ -6,6 +6,7 @@ No scope shows a key, changes limits, opens a budget or answers for the owner.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
 from app.errors import InsufficientScope
 from app.web.client_request import ClientRequest
@@ -68,10 +69,42 @@ class Principal:
         return self.agent_id if self.grant is None or self.grant.wallet_id == wallet_id else None
 
 
+class MasterKeyRole(StrEnum):
+    """What a master key may do. Its text has the role (`mk_viewer_…`), so that no change of a row can raise it."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    @classmethod
+    def of(cls, key: str) -> Self:
+        """Return the role of a master key by its text."""
+        return next((role for role in (cls.VIEWER, cls.OPERATOR) if key.startswith(role.prefix)), cls.ADMIN)
+
+    @property
+    def prefix(self) -> str:
+        return "mk_" if self is MasterKeyRole.ADMIN else f"mk_{self.value}_"
+
+
 @dataclass(frozen=True, slots=True)
 class MasterKeyPrincipal:
     key_id: str
     name: str
+    role: MasterKeyRole = MasterKeyRole.ADMIN
+    in_console: bool = False
+
+    @property
+    def sees_keys(self) -> bool:
+        """Return whether responses contain whole keys: for an admin, and not in a browser."""
+        return self.role is MasterKeyRole.ADMIN and not self.in_console
+
+
+_OPERATOR_ACTS = frozenset({
+    "platform.freeze_agent", "platform.unfreeze_agent", "platform.revoke_claim_code", "platform.revoke_gateway_key",
+    "platform.pause_service", "platform.resume_service", "platform_events.test_platform_webhook",
+    "platform_events.replay_platform_webhook",
+})  # fmt: skip
+"""What an operator's master key may do besides reading; all else needs an admin's."""
 
 
 _PAID = "fund transfer withdraw swap bridge"
@@ -134,3 +167,16 @@ def _forwarded(target: str) -> str:
 
 def _blueprint(endpoint: str) -> str:
     return endpoint.partition(".")[0] + "."
+
+
+def assert_role(request: ClientRequest, caller: MasterKeyPrincipal) -> None:
+    """Check that a master key's role includes the requested operation. Raises: InsufficientScope."""
+    is_act = request.endpoint in _OPERATOR_ACTS
+    if (
+        caller.role is MasterKeyRole.ADMIN
+        or request.method in {"GET", "HEAD"}
+        or (is_act and caller.role is MasterKeyRole.OPERATOR)
+    ):
+        return
+    needed = MasterKeyRole.OPERATOR if is_act else MasterKeyRole.ADMIN
+    raise InsufficientScope(f"This operation needs the master key of an {needed}; this one has the role {caller.role}.")

@@ -20,7 +20,7 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.identity import grants
 from app.identity.models import Agent, ApiKey, MasterKey, OwnerKey
-from app.identity.principal import KeyKind, MasterKeyPrincipal, Principal
+from app.identity.principal import KeyKind, MasterKeyPrincipal, MasterKeyRole, Principal
 from app.state import app_state
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -151,7 +151,7 @@ def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
         row = _VALID_MASTER_KEY.one_or_none(session, {"digest": identifiers.digest(key)})
         if row is None or not _MASTER_KEY_SEAL.accepts(session, row):
             return None
-    return MasterKeyPrincipal(row.id, row.name)
+    return MasterKeyPrincipal(row.id, row.name, MasterKeyRole.of(key))
 
 
 def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:

@@ -21,7 +21,6 @@ from app.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, McpMess
 from app.mcp.service_calls import call_service
 from app.mcp.tool_schemas import ToolDescriptions
 from app.mcp.tools import REQUEST_ID, RESOURCES, TOOLS
-from app.mcp.view_calls import call_view
 from app.payments.x402 import terms
 from app.payments.x402.terms import decode_document
 from app.state import app_state
@@ -29,6 +28,7 @@ from app.version import VERSION
 from app.web import error_responses
 from app.web.client_request import ClientRequest
 from app.web.request_bodies import MAX_KEYLESS_VALUES, parse_json
+from app.web.view_calls import call_view
 
 # n8n adds it to the arguments of every call.
 _IGNORED = frozenset({"toolCallId"})

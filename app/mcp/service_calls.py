@@ -27,7 +27,6 @@ from app.idempotency.service import Claim, KeyScope, StoredResponse
 from app.identity import guards
 from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import CALL_SERVICE
-from app.mcp.view_calls import environ_of, respond
 from app.payments.x402 import terms
 from app.payments.x402.terms import SIGNED_HEADER
 from app.state import app_state
@@ -35,6 +34,7 @@ from app.web import error_responses, request_bodies
 from app.web.client_request import ClientRequest
 from app.web.request_bodies import flatten_errors
 from app.web.schemas import canonical_json, validated_fields
+from app.web.view_calls import environ_of, respond
 
 _MAX_RESPONSE_BYTES = 2**20
 _MAX_STORED_BYTES = 64 * 1024

@@ -19,6 +19,7 @@ from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.identity import api_keys
 from app.identity import master_keys as identity_keys
+from app.identity.principal import MasterKeyRole
 from app.observability import logs
 from app.platform import keys
 from app.platform import reconciliation as restoration
@@ -27,6 +28,7 @@ from app.web.fields import Email, Name
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
 _MAX_PURGED = 1000
+_ROLES = [each.value for each in MasterKeyRole]
 
 
 class _OperatorGroup(AppGroup):
@@ -60,11 +62,19 @@ def register(app: Flask) -> None:
 @master_keys.command("create")
 @click.option("--name", default=None, help="Its name, such as ops.")
 @click.option("--owner-email", default=None, help="The email address of its holder.")
-def create_master_key(name: str | None, owner_email: str | None) -> None:
+@click.option(
+    "--role",
+    type=click.Choice([each.value for each in MasterKeyRole]),
+    default="admin",
+    help="What it may do.",
+    show_default=True,
+)
+def create_master_key(name: str | None, owner_email: str | None, role: str) -> None:
     """Create a master key and print it: the only output that shows it."""
     made = keys.create_master_key(
         actors.shell_actor(),
         name=_validated(Name(), name, "--name"),
+        role=MasterKeyRole(role),
         owner_email=_validated(Email(), owner_email, "--owner-email"),
         claim=Claim.none(),
     )

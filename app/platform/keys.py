@@ -22,6 +22,7 @@ from app.idempotency.service import Claim
 from app.identity import api_keys, master_keys, owner_keys
 from app.identity import service as identity
 from app.identity.master_keys import MasterKeyView
+from app.identity.principal import MasterKeyRole
 from app.ports.errors import PortError
 from app.wallets.core import custody
 from app.wallets.core.custody import RetiredWallet
@@ -41,13 +42,15 @@ class ExportedWalletKey:
     phrase: str = field(repr=False)
 
 
-def create_master_key(actor: Actor, *, name: str | None, owner_email: str | None, claim: Claim) -> MasterKeyView:
+def create_master_key(
+    actor: Actor, *, name: str | None, role: MasterKeyRole = MasterKeyRole.ADMIN, owner_email: str | None, claim: Claim
+) -> MasterKeyView:
     """Create a master key; it is shown to its creator only now."""
-    key = master_keys.mint()
+    key = master_keys.mint(role)
     with unit_of_work() as session:
         created = master_keys.add(session, key, name=name or DEFAULT_NAME, owner_email=owner_email)
         claim.bind(session, created.id)
-        after = {"name": created.name, "owner_email": owner_email}
+        after = {"name": created.name, "role": role.value, "owner_email": owner_email}
         trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after=after))
     return created
 

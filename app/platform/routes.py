@@ -8,7 +8,10 @@ from app.approvals import service as approvals
 from app.approvals.models import Approval
 from app.audit_log import trail
 from app.audit_log.actors import current_actor as _actor
-from app.core import identifiers
+from app.catalog.schemas import OwnedEntry, OwnedPage
+from app.catalog.services import service as services
+from app.catalog.services.service import ServiceView
+from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, SelfRevoke, TransactionInProgress, WalletFrozen
@@ -22,8 +25,11 @@ from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView, CreditGrant
 from app.spending.controls import ControlsChange
+from app.usage import service as usage
+from app.wallets.api.schemas import HistoryQuery, TransactionPage
+from app.wallets.views.history import TransactionView
 from app.web.blueprint import Blueprint
-from app.web.schemas import FollowingQuery, PageQuery, assert_any_field
+from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(
     "platform",
@@ -55,11 +61,11 @@ def create_agent(body: dict[str, Any], claim: Claim) -> AgentView:
 
 
 @blp.get("/agents")
-@blp.arguments(FollowingQuery, location="query")
+@blp.arguments(schemas.AgentQuery, location="query")
 @blp.response(200, schemas.ListedAgents)
 def list_agents(query: dict[str, Any]) -> Page[AgentView]:
     """List agents with their keys, oldest first. The access is recorded in the audit log."""
-    return service.list_agents(_actor(), query["page"])
+    return service.list_agents(_actor(), **query)
 
 
 @blp.get("/agents/<string:agent_id>")
@@ -67,6 +73,48 @@ def list_agents(query: dict[str, Any]) -> Page[AgentView]:
 def get_agent(agent_id: str) -> AgentView:
     """Read one agent with its key and all its wallets. The access is recorded in the audit log."""
     return service.get_agent(_actor(), agent_id)
+
+
+@blp.get("/agents/<string:agent_id>/transactions")
+@blp.arguments(HistoryQuery, location="query")
+@blp.response(200, TransactionPage)
+def list_agent_transactions(query: dict[str, Any], agent_id: str) -> Page[TransactionView]:
+    """List the transactions of all wallets of an agent, newest first."""
+    return service.list_transactions(agent_id, query.pop("page"), query)
+
+
+@blp.get("/usage")
+@blp.arguments(schemas.UsageDaysQuery, location="query")
+@blp.response(200, schemas.UsageDays)
+def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
+    """Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first."""
+    today = clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    start = today - timedelta(days=query["days"] - 1)
+    with read_only_unit() as session:
+        found = usage.by_day(session, query["agent_id"], start)
+    return {"days": sorted(found, key=lambda each: (each.day, each.cost_nanos), reverse=True)}
+
+
+@blp.get("/services")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, OwnedPage)
+def list_all_services(query: dict[str, Any]) -> Page[ServiceView]:
+    """List the services of all agents, oldest first, without retired ones."""
+    return services.list_all(query["page"])
+
+
+@blp.post("/services/<string:service_id>/pause")
+@blp.response(200, OwnedEntry)
+def pause_service(service_id: str) -> ServiceView:
+    """Stop all calls of a service; its owner cannot resume it."""
+    return service.set_service_suspended(_actor(), service_id, suspended=True)
+
+
+@blp.post("/services/<string:service_id>/resume")
+@blp.response(200, OwnedEntry)
+def resume_service(service_id: str) -> ServiceView:
+    """Permit the calls of a service again, unless its owner has paused it."""
+    return service.set_service_suspended(_actor(), service_id, suspended=False)
 
 
 @blp.patch("/agents/<string:agent_id>")
@@ -167,7 +215,7 @@ def revoke_claim_code(agent_id: str) -> dict[str, Any]:
 @blp.get("/master-keys")
 @blp.response(200, schemas.MasterKeyList)
 def list_master_keys() -> dict[str, Any]:
-    """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log."""
+    """List master keys: to an admin, active ones in full. The access is recorded in the audit log."""
     found = keys.list_master_keys(_actor())
     return {"master_keys": found, "count": len(found)}
 
@@ -183,7 +231,7 @@ def list_master_keys() -> dict[str, Any]:
 @blp.response(201, schemas.NewMasterKey)
 def create_master_key(body: dict[str, Any], claim: Claim) -> MasterKeyView:
     """Create a master key."""
-    return keys.create_master_key(_actor(), name=body["name"], owner_email=body["owner_email"], claim=claim)
+    return keys.create_master_key(_actor(), claim=claim, **body)
 
 
 @blp.delete("/master-keys/<string:key_id>")
@@ -228,8 +276,8 @@ def list_audit_entries(query: dict[str, Any]) -> dict[str, Any]:
 
 
 @blp.get("/approvals")
-@blp.arguments(approval_schemas.ApprovalQuery, location="query")
+@blp.arguments(approval_schemas.AllApprovalsQuery, location="query")
 @blp.response(200, approval_schemas.ApprovalPage)
 def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
     """List the approvals of all agents, newest first. Only their owners decide."""
-    return approvals.list_of(query["page"], status=query["status"])
+    return approvals.list_of(**query)

@@ -6,12 +6,23 @@ import marshmallow as ma
 from marshmallow import fields
 
 from app.audit_log.trail import AuditAction
+from app.identity import guards
+from app.identity.api_keys import mask_key
+from app.identity.principal import MasterKeyRole
 from app.platform.agents.fleet import MAX_AGENTS
 from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, WalletShape
-from app.web.fields import Email, Instant, Name, QueryCount, StrictBoolean, Text, Usd
-from app.web.schemas import PageQuery, Pagination, Schema, page_schema
+from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd
+from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
 
 _MAX_GRACE_SECONDS = 30 * 24 * 3600
+
+
+class ListedKey(fields.String):
+    """A key that only an admin's master key is shown whole."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
+        shown = value if value is None or guards.current_master_key().sees_keys else mask_key(value)
+        return super()._serialize(shown, attr, obj, **kwargs)
 
 
 class NewAgentBody(Schema):
@@ -48,12 +59,53 @@ class NewAgentShape(Schema):
     created_at = Instant(required=True)
 
 
+class AgentQuery(FollowingQuery):  # type: ignore[misc, valid-type]
+    """Filters of agents."""
+
+    search = Text(
+        load_default="",
+        metadata={
+            "description": "A part of a name or email address, or a wallet's address, or the id of an agent or wallet.",
+            "default": "",
+        },
+    )
+    frozen = fields.Boolean(
+        load_default=None, metadata={"description": "Only agents that are frozen, or only those that are not."}
+    )
+
+
+class UsageDaysQuery(Schema):
+    """The days to sum."""
+
+    days = QueryCount(
+        load_default=7,
+        validate=ma.validate.Range(1, 92, error="must be between 1 and 92"),
+        metadata={"description": "UTC days up to today, at most 92.", "default": 7},
+    )
+    agent_id = Identifier(load_default=None)
+
+
+class UsageDayShape(Schema):
+    """The calls to one provider on one day."""
+
+    day = fields.Date(required=True)
+    provider = fields.String(required=True)
+    calls = fields.Integer(required=True)
+    cost_usd = Usd(required=True, attribute="cost_nanos")
+
+
+class UsageDays(Schema):
+    """Calls by day and provider."""
+
+    days = fields.List(fields.Nested(UsageDayShape), required=True)
+
+
 class ListedAgent(Schema):
     """A listed agent; `wallet` is its first one."""
 
     id = fields.UUID(required=True)
     name = fields.String(required=True)
-    api_key = fields.String(required=True, data_key="apiKey", allow_none=True)
+    api_key = ListedKey(required=True, data_key="apiKey", allow_none=True)
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="credits_nanos")
     wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
@@ -224,6 +276,7 @@ class MasterKeyBody(Schema):
     """Name and holder of a new master key."""
 
     name = Name(load_default=None, allow_none=True, metadata={"example": "ops"})
+    role = fields.Enum(MasterKeyRole, by_value=fields.String, load_default=MasterKeyRole.ADMIN)
     owner_email = Email(load_default=None, allow_none=True)
 
 
@@ -233,13 +286,15 @@ class NewMasterKey(Schema):
     id = fields.UUID(required=True)
     key = fields.String(required=True, metadata={"description": "`mk_…`"})
     name = fields.String(required=True)
+    role = fields.Enum(MasterKeyRole, by_value=fields.String, required=True)
     owner_email = fields.String(required=True, allow_none=True)
     created_at = Instant(required=True)
 
 
 class MasterKeyShape(NewMasterKey):
-    """A master key; the key of a revoked one is truncated."""
+    """A master key; that of a revoked one is truncated, and so are all that another role than an admin reads."""
 
+    key = ListedKey(required=True)
     active = fields.Boolean(required=True)
     revoked_at = Instant(required=True, allow_none=True)
 

@@ -8,12 +8,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
+from app.identity import guards
 from app.state import app_state
+from app.status.doctor import Severity, run_checks
 from app.version import VERSION
 from app.web.blueprint import PUBLIC, Blueprint
 from app.web.schemas import Schema
 
 _log = structlog.get_logger(__name__)
+platform_status = Blueprint(
+    "platform_status", guard=guards.MASTER_KEY, url_prefix="/v1/platform", description="The checks of `flask doctor`."
+)
 blp = Blueprint("status", guard=PUBLIC, url_prefix="/v1", description="Health of the service.", cacheable=True)
 
 
@@ -67,3 +72,27 @@ def get_health() -> tuple[dict[str, Any], int]:
 def get_liveness() -> dict[str, str]:
     """Return that the process responds, without the database and Redis."""
     return {"status": "ok"}
+
+
+class FindingShape(Schema):
+    """The state of a component, and how to fix it."""
+
+    component = fields.String(required=True)
+    severity = fields.String(required=True, metadata={"enum": [*Severity]})
+    message = fields.String(required=True)
+    fix = fields.String(required=True)
+
+
+class Findings(Schema):
+    """What `flask doctor` finds; `ok` if nothing fails."""
+
+    ok = fields.Boolean(required=True)
+    findings = fields.List(fields.Nested(FindingShape), required=True)
+
+
+@platform_status.get("/doctor")
+@platform_status.response(200, Findings)
+def run_doctor() -> dict[str, Any]:
+    """Check settings, database, Redis, workers, chains, prices and providers; takes some seconds."""
+    found = list(run_checks())
+    return {"ok": all(each.severity is not Severity.FAIL for each in found), "findings": found}

@@ -218,11 +218,12 @@ def history(
 
 
 def by_day(
-    session: Session, account_id: str, start: datetime, end: datetime | None = None, *, text: str = ""
+    session: Session, account_id: str | None, start: datetime, end: datetime | None = None, *, text: str = ""
 ) -> list[UsageByDay]:
-    """Return the calls of some whole days by day and provider; reads the log entries of that time."""
+    """Return the calls of some whole days by day and provider, of one account or all; reads the log of that time."""
     day = utc_day(UsageLog.created_at, dialect=session.get_bind().dialect.name)
-    conditions = [_LOG.c.account_id == account_id, *within(_LOG, PageRequest(0, 0, None, start, end))]
+    of_account = [] if account_id is None else [_LOG.c.account_id == account_id]
+    conditions = [*of_account, *within(_LOG, PageRequest(0, 0, None, start, end))]
     conditions += [_LOG.c.provider.icontains(text, autoescape=True)] if text else []
     rows = session.execute(
         select(day, _LOG.c.provider, func.count(), func.sum(_LOG.c.cost_nanos), func.max(_LOG.c.created_at))

@@ -56,6 +56,8 @@ class ClientRequest(flask.Request):
         """Called with the status of the response, before it is sent."""
         self.derives_idempotency_keys = False
         """Whether an idempotency key that was not sent is derived from the body."""
+        self.master_caller: Any = None
+        """The master key that a page of the console acts for; no header says so."""
         self.is_counted = False
         """Whether a rate limit has counted this request, or the one that it comes in place of."""
         self.inner_status: int | None = None

@@ -251,6 +251,16 @@ TABLE: dict[str, Access] = {
             ),
         )
     },
+    # `test_console` signs in.
+    **dict.fromkeys(
+        (
+            "GET /admin", "GET /admin/<slug>", "GET /admin/<slug>/<item_id>", "POST /admin/<slug>/<item_id>/<act>",
+            "POST /admin/sign-out",
+        ),
+        ENTRY,
+    ),
+    "GET /admin/sign-in": access(200, tuple(ClientKind)),
+    "POST /admin/sign-in": access(400, tuple(ClientKind)),
     # Leads to those of the first wallet.
     "GET /owner/agents/<string:agent_id>/limits": Access({**SIGN_IN, ClientKind.COOKIE: 303}),
     # Not a link that confirms an address.
@@ -280,6 +290,9 @@ TABLE: dict[str, Access] = {
             ("POST", "/agents/<string:agent_id>/rotate-key", 200),
             ("GET", "/approvals", 200), ("GET", "/audit", 200), ("GET", "/events", 200),
             ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
+            ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/usage", 200), ("GET", "/services", 200),
+            ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
+            ("GET", "/doctor", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -428,6 +441,9 @@ class _Scene:
             "wallet_id": owner.wallet_id,
             "token": "x",
             "signed": "none",
+            "slug": "agents",
+            "item_id": owner.id,
+            "act": "freeze_agent",
         }
         if "service_id" in names:
             values["service_id"] = owner.post("/v1/services", offer()).get_json()["id"]

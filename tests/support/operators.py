@@ -14,6 +14,7 @@ from app.audit_log.trail import AuditEntryRow
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
+from app.identity.principal import MasterKeyRole
 from app.platform import keys
 from tests.support.agents import Agent
 
@@ -63,9 +64,9 @@ class Operator:
         return Operator(app.test_client(), self.id, self.key)
 
 
-def operator(client: FlaskClient, name: str = "ops") -> Operator:
+def operator(client: FlaskClient, name: str = "ops", *, role: MasterKeyRole = MasterKeyRole.ADMIN) -> Operator:
     """Create a master key as the command line does."""
-    made = keys.create_master_key(actors.shell_actor(), name=name, owner_email=None, claim=Claim.none())
+    made = keys.create_master_key(actors.shell_actor(), name=name, role=role, owner_email=None, claim=Claim.none())
     return Operator(client, made.id, made.key)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Select, column, delete, func, insert, select, table, true
 from sqlalchemy.orm import Session
 
-from app.catalog.models import Service, ServiceSearchText
+from app.catalog.models import IS_ACTIVE, Service, ServiceSearchText
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count
 
@@ -52,7 +52,7 @@ def search(session: Session, page: PageRequest, *, text: str | None, category: s
 def _ranking(page: PageRequest) -> Select[str]:
     return (
         select(Service.id)
-        .where(Service.status == "active")
+        .where(IS_ACTIVE)
         .order_by(Service.total_calls.desc(), Service.name, Service.id)
         .limit(page.limit)
         .offset(page.offset)

@@ -16,7 +16,7 @@ from app import base_urls
 from app.authenticated import SealedColumn, seal_of
 from app.authenticated import change as change_row
 from app.catalog import subscriptions
-from app.catalog.models import PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
+from app.catalog.models import IS_ACTIVE, PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
 from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
@@ -59,6 +59,11 @@ class ServiceView:
     total_revenue_nanos: int
     created_at: datetime
     updated_at: datetime
+    suspended_at: datetime | None
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.suspended_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,9 @@ class CallableService:
 
 COLUMNS = tuple(getattr(Service, each.name) for each in fields(ServiceView))
 _SEAL = seal_of(Service)
-_IS_ACTIVE = Service.status == ServiceStatus.ACTIVE.value
+_IS_LISTED = Service.status != ServiceStatus.RETIRED.value
 _CALLABLE = PreparedRead(
-    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), _IS_ACTIVE)
+    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
 )
 
 
@@ -195,6 +200,23 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
     return view
 
 
+def list_all(page: PageRequest) -> Page[ServiceView]:
+    """Return the services of all agents, oldest first, without retired ones."""
+    with read_only_unit() as session:
+        found = page_of(session, Service, page, _IS_LISTED)
+        return Page([view_of(row) for row in found.items], found.total, page)
+
+
+def set_suspended(session: Session, service_id: str, *, suspended: bool) -> ServiceView:
+    """Stop the calls of a service, or permit them again, whatever its owner does; return it. Raises: NotFound."""
+    canonical = identifiers.require_id(service_id, _not_found())
+    at = clock.now() if suspended else None
+    change_row(session, Service, and_(Service.id == canonical, _IS_LISTED), suspended_at=at)
+    view = view_of(_find(session, service_id, _IS_LISTED))
+    _index(session, view)
+    return view
+
+
 def retire(service_id: str, *, agent_id: str) -> None:
     """Retire a service permanently and cancel its subscriptions; its earnings stay counted. Raises: NotFound."""
     now = clock.now()
@@ -223,12 +245,12 @@ def _remove_from_catalog(session: Session, service_id: str, *, at: datetime) -> 
 
 def active_service(session: Session, service_id: str) -> ServiceView:
     """Return an active service. Raises: NotFound."""
-    return view_of(_find(session, service_id, _IS_ACTIVE))
+    return view_of(_find(session, service_id, IS_ACTIVE))
 
 
 def unretired_service(session: Session, service_id: str) -> ServiceView:
     """Return an active or paused service. Raises: NotFound."""
-    return view_of(_find(session, service_id, Service.status != ServiceStatus.RETIRED.value))
+    return view_of(_find(session, service_id, _IS_LISTED))
 
 
 def callable_service(service_id: str) -> CallableService:
@@ -286,7 +308,7 @@ def view_of(row: Service | Row[*tuple[Any, ...]]) -> ServiceView:
 
 
 def _owned_by(agent_id: str) -> tuple[Any, Any]:
-    return Service.agent_id == agent_id, Service.status != ServiceStatus.RETIRED.value
+    return Service.agent_id == agent_id, _IS_LISTED
 
 
 def _find(
@@ -305,7 +327,7 @@ def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:
 
 
 def _index(session: Session, view: ServiceView) -> None:
-    if view.status is ServiceStatus.ACTIVE:
+    if view.status is ServiceStatus.ACTIVE and not view.is_suspended:
         search_index.index_service(
             session, view.id, name=view.name, description=view.description, category=view.category
         )

@@ -137,7 +137,7 @@ def render_page(template: str, *, status: int = 200, retry_after_seconds: int | 
 @public_pages.before_request
 def _limit_anonymous() -> None:
     limits.count_keyless_request(current_request(), "owner_pages")
-    _limit_form(_MAX_ANONYMOUS_FORM_BYTES)
+    limit_form(_MAX_ANONYMOUS_FORM_BYTES)
 
 
 @session_pages.before_request
@@ -147,7 +147,7 @@ def _require_session() -> Response | None:
         back = request.path if request.method == "GET" else None
         return see_other(url_for("owner_entrance.sign_in_form", next=back))
     limits.count_authenticated_request(found.keys[0].id)
-    _limit_form(_MAX_OWNER_FORM_BYTES)
+    limit_form(_MAX_OWNER_FORM_BYTES)
     if request.method == "POST" and not cookies.is_valid(session_id=found.id):
         return render_page(
             "error.html",
@@ -161,7 +161,7 @@ def _require_session() -> Response | None:
 
 @public_pages.after_request
 @session_pages.after_request
-def _set_security_headers(response: Response) -> Response:
+def set_security_headers(response: Response) -> Response:
     cookies.set_nonce_cookie(response)
     response.headers.update(_HEADERS)
     policy = _CONTENT_SECURITY_POLICY.format(targets=request.environ.get(_FORM_TARGETS, ""))
@@ -189,11 +189,11 @@ def _on_service_error(failure: ServiceError) -> Response:
 
 @public_pages.errorhandler(Exception)
 @session_pages.errorhandler(Exception)
-def _on_unhandled_error(error: Exception) -> Response:
+def on_unhandled_error(error: Exception) -> Response:
     return error_responses.as_page(error_responses.response_of(error, route=str(request.url_rule)))
 
 
-def _limit_form(max_bytes: int) -> None:
+def limit_form(max_bytes: int) -> None:
     """Bound the size of the current request's form, and reserve memory for it. Raises: Overloaded."""
     request.max_content_length = max_bytes
     if request.method == "POST":

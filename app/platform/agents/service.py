@@ -16,6 +16,7 @@ from app.audit_log import trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.catalog.services import service as services
+from app.catalog.services.service import ServiceView
 from app.core import clock, identifiers, money
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
@@ -33,6 +34,8 @@ from app.spending.controls import ControlsView
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.wallets import WalletView
+from app.wallets.views import history
+from app.wallets.views.history import TransactionView
 
 _EMAIL_BYTES = 4
 
@@ -126,10 +129,14 @@ def get_agent(actor: Actor, agent_id: str) -> AgentView:
     return view
 
 
-def list_agents(actor: Actor, page: PageRequest) -> Page[AgentView]:
-    """Return a page of agents with their keys, and record which were shown. Six queries for any number of rows."""
+def list_agents(actor: Actor, page: PageRequest, *, search: str, frozen: bool | None) -> Page[AgentView]:
+    """Return a page of agents with their keys, and record which were shown. Seven queries for any number of rows.
+
+    `search` is a part of a name or email address, or the whole of a wallet's address, or of an agent's or wallet's id.
+    """
     with read_only_unit() as session:
-        found = agents.list_agents(session, page)
+        named = {*wallets.agents_with(session, search), *([search] if identifiers.parse_id(search) else [])}
+        found = agents.list_agents(session, page, search=search, or_ids=named, frozen=frozen)
         ids = [agent.id for agent in found.items]
         views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
     shown = {
@@ -142,6 +149,23 @@ def list_agents(actor: Actor, page: PageRequest) -> Page[AgentView]:
     with unit_of_work() as session:
         trail.record(session, actor, AuditEvent(AuditAction.AGENTS_SHOWN, after=shown))
     return Page(views, found.total, found.request)
+
+
+def list_transactions(agent_id: str, page: PageRequest, filters: Mapping[str, str | None]) -> Page[TransactionView]:
+    """Return the transactions of all wallets of an agent, newest first. Raises: NotFound."""
+    with read_only_unit() as session:
+        agent = identity.get_agent(session, parse_agent_id(agent_id))
+        listed = wallets.all_of(session, agent.id)
+    return history.page_of_wallets([each.id for each in listed], page, filters)
+
+
+def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> ServiceView:
+    """Stop or permit the calls of a service. Raises: NotFound."""
+    action = AuditAction.SERVICE_PAUSED if suspended else AuditAction.SERVICE_RESUMED
+    with unit_of_work() as session:
+        view = services.set_suspended(session, service_id, suspended=suspended)
+        trail.record(session, actor, AuditEvent(action, view.id, after={"name": view.name, "agent_id": view.agent_id}))
+    return view
 
 
 def update(actor: Actor, agent_id: str, changes: Mapping[str, str | None]) -> AgentSnapshot:

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from app.approvals.kinds import ApprovedRequest
 from app.authenticated import seal_of
-from app.core import clock, identifiers
-from app.core.chains import ChainName
+from app.core import addresses, clock, identifiers
+from app.core.chains import ChainName, Family
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import count, table_of
@@ -216,6 +216,19 @@ def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, Walle
     ranked = select(Wallet.id, place).where(Wallet.agent_id.in_(agent_ids)).subquery()
     firsts = select(Wallet).join(ranked, ranked.c.id == Wallet.id).where(ranked.c.place == 1)
     return {wallet.agent_id: _view(session, wallet, {}) for wallet in session.scalars(firsts)}
+
+
+def agents_with(session: Session, named: str) -> Sequence[str]:
+    """Return the agent of the wallet with this id or address, if there is one."""
+    if identifiers.parse_id(named) is not None:
+        is_named = Wallet.id == named
+    else:
+        try:
+            family, address = addresses.parse_any(named)
+        except addresses.AddressError:
+            return []
+        is_named = (Wallet.evm_address if family is Family.EVM else Wallet.solana_address) == address
+    return session.scalars(select(Wallet.agent_id).where(is_named)).all()
 
 
 def all_of(session: Session, agent_id: str) -> list[WalletView]:

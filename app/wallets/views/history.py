@@ -108,23 +108,27 @@ def page_of(
 
     `total_count` is the wallet's stored count of all of them.
     """
-    conditions = [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
-    conditions += within(_TABLE, page)
-    bindings = {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset}
+    if page.after or within(_TABLE, page) or any(value is not None for value in filters.values()):
+        return page_of_wallets([wallet_id], page, filters)
     with read_only_unit() as session:
-        if conditions or page.after:
-            counted = select(func.count()).select_from(_TABLE).where(_OF_WALLET, *conditions)
-            total = session.scalar(counted, {"of_wallet": wallet_id}) or 0
-            if page.after:
-                of_wallet = (_TABLE.c.wallet_id == wallet_id, _TABLE.c.leg.is_(None), *conditions)
-                later, remaining = rows_after(session, _TABLE, page.after, *of_wallet)
-                conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-            rows: Sequence[Any] = session.execute(_page_where(_OF_WALLET, *conditions), bindings).all()
-        else:
-            # The cost of counting rows would grow with the history.
-            total = total_count
-            rows = _PAGE.all(session, bindings)
-        return Page(_page_views(session, rows), total, page)
+        rows = _PAGE.all(session, {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset})
+        # The cost of counting rows would grow with the history.
+        return Page(_page_views(session, rows), total_count, page)
+
+
+def page_of_wallets(
+    wallet_ids: Sequence[str], page: PageRequest, filters: Mapping[str, str | None]
+) -> Page[TransactionView]:
+    """Return the transactions of some wallets, newest first, with these values of columns; None means any."""
+    conditions = [_TABLE.c.wallet_id.in_(wallet_ids), _TABLE.c.leg.is_(None), *within(_TABLE, page)]
+    conditions += [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
+    with read_only_unit() as session:
+        total = session.scalar(select(func.count()).select_from(_TABLE).where(*conditions)) or 0
+        if page.after:
+            later, remaining = rows_after(session, _TABLE, page.after, *conditions)
+            conditions, page = [*conditions, later], replace(page, offset=total - remaining)
+        bindings = {"most": page.limit, "skipped": page.offset}
+        return Page(_page_views(session, session.execute(_page_where(*conditions), bindings).all()), total, page)
 
 
 def latest(

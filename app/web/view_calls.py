@@ -53,7 +53,7 @@ def respond(
     with current_app.request_context(environ):
         inner = current_request()
         inner.id, inner.derives_idempotency_keys = request.id, derives_key
-        inner.is_counted = True
+        inner.is_counted, inner.master_caller = True, request.master_caller
         inner.max_content_length = request.max_content_length
         try:
             response = serve(inner)
@@ -78,7 +78,7 @@ def _environ(
 ) -> dict[str, Any]:
     remaining = dict(arguments)
     [rule] = current_app.url_map.iter_rules(endpoint)
-    method = "POST" if "POST" in (rule.methods or ()) else "GET"
+    [method] = (rule.methods or set()) - {"HEAD", "OPTIONS"}
     values = {name: _path_value(name, remaining.pop(name, None)) for name in rule.arguments}
     try:
         path = current_app.url_map.bind("").build(endpoint, values, method=method)

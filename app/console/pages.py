@@ -1,0 +1,273 @@
+"""The pages of the console: lists, one agent and forms for acts, as `sections.toml` describes them."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from flask import Blueprint, Response, make_response, render_template, request, url_for
+
+from app.console import sessions
+from app.console.sessions import LiveConsoleSession
+from app.core.identifiers import new_id
+from app.core.setting_types import split
+from app.core.strict_json import JsonNumber
+from app.errors import NotFound, RateLimited, Unauthorized
+from app.identity import limits
+from app.owner.session import auth, cookies
+from app.state import app_state
+from app.version import VERSION
+from app.web.client_request import current_request
+from app.web.view_calls import call_view
+
+entrance = Blueprint("console_entrance", __name__, url_prefix="/admin")
+console = Blueprint("console", __name__, url_prefix="/admin")
+
+_COOKIE = "purser_console"
+_SECTIONS: Mapping[str, Any] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
+_PLACES = tuple((slug, each["title"]) for slug, each in _SECTIONS.items() if "needs" not in each)
+_MAX_FORM_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value in a table or list, as it is written."""
+
+    title: str
+    text: str
+    kind: str
+    href: str = ""
+
+
+class _Refused(Exception):
+    """A view of `/v1/platform` refused a call."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.answer = status
+
+
+@entrance.before_request
+def _check_entrance() -> None:
+    _assert_host()
+    limits.count_keyless_request(current_request(), "owner_pages")
+    auth.limit_form(_MAX_FORM_BYTES)
+
+
+@console.before_request
+def _require_session() -> Response | None:
+    _assert_host()
+    found = sessions.find_session(cookies.get_cookie(_COOKIE))
+    if found is None:
+        return auth.see_other(url_for("console_entrance.sign_in_form"))
+    auth.limit_form(_MAX_FORM_BYTES)
+    if request.method == "POST" and not cookies.is_valid(session_id=found.id):
+        return _render("error.html", status=403, title="This form has expired", message="Nothing was changed.")
+    current_request().master_caller = found.caller
+    request.environ["purser.console_session"] = found
+    return None
+
+
+@entrance.get("/sign-in")
+def sign_in_form() -> Response:
+    """Ask for a master key."""
+    return _render("sign_in.html", error="")
+
+
+@entrance.post("/sign-in")
+def sign_in() -> Response:
+    if not cookies.is_valid():
+        return _render("sign_in.html", status=400, error="This form has expired. Send it again, with cookies enabled.")
+    network = limits.client_network(request.remote_addr)
+    try:
+        token = sessions.sign_in(
+            request.form.get("master_key", "").strip(), network=network, previous_token=cookies.get_cookie(_COOKIE)
+        )
+    except (Unauthorized, RateLimited) as error:
+        # A 401 would need a scheme, for which browsers open a dialog of their own.
+        return _render("sign_in.html", status=429 if isinstance(error, RateLimited) else 403, error=error.message)
+    response = auth.see_other(url_for("console.show_overview"))
+    cookies.set_cookie(response, _COOKIE, token, max_age=int(sessions.LIFETIME.total_seconds()))
+    return response
+
+
+@console.post("/sign-out")
+def sign_out() -> Response:
+    sessions.end_session(cookies.get_cookie(_COOKIE))
+    response = auth.see_other(url_for("console_entrance.sign_in_form"))
+    cookies.delete_cookie(response, _COOKIE)
+    return response
+
+
+@console.get("")
+def show_overview() -> Response:
+    """Show what there is, what waits, and what was charged lately."""
+    days = _call("platform.get_usage_by_day", {"days": "7"})["days"]
+    charged = _written(sum(Decimal(str(each["cost_usd"])) for each in days), "usd")
+    figures = [
+        ("Agents", _total("platform.list_agents", {}), "/admin/agents"),
+        ("Frozen agents", _total("platform.list_agents", {"frozen": "true"}), "/admin/agents?frozen=true"),
+        ("Approvals that wait", _total("platform.list_all_approvals", {"status": "awaiting"}),
+         "/admin/approvals?status=awaiting"),
+        ("Services", _total("platform.list_all_services", {}), "/admin/services"),
+        ("Calls in seven days", sum(each["calls"] for each in days), "/admin/usage"),
+        ("Charged in seven days", charged, "/admin/usage"),
+    ]  # fmt: skip
+    return _render("overview.html", figures=figures)
+
+
+@console.get("/<slug>")
+def show_list(slug: str) -> Response:
+    """Show a list with its filters, a page at a time."""
+    section = _section(slug)
+    names = {name for name, *_ in section.get("filters", ())}
+    chosen = {name: value for name, value in request.args.items() if name in names and value}
+    if section.get("needs", "") not in {"", *chosen}:
+        return _render("list.html", section=section, slug=slug, chosen=chosen, rows=None, page=None)
+    arguments: dict[str, Any] = dict(chosen)
+    if (offset := request.args.get("offset", "")).isdecimal():
+        arguments["offset"] = offset[:9]
+    answer = _call(section["view"], arguments)
+    rows = [(_cells(section["columns"], each), _acts(section, each), each) for each in answer[section["items"]]]
+    page = answer.get("pagination")
+    return _render("list.html", section=section, slug=slug, chosen=chosen, rows=rows, page=page)
+
+
+@console.get("/<slug>/<item_id>")
+def show_one(slug: str, item_id: str) -> Response:
+    """Show an item with what can be done about it."""
+    one = _section(slug).get("one")
+    if one is None:
+        raise NotFound
+    found = _call(one["view"], {one["argument"]: item_id})
+    tables = [
+        (each["title"], each["columns"], [_cells(each["columns"], row) for row in found[each["items"]]])
+        for each in one.get("tables", ())
+    ]
+    related = [(title, _filled(href, found)) for title, href in one.get("related", ())]
+    return _render(
+        "one.html", slug=slug, title=found[one["title"]], facts=_cells(one["facts"], found), tables=tables,
+        related=related, acts=_acts(one, found), found=found,
+    )  # fmt: skip
+
+
+@console.post("/<slug>/<item_id>/<act>")
+def act(slug: str, item_id: str, act: str) -> Response:
+    """Do what a form says, by the view of `/v1/platform` that does it."""
+    section = _section(slug)
+    of_one = section.get("one", {})
+    offered = {each["view"].partition(".")[2]: each for each in (*section.get("acts", ()), *of_one.get("acts", ()))}
+    if act not in offered:
+        raise NotFound
+    chosen = offered[act]
+    arguments: dict[str, Any] = {chosen.get("argument") or of_one["argument"]: item_id}
+    for name, title, kind in chosen.get("fields", ()):
+        arguments[name] = _entered(request.form.get(name, ""), title, kind)
+    # A form that is sent twice has the effect of one.
+    _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
+    of_item: dict[str, Any] = {"item_id": item_id} if of_one else {}
+    place = url_for("console.show_one" if of_one else "console.show_list", slug=slug, **of_item)
+    return auth.see_other(f"{place}?done={act}")
+
+
+def _assert_host() -> None:
+    """Refuse other hosts than the console's: there, it does not exist. Raises: NotFound."""
+    host = request.host.rpartition(":")[0] if request.host.rpartition(":")[2].isdecimal() else request.host
+    if host.lower() not in split(app_state().settings.console_hosts):
+        raise NotFound
+
+
+def _section(slug: str) -> Mapping[str, Any]:
+    if slug not in _SECTIONS:
+        raise NotFound
+    found: Mapping[str, Any] = _SECTIONS[slug]
+    return found
+
+
+def _call(view: str, arguments: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
+    """Return the answer of a view. Raises: _Refused."""
+    response = call_view(current_request(), view, arguments, headers=headers or {})
+    answer = response.get_json()
+    if response.status_code >= 400:  # noqa: PLR2004
+        details = (answer.get("details") or {}).items()
+        problems = [f"{name} {', '.join(texts)}" for name, texts in details if isinstance(texts, list)]
+        raise _Refused(response.status_code, "; ".join(problems) or str(answer.get("error")))
+    return answer
+
+
+def _total(view: str, arguments: Mapping[str, str]) -> int:
+    return int(_call(view, {**arguments, "limit": "1"})["pagination"]["total"])
+
+
+def _acts(owner: Mapping[str, Any], row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the acts that a row's state permits."""
+    return [
+        {**each, "name": each["view"].partition(".")[2], "form_id": new_id()}
+        for each in owner.get("acts", ())
+        if (row[each["if"]] if "if" in each else True) and not ("unless" in each and row[each["unless"]])
+    ]
+
+
+def _cells(columns: Any, row: Mapping[str, Any]) -> list[Cell]:
+    return [
+        Cell(title, _written(_value(row, path), kind), kind, _filled(rest[0], row) if rest else "")
+        for title, path, kind, *rest in columns
+    ]
+
+
+def _value(row: Mapping[str, Any], path: str) -> Any:
+    found: Any = row
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _written(value: Any, kind: str) -> str:
+    if value is None or value == "":
+        return "none"
+    if kind == "usd":
+        return f"{Decimal(str(value)):,.2f} USD"
+    if kind == "flag":
+        return "Yes" if value else "No"
+    if kind == "time":
+        return f"{datetime.fromisoformat(value):%d %b %Y, %H:%M} UTC"
+    return str(value)
+
+
+def _filled(template: str, row: Mapping[str, Any]) -> str:
+    # Ids are the only values in addresses.
+    return template.format_map(row)
+
+
+def _entered(text: str, title: str, kind: str) -> Any:
+    """Return what was entered in a field, as the view takes it. Raises: _Refused."""
+    if kind == "flag":
+        return text == "on"
+    try:
+        return JsonNumber(str(Decimal(text.strip())))
+    except InvalidOperation:
+        raise _Refused(400, f"{title}: enter a number such as 25 or 7.50.") from None
+
+
+def _render(template: str, *, status: int = 200, **values: Any) -> Response:
+    signed_in: LiveConsoleSession | None = request.environ.get("purser.console_session")
+    body = render_template(
+        f"console/{template}", csrf_field=cookies.FIELD, settings=app_state().settings, version=VERSION,
+        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""),
+        signed_in=signed_in, places=_PLACES, **values,
+    )  # fmt: skip
+    return make_response(body, status)
+
+
+@console.errorhandler(_Refused)
+def _on_refusal(refusal: _Refused) -> Response:
+    title = "Not found" if refusal.answer == 404 else "Nothing was changed"  # noqa: PLR2004
+    return _render("error.html", status=refusal.answer, title=title, message=str(refusal))
+
+
+for _blueprint in (entrance, console):
+    _blueprint.after_request(auth.set_security_headers)
+    _blueprint.register_error_handler(Exception, auth.on_unhandled_error)
