@@ -87,11 +87,13 @@ NO_POWER = {
         "sign_count": "refuses if too high", "name": "shown only", "created_at": "orders lists",
         "used_at": "shown only",
     },
+    "console_sessions": {"started_at": "shown only"},
     "owner_sessions": {"started_at": "shown only"},
     "services": {
         "name": "shown only", "description": "shown only", "pricing_model": "shown only", "category": "shown only",
         "secret_sealed": "AES-GCM, bound to its row", "total_calls": "orders the catalog",
         "total_revenue_nanos": "orders the catalog", "created_at": "orders lists", "updated_at": "shown only",
+        "suspended_at": "an operator stopped it; resuming it gives no power over money",
     },
     "signed_attempts": {
         "id": "orders attempts", "raw": "signed by the wallet's key", "refusal": "why nodes refuse it",

@@ -36,7 +36,7 @@ def test_master_keys_are_created_listed_and_revoked(ops: Operator) -> None:
     made = ops.post("/master-keys", {"name": "second", "owner_email": "Ada@Example.org"})
     assert (made.status_code, made.headers["Cache-Control"]) == (201, "no-store")
     body = made.get_json()
-    assert set(body) == {"id", "key", "name", "owner_email", "created_at"}
+    assert set(body) == {"id", "key", "name", "role", "owner_email", "created_at"}
     assert body["owner_email"] == "ada@example.org"
     second = Operator(ops.client, body["id"], body["key"])
     assert second.get("/agents").status_code == 200

@@ -122,12 +122,12 @@ def page_of_wallets(
     """Return the transactions of some wallets, newest first, with these values of columns; None means any."""
     conditions = [_TABLE.c.wallet_id.in_(wallet_ids), _TABLE.c.leg.is_(None), *within(_TABLE, page)]
     conditions += [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
+    bindings = {"most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
         total = session.scalar(select(func.count()).select_from(_TABLE).where(*conditions)) or 0
         if page.after:
             later, remaining = rows_after(session, _TABLE, page.after, *conditions)
             conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-        bindings = {"most": page.limit, "skipped": page.offset}
         return Page(_page_views(session, session.execute(_page_where(*conditions), bindings).all()), total, page)
 
 

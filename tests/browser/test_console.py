@@ -1,0 +1,65 @@
+"""The operators' console in a browser: by keyboard and without scripts, on a phone and on a desk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page
+
+from app.identity.principal import MasterKeyRole
+from tests.browser.test_owner_pages import world
+from tests.support.looks import PHONE, assert_good, navigation
+from tests.support.operators import Operator, operator
+from tests.support.owner_world import World
+from tests.support.screenshots import LONG_NAME, RIGHT_TO_LEFT
+
+pytestmark = pytest.mark.browser
+__all__ = ["world"]
+
+
+def _enter(page: Page, world: World, role: MasterKeyRole = MasterKeyRole.ADMIN) -> Operator:
+    with world.app.app_context():
+        ops = operator(world.app.test_client(), "Ada", role=role)
+    page.goto(f"{world.url}/admin")
+    page.keyboard.type(ops.key)
+    with navigation(page):
+        page.keyboard.press("Enter")
+    return ops
+
+
+def test_every_page_is_readable_at_each_width_and_for_a_screen_reader(
+    world: World, open_page: Callable[..., Page], axe: str
+) -> None:
+    agent = world.register_long_ago(name=LONG_NAME)
+    world.register_long_ago(name=RIGHT_TO_LEFT)
+    world.add_month_of_history(agent)
+    page = open_page()
+    page.goto(f"{world.url}/admin/sign-in")
+    assert_good(page, axe, "console-sign-in")
+    ops = _enter(page, world)
+    assert ops.post("/webhooks", {"url": "https://hooks.example.com/x", "types": ["*"]}).status_code == 201
+    assert_good(page, axe, "console-overview")
+    places = ("agents", "approvals", "services", "usage", "keys", "master-keys", "webhooks", "audit", "doctor")
+    for place in (*places, "transactions", f"transactions?agent_id={agent['agentId']}", f"agents/{agent['agentId']}"):
+        page.goto(f"{world.url}/admin/{place}")
+        assert_good(page, axe, f"console-{place.partition('?')[0].partition('/')[0]}")
+
+
+def test_an_agent_is_found_and_frozen_without_scripts(world: World, open_page: Callable[..., Page]) -> None:
+    world.register_long_ago(name="Buyer")
+    page = open_page(script=False, width=PHONE)
+    _enter(page, world, MasterKeyRole.OPERATOR)
+    page.get_by_role("link", name="Agents", exact=True).first.click()
+    page.get_by_label("Name, email, address or id").fill("buy")
+    with navigation(page):
+        page.keyboard.press("Enter")
+    page.get_by_role("link", name="Buyer").click()
+    with navigation(page):
+        page.get_by_role("button", name="Freeze").click()
+    assert page.get_by_role("status").get_by_text("Done.").is_visible()
+    assert page.get_by_role("button", name="Unfreeze").is_visible()
+    page.get_by_label("US dollars").fill("5")
+    with navigation(page):
+        page.get_by_role("button", name="Grant credits").click()
+    assert page.get_by_text("This operation needs the master key of an admin").is_visible()
