@@ -17,9 +17,7 @@ from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
 from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
 from app.adapters.bridges.portal import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
-from app.adapters.bridges.relay.lifi_api import LifiOrderService
-from app.adapters.bridges.relay.orders import OrderService
-from app.adapters.bridges.relay.relay_api import RelayOrderService
+from app.adapters.bridges.relay.orders import LifiOrderService, OrderService, RelayOrderService
 from app.adapters.counters_redis import RedisCounterStore
 from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
