@@ -10,7 +10,6 @@ from app.audit_log import actors, trail
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.db.unit_of_work import unit_of_work
 from app.gateway.providers import cli as gateway
-from app.identity import key_rotation
 from app.movements import KINDS
 from app.payments import cli as payments
 from app.platform import cli as platform
@@ -48,7 +47,7 @@ def rotate(batch: int) -> None:
     vault = app_state().ports.vault
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
     _record_audit_entry(AuditAction.ENCRYPTION_ROTATION_STARTED, {"encryption_key": vault.current_key_id})
-    resealed = key_rotation.reseal_all(vault, batch=batch)
+    resealed = row_seals.reseal_all(vault, batch=batch)
     _record_audit_entry(AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id})
     click.echo(f"{resealed} secrets and rows were resealed with key {vault.current_key_id}.")
 

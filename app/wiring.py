@@ -22,7 +22,6 @@ from app.adapters.counters_redis import RedisCounterStore
 from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
-from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
@@ -30,7 +29,14 @@ from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.prices import CoinGeckoPrices, JupiterPrices, MarketPriceFeed, PriceSource, describe_prices
+from app.adapters.prices import (
+    ChainlinkPrices,
+    CoinGeckoPrices,
+    JupiterPrices,
+    MarketPriceFeed,
+    PriceSource,
+    describe_prices,
+)
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.shopper import BrowserShopper
