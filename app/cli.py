@@ -1,14 +1,11 @@
 """The operator's commands: `flask --app wsgi …`."""
 
-from typing import Any
-
 import click
 from flask import Flask
 from flask.cli import AppGroup
 
 from app.audit_log import actors, trail
-from app.audit_log.trail import AuditAction, AuditEvent
-from app.db.unit_of_work import unit_of_work
+from app.audit_log.trail import AuditAction
 from app.gateway.providers import cli as gateway
 from app.movements import KINDS
 from app.payments import cli as payments
@@ -46,10 +43,11 @@ def rotate(batch: int) -> None:
     """Reseal everything sealed with an older encryption key; may run while the service does."""
     vault = app_state().ports.vault
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
-    _record_audit_entry(AuditAction.ENCRYPTION_ROTATION_STARTED, {"encryption_key": vault.current_key_id})
+    actor, key_id = actors.shell_actor(), vault.current_key_id
+    trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATION_STARTED, encryption_key=key_id)
     resealed = row_seals.reseal_all(vault, batch=batch)
-    _record_audit_entry(AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id})
-    click.echo(f"{resealed} secrets and rows were resealed with key {vault.current_key_id}.")
+    trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATED, secrets=resealed, encryption_key=key_id)
+    click.echo(f"{resealed} secrets and rows were resealed with key {key_id}.")
 
 
 @keys.command("accept-rows")
@@ -57,11 +55,6 @@ def accept_rows() -> None:
     """Accept authenticated rows as they are in the database now, after you have checked those that doctor names."""
     done = row_seals.accept_changed(actors.shell_actor())
     click.echo(f"{done} rows were accepted.")
-
-
-def _record_audit_entry(action: AuditAction, after: dict[str, Any]) -> None:
-    with unit_of_work() as session:
-        trail.record(session, actors.shell_actor(), AuditEvent(action, after=after))
 
 
 @documents.command("check")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.identity import guards, limits
-from app.identity.principal import MasterKeyPrincipal, Principal
+from app.identity.principal import Principal
 from app.observability import logs
 from app.web.client_request import current_request
 
@@ -30,10 +30,6 @@ class Actor:
     name: str
     request_id: str | None = None
     client_address: str | None = None
-
-
-def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
-    return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, logs.originating_request_id(), client_address)
 
 
 def agent_actor(key: Principal, *, client_address: str) -> Actor:
@@ -71,5 +67,6 @@ def current_actor() -> Actor:
     """Return the holder of the request's master key or API key. Raises: Unauthorized without one."""
     address = limits.client_address(current_request().remote_addr)
     if guards.has_master_key():
-        return master_key_actor(guards.current_master_key(), client_address=address)
+        key = guards.current_master_key()
+        return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, logs.originating_request_id(), address)
     return agent_actor(guards.current_principal(), client_address=address)

@@ -27,7 +27,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count, insert_into, table_of
-from app.db.unit_of_work import after_commit
+from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.identity import master_keys, owner_keys
 from app.observability import logs
@@ -176,6 +176,12 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
     if actor.kind in _WITNESSED:
         was_restored = any(act.action is AuditAction.DATABASE_RESTORED for act in acts)
         after_commit(lambda: witness.append(AuditHeadView(last, previous), was_restored=was_restored))
+
+
+def record_alone(actor: Actor, action: AuditAction, subject_id: str | None = None, **after: Any) -> None:
+    """Record an act that changes nothing, such as reading keys, in a unit of its own. Raises: Unauthorized."""
+    with unit_of_work() as session:
+        record(session, actor, AuditEvent(action, subject_id, after=after or None))
 
 
 def list_entries(

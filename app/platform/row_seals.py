@@ -12,7 +12,7 @@ from sqlalchemy import Column, Table, not_, select, update
 from app import authenticated
 from app.audit_log import trail
 from app.audit_log.actors import Actor
-from app.audit_log.trail import AuditAction, AuditEvent
+from app.audit_log.trail import AuditAction
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.ports.vault import SecretLocation, Vault
@@ -31,9 +31,7 @@ def accept_changed(actor: Actor) -> int:
     """Accept all rows as they are in the database now; return how many had no valid MAC. Recorded first."""
     with read_only_unit() as session:
         changed = authenticated.find_changed(session)
-    with unit_of_work() as session:
-        after = {"rows": trail.summarized_list(changed)}
-        trail.record(session, actor, AuditEvent(AuditAction.ROWS_ACCEPTED, after=after))
+    trail.record_alone(actor, AuditAction.ROWS_ACCEPTED, rows=trail.summarized_list(changed))
     return _accept()
 
 

@@ -111,18 +111,11 @@ def created_agent(agent_id: str) -> AgentView:
         return _agent_detail(session, agent_id)
 
 
-def record_creation_replay(actor: Actor, agent_id: str) -> None:
-    """Record that the response to an agent's creation, key included, is replayed."""
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, agent_id, after={"repeated": True}))
-
-
 def get_agent(actor: Actor, agent_id: str) -> AgentView:
     """Return one agent with its key and wallets, and record that they were shown. Raises: NotFound."""
     with read_only_unit() as session:
         view = _agent_detail(session, parse_agent_id(agent_id))
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, view.id))
+    trail.record_alone(actor, AuditAction.AGENT_SHOWN, view.id)
     return view
 
 
@@ -132,15 +125,15 @@ def list_agents(actor: Actor, page: PageRequest) -> Page[AgentView]:
         found = agents.list_agents(session, page)
         ids = [agent.id for agent in found.items]
         views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
-    shown = {
-        "limit": page.limit,
-        "offset": page.offset,
-        "count": len(ids),
-        "first": ids[0] if ids else None,
-        "last": ids[-1] if ids else None,
-    }
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.AGENTS_SHOWN, after=shown))
+    trail.record_alone(
+        actor,
+        AuditAction.AGENTS_SHOWN,
+        limit=page.limit,
+        offset=page.offset,
+        count=len(ids),
+        first=ids[0] if ids else None,
+        last=ids[-1] if ids else None,
+    )
     return Page(views, found.total, found.request)
 
 
