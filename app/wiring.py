@@ -57,7 +57,7 @@ from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.facilitator import Facilitator, PaymentSigner, TransferSponsor
+from app.ports.facilitator import Facilitator
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
 from app.ports.services import Mailer
@@ -91,8 +91,15 @@ def build(settings: Settings) -> Ports:
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
         facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
-        payment_signers=MappingProxyType(_payment_signers(evm, solana)),
-        sponsors=MappingProxyType(_sponsors(evm, solana)),
+        payment_signers=MappingProxyType(
+            {**{name: EvmPaymentSigner(chain) for name, chain in evm.items()}, solana.name: SolanaPaymentSigner(solana)}
+        ),
+        sponsors=MappingProxyType(
+            {
+                **{name: EvmTransferSponsor(chain) for name, chain in evm.items()},
+                solana.name: SolanaTransferSponsor(solana),
+            }
+        ),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm, jupiter),
@@ -230,16 +237,6 @@ def _facilitators(
         name: EvmFacilitator(chain, confirmations=confirmations[name]) for name, chain in evm.items()
     }
     return {**facilitators, ChainName.SOLANA: SolanaFacilitator(solana)}
-
-
-def _payment_signers(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, PaymentSigner]:
-    signers: dict[ChainName, PaymentSigner] = {name: EvmPaymentSigner(chain) for name, chain in evm.items()}
-    return {**signers, ChainName.SOLANA: SolanaPaymentSigner(solana)}
-
-
-def _sponsors(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, TransferSponsor]:
-    sponsors: dict[ChainName, TransferSponsor] = {name: EvmTransferSponsor(chain) for name, chain in evm.items()}
-    return {**sponsors, ChainName.SOLANA: SolanaTransferSponsor(solana)}
 
 
 def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:

@@ -99,7 +99,8 @@ def _validation_failure(
     if found is None or (check_email_only and found.required_email is None):
         return _no_such_code()
     if found.is_claimed:
-        return None if found.matches_replay(email, clock.now()) else AlreadyClaimed()
+        repeats = found.is_replayable(clock.now()) and claims.emails_equal(found.claim_email, email)
+        return None if repeats else AlreadyClaimed()
     if found.required_email is None:
         return None
     if email is None:

@@ -88,7 +88,8 @@ def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schema
     required: list[str] = []
     for index, operation in enumerate(operations):
         for parameter in (*operation["shared"], *operation.get("parameters", [])):
-            if parameter["in"] in {"path", "query"} and not _is_token(tool, parameter):
+            # The query of `get_purchase` is a credential, which has no place in arguments.
+            if parameter["in"] in ({"path"} if tool.name == "get_purchase" else {"path", "query"}):
                 note = {"description": parameter["description"]} if "description" in parameter else {}
                 properties[parameter["name"]] = {**parameter["schema"], **note}
                 # What the view of one object requires makes a call one of it.
@@ -120,11 +121,6 @@ def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
     if "properties" in found:
         found["properties"] = {name: _portable(each) for name, each in found["properties"].items()}
     return {**found, "items": _portable(found["items"])} if "items" in found else found
-
-
-def _is_token(tool: McpTool, parameter: Mapping[str, Any]) -> bool:
-    """Return whether a parameter is a credential, which has no place in arguments."""
-    return tool.name == "get_purchase" and parameter["in"] == "query"
 
 
 def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:

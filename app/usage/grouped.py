@@ -235,6 +235,7 @@ def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
         rows = kept.execute(statement, types, parameters)
     except LockNotAvailable:
         # The steps of a locked account are left to wait alone.
-        rows = kept.execute(step_statements.without_waiting(statement), types, parameters)
+        without_waiting = statement.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
+        rows = kept.execute(without_waiting, types, parameters)
     done = {step_id.decode(): int(credits_nanos) for step_id, credits_nanos in rows}
     return [step.result(done[step.id]) if step.id in done else None for step in steps]

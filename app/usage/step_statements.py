@@ -119,11 +119,6 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-def without_waiting(statement: str) -> str:
-    """Return a statement that leaves out steps on rows that another unit has locked."""
-    return statement.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
-
-
 _VALID_KEY = """SELECT 1 FROM api_keys WHERE id = ? AND account_id = ? AND revoked_at IS NULL
   AND (expires_at IS NULL OR expires_at > ?)"""
 _TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - ?2, {} = {} + ?2
