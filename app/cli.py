@@ -23,7 +23,6 @@ documents = AppGroup("documents", help="The OpenAPI document.")
 
 
 def register(app: Flask) -> None:
-    """Add the commands to an application."""
     app.cli.add_command(keys)
     app.cli.add_command(documents)
     app.cli.add_command(bootstrap)
@@ -79,7 +78,6 @@ def bootstrap() -> None:
 
 
 def create_bootstrap_master_key() -> None:
-    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one."""
     key = app_state().settings.bootstrap_master_key.get_secret_value()
     if key:
         platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)

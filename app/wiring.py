@@ -78,7 +78,6 @@ _RATE_LIMITS = {
 
 
 def build(settings: Settings) -> Ports:
-    """Make the adapters that the settings select."""
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
     solana = _solana_chain(settings)
     jupiter = _jupiter_access(settings)

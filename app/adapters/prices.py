@@ -128,12 +128,10 @@ class MarketPriceFeed:
         self._snapshot = _PriceSnapshot()
 
     def nanos_per_token(self, token: Token) -> int | None:
-        """Return the price, the higher of two current ones, or None when none is known; USDC is 1 USD."""
         found = self._range(token, with_exchanges=True)
         return None if found is None else found.max_nanos
 
     def independent_range(self, token: Token) -> PriceRange | None:
-        """Return the lowest and the highest price of sources that are not exchanges, or None; USDC is 1 USD."""
         return self._range(token, with_exchanges=False)
 
     def _range(self, token: Token, *, with_exchanges: bool) -> PriceRange | None:
@@ -231,7 +229,6 @@ class CoinGeckoPrices:
         return "CoinGeckoPrices()"
 
     def read(self) -> Mapping[Token, int]:
-        """Return current prices in nano-dollars per token. Raises: Unreachable."""
         query = {
             "ids": ",".join(_COINS.values()),
             "vs_currencies": "usd",
@@ -272,7 +269,6 @@ class JupiterPrices:
         )
 
     def read(self) -> Mapping[Token, int]:
-        """Return prices in nano-dollars per token. Raises: Unreachable."""
         response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
         return prices_in(
             response, _MINTS, lambda entry: _JupiterPrice.read(entry).usd_price, source=type(self).__name__

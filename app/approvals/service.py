@@ -55,8 +55,6 @@ _EXPIRE_BATCH = 200
 
 
 class OwnerMethod(StrEnum):
-    """How an owner was authenticated for a decision."""
-
     SESSION = "session"
     OWNER_KEY = "owner_key"
     PASSKEY = "passkey"
@@ -211,7 +209,6 @@ def decide(
 
 
 def expire_if_due(approval: Approval) -> None:
-    """Expire an approval that was not decided in time, if it is one."""
     if approval.status == ApprovalStatus.AWAITING and clock.now() >= approval.expires_at:
         with unit_of_work() as session:
             _end(session, approval, ApprovalStatus.EXPIRED)
@@ -244,7 +241,6 @@ def count_unnoticed(session: Session, now: datetime) -> dict[str, int]:
 
 
 def count_awaiting(session: Session, agent_id: str) -> int:
-    """Return the number of an agent's approvals that wait for a decision."""
     return count(session, Approval, Approval.agent_id == agent_id, _IS_AWAITING)
 
 
@@ -338,7 +334,6 @@ def rebuilt(subject_id: str, rebuild: Callable[[str], Any]) -> Any:
 
 
 def awaiting_response(approval: Approval) -> Response:
-    """Return the answer to a request that an approval stands for."""
     status = "awaiting_approval" if approval.status == ApprovalStatus.AWAITING else approval.status
     values = {"status": status, "message": _MESSAGES[ApprovalStatus(approval.status)], "approval": approval}
     response = jsonify(AwaitingApproval().dump(values))

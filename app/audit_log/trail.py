@@ -292,7 +292,6 @@ def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:
 
 
 def head_proof(key: bytes, number: int, head_hash: str) -> str:
-    """Return the proof that a chain ends with this number and hash."""
     return _hmac_hex(key, f"head:{number}:{head_hash}")
 
 

@@ -25,8 +25,6 @@ from app.wallets.core.wallets import WalletView
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAgent:
-    """The agent, for its new owner; the repr shows no key."""
-
     agent_id: str
     name: str
     email: str | None

@@ -40,8 +40,6 @@ _DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt to deliver: the status code, or why there was none."""
-
     at: datetime
     milliseconds: int
     status_code: int | None = None
@@ -55,7 +53,6 @@ class Attempt:
 
     @property
     def is_delivered(self) -> bool:
-        """Return whether the target accepted the event."""
         return self.status_code is not None and HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     @property
@@ -124,7 +121,6 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
 
 
 def milliseconds_since(started_ns: int) -> int:
-    """Return the time since a value of the monotonic clock."""
     return (time.monotonic_ns() - started_ns) // 1_000_000
 
 

@@ -67,7 +67,6 @@ def next_message_at(session: Session, target: EventTarget) -> datetime:
 
 
 def note_message(target: EventTarget, at: datetime) -> None:
-    """Note the time of a message on the target that it was sent to."""
     if _is_digested(target):
         target.sent = [*(target.sent or ()), clock.isoformat(at)][-MAX_MESSAGES:]
 

@@ -41,12 +41,10 @@ class ToolDescriptions:
 
     @cached_property
     def input_schemas(self) -> dict[str, dict[str, Any]]:
-        """The schema of the arguments of each tool."""
         return {tool["name"]: tool["inputSchema"] for tool in self.listed}
 
 
 def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> list[dict[str, Any]]:
-    """Return the descriptions of all tools, from an OpenAPI document."""
     operations = {
         operation["operationId"]: {**operation, "shared": path.get("parameters", [])}
         for path in document["paths"].values()

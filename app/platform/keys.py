@@ -35,8 +35,6 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportedWalletKey:
-    """The recovery phrase of a deleted wallet; the repr does not show it."""
-
     wallet: RetiredWallet
     phrase: str = field(repr=False)
 
@@ -53,7 +51,6 @@ def create_master_key(actor: Actor, *, name: str | None, owner_email: str | None
 
 
 def get_master_key(key_id: str) -> MasterKeyView:
-    """Return a master key for the response to its creation."""
     with read_only_unit() as session:
         return master_keys.get(session, key_id)
 

@@ -11,7 +11,6 @@ group = AppGroup("purchases", help="Purchases in web shops.")
 
 
 def register(app: Flask) -> None:
-    """Add the commands to an application."""
     app.cli.add_command(group)
 
 

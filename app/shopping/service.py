@@ -246,7 +246,6 @@ def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress
 
 
 def count_open_by_status(session: Session) -> dict[str, int]:
-    """Return the number of open purchases by status."""
     counts = select(Purchase.status, func.count()).where(Purchase.status.in_(_OPEN)).group_by(Purchase.status)
     found = dict.fromkeys(_OPEN, 0)
     for status, number in session.execute(counts):

@@ -44,8 +44,6 @@ _STATUS = PreparedRead(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlsView(Controls):
-    """The controls of a wallet and when they were last changed."""
-
     updated_at: datetime
 
 
@@ -79,7 +77,6 @@ class ControlsReplacement:
 
     @property
     def has_changed(self) -> bool:
-        """Return whether the change had an effect."""
         return self.old != self.new
 
     @property
@@ -111,8 +108,6 @@ class WindowUsage:
 
 @dataclass(frozen=True, slots=True)
 class SpendingStatus:
-    """The controls of a wallet, if it has any, and their usage in the three windows."""
-
     controls: ControlsView | None
     frozen: bool
     today: WindowUsage

@@ -261,7 +261,6 @@ def counted_since(session: Session, wallet_id: str, since: date, *, most: int) -
 
 
 def counted_by_day(session: Session, wallet_ids: Collection[str], since: date) -> dict[date, int]:
-    """Return what counts against the limits of wallets, by UTC day."""
     total = func.sum(SpendingHold.amount_nanos)
     days = select(SpendingHold.made_on, total).where(*_counts(wallet_ids, since)).group_by(SpendingHold.made_on)
     return {day: int(nanos) for day, nanos in session.execute(days)}

@@ -12,8 +12,6 @@ from app.spending.policy import Controls, SpendingRequest, WindowTotals
 
 
 class Verdict(StrEnum):
-    """What controls decide about a payment."""
-
     PAID = "paid"
     WAITS = "waits"
     STOPPED = "stopped"
@@ -21,8 +19,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PastPayment:
-    """A payment that counted against the limits, and when."""
-
     at: datetime
     made_on: date
     request: SpendingRequest

@@ -57,7 +57,6 @@ class Row:
 
 
 def all_probes() -> list[Probe]:
-    """Return the probes of all systems that the service uses."""
     state = app_state()
     ports = state.ports
     found = [*ports.probes()]

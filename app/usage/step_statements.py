@@ -142,7 +142,6 @@ _SUM = """INSERT INTO usage_by_provider (account_id, provider, calls, cost_nanos
 
 
 def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    """Hold credits for a call."""
     nanos, lease_until = step["nanos"], stored(step["lease_until"])
     credits_nanos = _take(connection, step, nanos, now, into="held_nanos")
     if credits_nanos is None:
@@ -153,7 +152,6 @@ def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> i
 
 
 def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    """Charge a known price."""
     cost = step["cost"]
     credits_nanos = _take(connection, step, cost, now, into="spent_nanos")
     if credits_nanos is None:
@@ -165,7 +163,6 @@ def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) ->
 
 
 def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    """Settle a hold at a cost that it covers."""
     cost = step["cost"]
     closed = connection.execute(_CLOSE, (_hex(step["id"]), cost)).fetchall()
     if not closed:
@@ -209,7 +206,6 @@ def _post(
 
 
 def _log(connection: sqlite3.Connection, step: Mapping[str, Any], memo: Mapping[str, Any], now: str) -> None:
-    """Write the log entry of a call and add it to the sums."""
     account, provider = _hex(step["account_id"]), memo["provider"]
     key, amounts = _hex(memo["api_key_id"]), (step["tokens_in"], step["tokens_out"])
     line = (_hex(step["id"]), account, key, provider, memo["model"], *amounts, step["cost"])

@@ -49,14 +49,11 @@ class AgentView(AgentSnapshot):
 
     @property
     def spending_controls(self) -> ControlsView | None:
-        """Return the controls of the first wallet."""
         return self.wallet.spending_controls if self.wallet else None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentKeyRotation:
-    """The result of a rotation; the repr does not show the key."""
-
     agent_id: str
     api_key: str = field(repr=False)
     rotated_at: datetime
@@ -65,8 +62,6 @@ class AgentKeyRotation:
 
 @dataclass(frozen=True, slots=True)
 class CreditGrant:
-    """The result of a grant: the amount given, and the current credits."""
-
     agent_id: str
     granted_nanos: int
     credits_nanos: int
@@ -223,7 +218,6 @@ def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
 
 
 def record_rotation_replay(actor: Actor, entry_id: str) -> None:
-    """Record that the response to a rotation, key included, is replayed."""
     with unit_of_work() as session:
         entry = trail.get_entry(session, entry_id)
         shown = {"key_id": (entry.after or {})["key_id"], "repeated": True}

@@ -47,8 +47,6 @@ class Send(Protocol[OrderT_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """The tool of MCP that calls the view of a kind."""
-
     name: str
     endpoint: str
     description: str
