@@ -47,6 +47,6 @@ def test_parts_beyond_the_largest_six_are_one_part() -> None:
     assert [(name, nanos) for name, nanos, _ in parts] == [
         ("p9", 9), ("p8", 8), ("p7", 7), ("p6", 6), ("p5", 5), ("p4", 4), ("3 others", 6),
     ]  # fmt: skip
-    assert 'width="1000"' in parts[0][2]
+    assert 'class="used" width="1000"' in parts[0][2]
     assert charts.shares({"<b>": 0})[0][0] == "<b>"
     assert charts.shares({}) == []

@@ -1,18 +1,20 @@
-"""Charts as SVG, made on the server: from zero, on one axis in dollars, with a table of the same numbers beside them.
+"""Charts, bars and QR codes as SVG. Charts begin at zero, on one axis in dollars.
 
-They are hidden from screen readers, which read that table. Integers only, no inline styles.
+The pages state the same in words or in a table, so drawings are hidden from screen readers. Integers only, no inline
+styles.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+import segno
 from markupsafe import Markup
 
 from app.core.money import NANOS_PER_USD
 
 _WIDTH, _HEIGHT, _GAP, _LEAST = 720, 200, 6, 2
-_SHARE_WIDTH = 1000
+_BAR_WIDTH = 1000
 _MOST_SHARES = 6
 _CENT = NANOS_PER_USD // 100
 _SMALLEST_AXIS = 10 * _CENT
@@ -63,8 +65,24 @@ def shares(nanos_by_name: Mapping[str, int]) -> list[tuple[str, int, Markup]]:
     others = ordered[_MOST_SHARES:]
     shown = ordered[:_MOST_SHARES] + ([(f"{len(others)} others", sum(nanos for _, nanos in others))] if others else [])
     most = max((nanos for _, nanos in shown), default=0) or 1
-    bar = Markup(
-        '<svg class="share" viewBox="0 0 {} 10" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
-        '<rect width="{}" height="10"/></svg>'
+    return [(name, nanos, bar(nanos, most)) for name, nanos in shown]
+
+
+def bar(part: int, whole: int, *, warns: bool = False) -> Markup:
+    """Draw how much of a whole a part is; beyond it the bar is full. One that warns does so from four fifths on."""
+    width = min(_BAR_WIDTH, max(part * _BAR_WIDTH // whole, 1 if part else 0)) if whole else 0
+    kind = "full" if part >= whole else "near" if part * 5 >= whole * 4 else ""
+    return Markup(
+        '<svg class="bar {kind}" viewBox="0 0 {all} 10" preserveAspectRatio="none" aria-hidden="true" '
+        'focusable="false"><rect class="track" width="{all}" height="10"/>'
+        '<rect class="used" width="{width}" height="10"/></svg>'
+    ).format(kind=kind if warns else "", all=_BAR_WIDTH, width=width)
+
+
+def qr_code(text: str) -> Markup:
+    """Draw a QR code, black on white with the quiet zone that scanners need, regardless of the page's colors."""
+    drawn = segno.make(text, error="m", micro=False).svg_inline(
+        border=4, dark="#000", light="#fff", omitsize=True, svgclass="qr", lineclass=None
     )
-    return [(name, nanos, bar.format(_SHARE_WIDTH, nanos * _SHARE_WIDTH // most)) for name, nanos in shown]
+    hidden = drawn.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+    return Markup(hidden)  # noqa: S704 - made from the code's modules only; the text is not in it

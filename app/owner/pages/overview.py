@@ -1,9 +1,4 @@
-"""The data of an agent's page, and the drawings on it.
-
-The data is gathered from the lower features, each in its own units. SVG is drawn here and in `charts`: QR codes, bars;
-integers only, no inline styles. The pages state the same in words, so drawings without a label are hidden
-from screen readers.
-"""
+"""The data of an agent's page, gathered from the lower features, each in its own units."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,8 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-import segno
-from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
@@ -46,31 +39,6 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.views import balances, history
 from app.wallets.views.balances import Holding
 from app.wallets.views.history import TransactionView
-
-_BAR_WIDTH = 1000
-
-
-def qr_code(text: str) -> Markup:
-    """Draw a QR code, black on white with the quiet zone that scanners need, regardless of the page's colors."""
-    drawn = segno.make(text, error="m", micro=False).svg_inline(
-        border=4, dark="#000", light="#fff", omitsize=True, svgclass="qr", lineclass=None
-    )
-    hidden = drawn.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
-    return Markup(hidden)  # noqa: S704 - made from the code's modules only; the text is not in it
-
-
-def usage_bar(used: int, limit: int) -> Markup:
-    """Draw how much of a limit is used; beyond it the bar is full."""
-    width = min(_BAR_WIDTH, used * _BAR_WIDTH // limit) if limit else 0
-    if used and limit and not width:
-        width = 1
-    kind = "full" if limit and used >= limit else "near" if limit and used * 5 >= limit * 4 else "calm"
-    return Markup(
-        '<svg class="bar {kind}" viewBox="0 0 {all} 10" preserveAspectRatio="none" aria-hidden="true" '
-        'focusable="false"><rect class="track" width="{all}" height="10"/>'
-        '<rect class="used" width="{width}" height="10"/></svg>'
-    ).format(kind=kind, all=_BAR_WIDTH, width=width)
-
 
 CHART_DAYS = 30
 _MAX_REPLAYS_SHOWN = 5
@@ -188,7 +156,7 @@ def receive_addresses(wallet: WalletView) -> list[dict[str, Any]]:
         ("solana", "Solana", "SOL, USDC", "solana", ChainName.SOLANA),
     )
     return [
-        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": qr_code(f"{scheme}:{address}")}
+        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": charts.qr_code(f"{scheme}:{address}")}
         for key, label, tokens, scheme, chain in kinds
         for address in [wallet.address_on(chain)]
     ]
@@ -255,21 +223,22 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
         "holdings": read_holdings(wallet),
         "receive_addresses": receive_addresses(wallet),
         "spending": status,
-        "bars": _bars(status, status.controls),
+        "bars": _bars(status),
         "recent": recent[:_RECENT],
         "bought": bought(transactions),
     }
 
 
-def _bars(status: SpendingStatus, controls: ControlsView | None) -> list[dict[str, Any]]:
+def _bars(status: SpendingStatus) -> list[dict[str, Any]]:
+    controls = status.controls
     limits = (
         ("Today", status.today, controls.daily_limit_nanos if controls else 0),
         ("This week", status.week, controls.weekly_limit_nanos if controls else 0),
         ("This month", status.month, controls.monthly_limit_nanos if controls else 0),
     )
     return [
-        {"label": label, "window": window, "limit_nanos": limit, "svg": usage_bar(window.spent_nanos, limit)}
-        for label, window, limit in limits
+        {"label": label, "window": used, "limit_nanos": limit, "svg": charts.bar(used.spent_nanos, limit, warns=True)}
+        for label, used, limit in limits
     ]
 
 
