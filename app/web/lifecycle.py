@@ -22,7 +22,7 @@ def begin(request: ClientRequest) -> None:
     structlog.contextvars.bind_contextvars(request_id=request.id)
     traceparent = request.environ.get("HTTP_TRACEPARENT", "")
     request.span = tracing.start(request.method, "SERVER", traceparent=traceparent)
-    if trace_id := request.span.trace_id if request.span else traceparent and tracing.trace_id_of(traceparent):
+    if trace_id := request.span.trace_id if request.span else tracing.trace_id_of(traceparent):
         structlog.contextvars.bind_contextvars(trace_id=trace_id)
 
 

@@ -4,9 +4,11 @@ The pages state the same in words or in a table, so drawings are hidden from scr
 styles.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import TypeVar
 
 import segno
 from markupsafe import Markup
@@ -19,6 +21,8 @@ _MOST_SHARES = 6
 _CENT = NANOS_PER_USD // 100
 _SMALLEST_AXIS = 10 * _CENT
 
+KeyT = TypeVar("KeyT")
+
 
 @dataclass(frozen=True, slots=True)
 class DailyChart:
@@ -30,9 +34,10 @@ class DailyChart:
     total_nanos: int
 
 
-def daily_chart(by_day: Mapping[date, int], last: date, length: int) -> DailyChart:
-    """Draw an amount for each of some days that end with the last one."""
-    days = [(day, by_day.get(day, 0)) for day in (last - timedelta(days=length - 1 - each) for each in range(length))]
+def daily_chart(amounts: Iterable[tuple[date, int]], last: date, length: int) -> DailyChart:
+    """Draw the sum of each of some days that end with the last one."""
+    by_day = _sums(amounts)
+    days = [(day, by_day[day]) for day in (last - timedelta(days=length - 1 - each) for each in range(length))]
     top, step = axis_top(max(nanos for _, nanos in days)), _WIDTH // length
     bars = Markup()
     for number, (_, nanos) in enumerate(days):
@@ -59,13 +64,20 @@ def axis_top(most_nanos: int) -> int:
     return top
 
 
-def shares(nanos_by_name: Mapping[str, int]) -> list[tuple[str, int, Markup]]:
-    """Return the largest of some parts and the sum of the others, each with its bar; they have one scale from zero."""
-    ordered = sorted(nanos_by_name.items(), key=lambda each: (-each[1], each[0]))
+def shares(amounts: Iterable[tuple[str, int]]) -> list[tuple[str, int, Markup]]:
+    """Return the largest sums by name and the sum of the others, each with its bar; they have one scale from zero."""
+    ordered = sorted(_sums(amounts).items(), key=lambda each: (-each[1], each[0]))
     others = ordered[_MOST_SHARES:]
     shown = ordered[:_MOST_SHARES] + ([(f"{len(others)} others", sum(nanos for _, nanos in others))] if others else [])
     most = max((nanos for _, nanos in shown), default=0) or 1
     return [(name, nanos, bar(nanos, most)) for name, nanos in shown]
+
+
+def _sums(amounts: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
+    sums = Counter[KeyT]()
+    for key, nanos in amounts:
+        sums[key] += nanos
+    return sums
 
 
 def bar(part: int, whole: int, *, warns: bool = False) -> Markup:

@@ -1,6 +1,5 @@
 """The data of an agent's page, gathered from the lower features, each in its own units."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -33,6 +32,7 @@ from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
+from app.usage.service import UsageByDay
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
@@ -93,15 +93,12 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
         claim_replays = _recent_claim_replays(session, agent, key)
     chosen, waits = _chosen_wallet(owned, wallet_id), waiting_approvals(agent.id)
-    credits_used = _credits_overview(agent)
     return {
         "agent": agent,
         "wallets": owned,
         **waits,
         "held_nanos": sum(each.value_nanos for each in waits["waiting"] if chosen and each.wallet_id == chosen.id),
         "incidents": _incidents(agent, owned),
-        "has_low_credits": credits_used["balance"].granted_nanos > 0
-        and credits_used["balance"].credits_nanos < credit_accounts.LOW_NANOS,
         "locked": _locked(owned),
         # A lock gives these the default limits.
         "without_controls": [wallet for wallet in owned if wallet.spending_controls is None],
@@ -110,7 +107,7 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         "frozen_by_operator": by_operator,
         "claim_replays": claim_replays,
         "selected": _wallet_overview(chosen) if chosen else None,
-        "credits": credits_used,
+        "credits": _credits_overview(agent),
     }
 
 
@@ -244,26 +241,21 @@ def _bars(status: SpendingStatus) -> list[dict[str, Any]]:
 
 def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
     with read_only_unit() as session:
-        return {
-            "balance": credit_accounts.balance(session, agent.id),
-            "total_by_provider": sorted(usage.by_provider(session, agent.id).items(), key=lambda it: -it[1].cost_nanos),
-            **credits_used(session, agent.id),
-        }
-
-
-def credits_used(session: Session, agent_id: str) -> dict[str, Any]:
-    """Return what credits paid in the last days: a chart by day, the bars of providers, and the number of calls."""
-    today = clock.now().date()
-    used = usage.by_day(session, agent_id, datetime.combine(chart_start(today), time.min, UTC))
-    days, providers = Counter[date](), Counter[str]()
-    for each in used:
-        days[each.day] += each.cost_nanos
-        providers[each.provider] += each.cost_nanos
+        balance = credit_accounts.balance(session, agent.id)
+        used = recent_calls(session, agent.id)
+        totals = usage.by_provider(session, agent.id)
     return {
-        "used": charts.daily_chart(days, today, CHART_DAYS),
-        "providers": charts.shares(providers),
+        "balance": balance,
+        "are_low": balance.granted_nanos > 0 and balance.credits_nanos < credit_accounts.LOW_NANOS,
+        "total_by_provider": sorted(totals.items(), key=lambda it: -it[1].cost_nanos),
+        "used": charts.daily_chart(((each.day, each.cost_nanos) for each in used), clock.now().date(), CHART_DAYS),
         "calls": sum(each.calls for each in used),
     }
+
+
+def recent_calls(session: Session, agent_id: str) -> list[UsageByDay]:
+    """Return the calls that credits paid in the days of a chart."""
+    return usage.by_day(session, agent_id, datetime.combine(chart_start(clock.now().date()), time.min, UTC))
 
 
 def chart_start(today: date) -> date:
