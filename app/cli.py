@@ -6,13 +6,14 @@ from flask.cli import AppGroup
 
 from app.audit_log import actors, trail
 from app.audit_log.trail import AuditAction
+from app.core import identifiers
 from app.gateway.providers import cli as gateway
 from app.movements import KINDS
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
 from app.platform import row_seals
-from app.shopping import cli as shopping
+from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
 from app.status.migrations import MigrationCommands
@@ -20,18 +21,18 @@ from app.web.openapi_document import OpenApiDocument
 
 keys = AppGroup("keys", help="Encryption keys.")
 documents = AppGroup("documents", help="The OpenAPI document.")
+purchases = AppGroup("purchases", help="Purchases in web shops.")
 
 
 def register(app: Flask) -> None:
-    app.cli.add_command(keys)
-    app.cli.add_command(documents)
+    for group in (keys, documents, purchases):
+        app.cli.add_command(group)
     app.cli.add_command(bootstrap)
     app.cli.add_command(doctor)
     app.cli.add_command(MigrationCommands(app))
     gateway.register(app)
     payments.register(app)
     platform.register(app)
-    shopping.register(app)
     for commands in (kind.commands for kind in KINDS.values() if kind.commands):
         app.cli.add_command(commands)
 
@@ -69,6 +70,17 @@ def check() -> None:
 def show() -> None:
     """Print the OpenAPI document as it is served."""
     click.echo(app_state().part(OpenApiDocument).text)
+
+
+@purchases.command("page")
+@click.argument("purchase_id")
+def page(purchase_id: str) -> None:
+    """Write the page on which a purchase failed, as HTML; `python -m shopper.replay` shows what is read in it."""
+    canonical = identifiers.parse_id(purchase_id)
+    document = shopping.failed_page(canonical) if canonical else None
+    if document is None:
+        raise click.ClickException("No page is stored for this purchase; pages are kept for 30 days.")
+    click.echo(document)
 
 
 @click.command("bootstrap")
