@@ -73,18 +73,16 @@ class OwnerProof:
         return self.method is not OwnerMethod.SESSION
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentRequest:
-    """A request of an agent that needs an approval: its body in canonical form, its facts, and the agent's words."""
-
-    kind: MovementKind
-    body: bytes
-    facts: Mapping[str, str]
-    note: str | None = None
-
-
-def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim: Claim) -> Approval:
-    """Hold the value of a payment and store its request for the owner's decision.
+def request_approval(
+    kind: MovementKind,
+    needed: ApprovalRequired,
+    *,
+    body: bytes,
+    facts: Mapping[str, str],
+    note: str | None,
+    claim: Claim,
+) -> Approval:
+    """Hold the value of a payment and store its request, the body in canonical form, for the owner's decision.
 
     Raises: the 403 errors of refused limits; LimitReached with too many open approvals.
     """
@@ -93,17 +91,17 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
     expires_at = now + _LIFETIME
     sealed_text = json.dumps(
         {
-            "id": approval_id, "wallet_id": needed.wallet_id, "kind": request.kind.value,
+            "id": approval_id, "wallet_id": needed.wallet_id, "kind": kind.value,
             "value_nanos": spending.value_nanos, "recipient": spending.recipient, "domain": spending.domain,
-            "facts": dict(request.facts), "note": request.note, "body": request.body.decode(),
+            "facts": dict(facts), "note": note, "body": body.decode(),
             "salt": secrets.token_hex(16), "expires_at": clock.isoformat(expires_at),
         },
         sort_keys=True,
     )  # fmt: skip
     row = Approval(
-        id=approval_id, agent_id=needed.agent_id, wallet_id=needed.wallet_id, kind=request.kind.value,
+        id=approval_id, agent_id=needed.agent_id, wallet_id=needed.wallet_id, kind=kind.value,
         reason=needed.reason, value_nanos=spending.value_nanos or 0, recipient=spending.recipient,
-        domain=spending.domain, facts=dict(request.facts), note=request.note,
+        domain=spending.domain, facts=dict(facts), note=note,
         request_hash=hashlib.sha256(sealed_text.encode()).hexdigest(),
         sealed=SEALED_REQUESTS.seal(sealed_text, approval_id),
         request_id=logs.originating_request_id(), created_at=now, expires_at=expires_at,
@@ -308,13 +306,10 @@ def or_ask(
     except ApprovalRequired as needed:
         if try_out is not None:
             _try_out(try_out, needed.spending_request)
-        request = PaymentRequest(
-            kind=kind.name,
-            body=canonical_json(validated_fields(kind.body, body)),
-            facts=_facts_of(body),
-            note=body.get("approval_note"),
+        stored, note = canonical_json(validated_fields(kind.body, body)), body.get("approval_note")
+        return awaiting_response(
+            request_approval(kind.name, needed, body=stored, facts=_facts_of(body), note=note, claim=claim)
         )
-        return awaiting_response(request_approval(request, needed, claim=claim))
 
 
 def _try_out(try_out: Callable[[ApprovedPayment], object], asked: SpendingRequest) -> None:
