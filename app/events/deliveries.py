@@ -66,11 +66,6 @@ def next_message_at(session: Session, target: EventTarget) -> datetime:
     return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
 
 
-def note_message(target: EventTarget, at: datetime) -> None:
-    if _is_digested(target):
-        target.sent = [*(target.sent or ()), clock.isoformat(at)][-MAX_MESSAGES:]
-
-
 def has_due(now: datetime) -> ColumnElement[bool]:
     """Return the condition that something can be sent to a target that no thread has."""
     return exists().where(queues.is_servable(_is_due(now), now, QueueRank.AGENT))
@@ -276,7 +271,8 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
     now, last = clock.now(), attempts[-1]
     if any(attempt.is_delivered for attempt in attempts):
         target.failing_since, target.unanswered = None, 0
-        note_message(target, now)
+        if _is_digested(target):
+            target.sent = [*(target.sent or ()), clock.isoformat(now)][-MAX_MESSAGES:]
     if last.is_delivered:
         return True
     target.failing_since = target.failing_since or now
