@@ -1,4 +1,4 @@
-"""How an event is sent to each kind of target, once: webhooks, e-mail and web push, and the attempt that results.
+"""Sending of events to each kind of target: webhooks, e-mail and web push, and the attempt that results.
 
 Webhooks are signed by Standard Webhooks 1.0. Web push goes to the browsers of owners: RFC 8030, encrypted by RFC 8291,
 with the service's key by RFC 8292.
