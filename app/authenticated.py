@@ -74,7 +74,6 @@ class Authenticated:
 
     @classmethod
     def stamp(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a new row with their MAC."""
         return {**values, "mac": seal_of(cls).mac_of(values)}
 
 
@@ -134,11 +133,9 @@ class RowSeal:
         return RowChanged(self.table.name, row_id)
 
     def id_of(self, row: Any) -> str:
-        """Return the key of a row as text."""
         return "/".join(str(getattr(row, name)) for name in self._read_keys)
 
     def unauthentic_rows(self, session: Session) -> Iterator[Any]:
-        """Yield the rows that this service did not write."""
         page = self.page_after(session, None)
         while page:
             yield from (row for row in page if not self.is_authentic(row, remembers=False))
@@ -276,8 +273,6 @@ def restamp_all(*, accepts_changed: bool, batch: int = _PAGE) -> int:
 
 
 class AuthenticatedStateMachine(StateMachine[StateT]):
-    """A state machine of an authenticated status column."""
-
     def transition(
         self, session: Session, rows: str | ColumnElement[bool], *args: Any, **changes: Any
     ) -> Sequence[Any]:

@@ -39,7 +39,6 @@ class BaseUrl:
 
     @property
     def origin(self) -> str:
-        """Return `scheme://host[:port]`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}" + ("" if self.port == _PORTS[self.scheme] else f":{self.port}")
 

@@ -1,22 +1,19 @@
 """The operator's commands: `flask --app wsgi …`."""
 
-from typing import Any
-
 import click
 from flask import Flask
 from flask.cli import AppGroup
 
 from app.audit_log import actors, trail
-from app.audit_log.trail import AuditAction, AuditEvent
-from app.db.unit_of_work import unit_of_work
+from app.audit_log.trail import AuditAction
+from app.core import identifiers
 from app.gateway.providers import cli as gateway
-from app.identity import key_rotation
 from app.movements import KINDS
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
 from app.platform import row_seals
-from app.shopping import cli as shopping
+from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
 from app.status.migrations import MigrationCommands
@@ -24,19 +21,18 @@ from app.web.openapi_document import OpenApiDocument
 
 keys = AppGroup("keys", help="Encryption keys.")
 documents = AppGroup("documents", help="The OpenAPI document.")
+purchases = AppGroup("purchases", help="Purchases in web shops.")
 
 
 def register(app: Flask) -> None:
-    """Add the commands to an application."""
-    app.cli.add_command(keys)
-    app.cli.add_command(documents)
+    for group in (keys, documents, purchases):
+        app.cli.add_command(group)
     app.cli.add_command(bootstrap)
     app.cli.add_command(doctor)
     app.cli.add_command(MigrationCommands(app))
     gateway.register(app)
     payments.register(app)
     platform.register(app)
-    shopping.register(app)
     for commands in (kind.commands for kind in KINDS.values() if kind.commands):
         app.cli.add_command(commands)
 
@@ -47,10 +43,11 @@ def rotate(batch: int) -> None:
     """Reseal everything sealed with an older encryption key; may run while the service does."""
     vault = app_state().ports.vault
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
-    _record_audit_entry(AuditAction.ENCRYPTION_ROTATION_STARTED, {"encryption_key": vault.current_key_id})
-    resealed = key_rotation.reseal_all(vault, batch=batch)
-    _record_audit_entry(AuditAction.ENCRYPTION_ROTATED, {"secrets": resealed, "encryption_key": vault.current_key_id})
-    click.echo(f"{resealed} secrets and rows were resealed with key {vault.current_key_id}.")
+    actor, key_id = actors.shell_actor(), vault.current_key_id
+    trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATION_STARTED, encryption_key=key_id)
+    resealed = row_seals.reseal_all(vault, batch=batch)
+    trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATED, secrets=resealed, encryption_key=key_id)
+    click.echo(f"{resealed} secrets and rows were resealed with key {key_id}.")
 
 
 @keys.command("accept-rows")
@@ -58,11 +55,6 @@ def accept_rows() -> None:
     """Accept authenticated rows as they are in the database now, after you have checked those that doctor names."""
     done = row_seals.accept_changed(actors.shell_actor())
     click.echo(f"{done} rows were accepted.")
-
-
-def _record_audit_entry(action: AuditAction, after: dict[str, Any]) -> None:
-    with unit_of_work() as session:
-        trail.record(session, actors.shell_actor(), AuditEvent(action, after=after))
 
 
 @documents.command("check")
@@ -80,6 +72,17 @@ def show() -> None:
     click.echo(app_state().part(OpenApiDocument).text)
 
 
+@purchases.command("page")
+@click.argument("purchase_id")
+def page(purchase_id: str) -> None:
+    """Write the page on which a purchase failed, as HTML; `python -m shopper.replay` shows what is read in it."""
+    canonical = identifiers.parse_id(purchase_id)
+    document = shopping.failed_page(canonical) if canonical else None
+    if document is None:
+        raise click.ClickException("No page is stored for this purchase; pages are kept for 30 days.")
+    click.echo(document)
+
+
 @click.command("bootstrap")
 def bootstrap() -> None:
     """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler do so when they start."""
@@ -87,7 +90,6 @@ def bootstrap() -> None:
 
 
 def create_bootstrap_master_key() -> None:
-    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one."""
     key = app_state().settings.bootstrap_master_key.get_secret_value()
     if key:
         platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)

@@ -292,7 +292,6 @@ class Settings(BaseSettings):
 
     @property
     def is_sandbox(self) -> bool:
-        """Return whether the private local chains are served."""
         return self.network is Network.SANDBOX
 
     @property
@@ -339,7 +338,6 @@ class Settings(BaseSettings):
         return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
-        """Return the configured endpoints of a chain, possibly none."""
         return {
             ChainName.ETHEREUM: self.ethereum_rpc_url,
             ChainName.BASE: self.base_rpc_url,

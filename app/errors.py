@@ -43,7 +43,6 @@ class ServiceError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of this error's code."""
         return STATUS[self.code]
 
 

@@ -141,7 +141,6 @@ def _build_ports(settings: Settings) -> Ports:
 
 
 def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, providers: ProviderTable) -> AppState:
-    """Return the state of a new application."""
     threads = ResourcePool.for_threads(settings.web_threads)
     # Half a second of work, done before workers fork instead of in the first call.
     price_table.table_names()
@@ -232,7 +231,6 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
 
 
 def prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    """Set the pragmas of a new connection."""
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=15000"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -103,7 +103,6 @@ class Application(Flask):
 
 
 def app_state() -> AppState:
-    """Return the state of the running application."""
     # A proxy looks up each attribute, which takes several times as long.
     found: Application = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
     return found.state

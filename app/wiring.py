@@ -17,14 +17,11 @@ from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
 from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
 from app.adapters.bridges.portal import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
-from app.adapters.bridges.relay.lifi_api import LifiOrderService
-from app.adapters.bridges.relay.orders import OrderService
-from app.adapters.bridges.relay.relay_api import RelayOrderService
+from app.adapters.bridges.relay.orders import LifiOrderService, OrderService, RelayOrderService
 from app.adapters.counters_redis import RedisCounterStore
 from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
-from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
@@ -32,7 +29,14 @@ from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.prices import CoinGeckoPrices, JupiterPrices, MarketPriceFeed, PriceSource, describe_prices
+from app.adapters.prices import (
+    ChainlinkPrices,
+    CoinGeckoPrices,
+    JupiterPrices,
+    MarketPriceFeed,
+    PriceSource,
+    describe_prices,
+)
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.shopper import BrowserShopper
@@ -53,7 +57,7 @@ from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.facilitator import Facilitator, PaymentSigner, TransferSponsor
+from app.ports.facilitator import Facilitator
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
 from app.ports.services import Mailer
@@ -74,7 +78,6 @@ _RATE_LIMITS = {
 
 
 def build(settings: Settings) -> Ports:
-    """Make the adapters that the settings select."""
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
     solana = _solana_chain(settings)
     jupiter = _jupiter_access(settings)
@@ -87,8 +90,15 @@ def build(settings: Settings) -> Ports:
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
         facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
-        payment_signers=MappingProxyType(_payment_signers(evm, solana)),
-        sponsors=MappingProxyType(_sponsors(evm, solana)),
+        payment_signers=MappingProxyType(
+            {**{name: EvmPaymentSigner(chain) for name, chain in evm.items()}, solana.name: SolanaPaymentSigner(solana)}
+        ),
+        sponsors=MappingProxyType(
+            {
+                **{name: EvmTransferSponsor(chain) for name, chain in evm.items()},
+                solana.name: SolanaTransferSponsor(solana),
+            }
+        ),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list()),
         prices=_prices(settings, evm, jupiter),
@@ -226,16 +236,6 @@ def _facilitators(
         name: EvmFacilitator(chain, confirmations=confirmations[name]) for name, chain in evm.items()
     }
     return {**facilitators, ChainName.SOLANA: SolanaFacilitator(solana)}
-
-
-def _payment_signers(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, PaymentSigner]:
-    signers: dict[ChainName, PaymentSigner] = {name: EvmPaymentSigner(chain) for name, chain in evm.items()}
-    return {**signers, ChainName.SOLANA: SolanaPaymentSigner(solana)}
-
-
-def _sponsors(evm: Mapping[ChainName, EvmChain], solana: SolanaChain) -> dict[ChainName, TransferSponsor]:
-    sponsors: dict[ChainName, TransferSponsor] = {name: EvmTransferSponsor(chain) for name, chain in evm.items()}
-    return {**sponsors, ChainName.SOLANA: SolanaTransferSponsor(solana)}
 
 
 def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:

@@ -3,6 +3,8 @@
 On-chain feeds first, other sources for what they lack, then the last known price for an hour. Prices are integers of
 nano-dollars; a fraction is rounded up, so that it never causes a limit to be exceeded.
 
+Chainlink's feeds are on a chain that we read anyway; a stale one is left out, each by its own limit (three heartbeats).
+
 Sources: docs.coingecko.com, "Coin Price by IDs" and "Authentication"; Jupiter's documentation, "Price API V3".
 """
 
@@ -17,6 +19,10 @@ from typing import Annotated, Any, Protocol
 import structlog
 from pydantic import Field
 
+from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.jsonrpc.endpoint import OutageLog
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess
@@ -122,12 +128,10 @@ class MarketPriceFeed:
         self._snapshot = _PriceSnapshot()
 
     def nanos_per_token(self, token: Token) -> int | None:
-        """Return the price, the higher of two current ones, or None when none is known; USDC is 1 USD."""
         found = self._range(token, with_exchanges=True)
         return None if found is None else found.max_nanos
 
     def independent_range(self, token: Token) -> PriceRange | None:
-        """Return the lowest and the highest price of sources that are not exchanges, or None; USDC is 1 USD."""
         return self._range(token, with_exchanges=False)
 
     def _range(self, token: Token, *, with_exchanges: bool) -> PriceRange | None:
@@ -225,7 +229,6 @@ class CoinGeckoPrices:
         return "CoinGeckoPrices()"
 
     def read(self) -> Mapping[Token, int]:
-        """Return current prices in nano-dollars per token. Raises: Unreachable."""
         query = {
             "ids": ",".join(_COINS.values()),
             "vs_currencies": "usd",
@@ -266,8 +269,35 @@ class JupiterPrices:
         )
 
     def read(self) -> Mapping[Token, int]:
-        """Return prices in nano-dollars per token. Raises: Unreachable."""
         response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
         return prices_in(
             response, _MINTS, lambda entry: _JupiterPrice.read(entry).usd_price, source=type(self).__name__
         )
+
+
+_LATEST_ROUND = Function("chainlink_aggregator", "latestRoundData")
+"""Chainlink's: round, answer, start, time of the answer, round of the answer."""
+_NANOS_PER_ANSWER = 10
+"""Feeds of dollar prices return 10^-8 USD."""
+
+
+class ChainlinkPrices:
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
+        self._rpc = rpc
+        self._multicall = deployment.multicall3
+        feeds = {ETH: deployment.eth_usd_feed, SOL: deployment.sol_usd_feed}
+        self._feeds: Mapping[Token, ChainlinkFeed] = {token: feed for token, feed in feeds.items() if feed is not None}
+
+    def read(self) -> Mapping[Token, int]:
+        """Return nano-dollars per whole token, for the feeds that are not stale. Raises: Unreachable."""
+        items = [_LATEST_ROUND.at(feed.address, may_fail=True) for feed in self._feeds.values()]
+        rounds = self._rpc.ask(contracts.multicall(self._multicall, items))
+        now = int(clock.now().timestamp())
+        prices: dict[Token, int] = {}
+        for (token, feed), latest in zip(self._feeds.items(), rounds, strict=True):
+            if latest is None:
+                continue  # no feed at this address of this chain
+            _round, answer, _started_at, updated_at, _answered_in = latest
+            if answer > 0 and now - updated_at <= feed.max_age_seconds:
+                prices[token] = answer * _NANOS_PER_ANSWER
+        return prices

@@ -141,7 +141,6 @@ class LocalSigner(_NonCopyable):
         return f"LocalSigner(evm_address={self.evm_address!r}, solana_address={self.solana_address!r})"
 
     def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
-        """Return `(y_parity, r, s)` over a 32-byte digest, like libsecp256k1: RFC 6979, low s."""
         if len(digest) != _DIGEST_BYTES:
             raise ValueError("a digest has 32 bytes")
         signature = self._evm.sign_recoverable(digest, hasher=None)
@@ -173,13 +172,11 @@ class LocalVault(_NonCopyable):
         return f"LocalVault(key_ids={list(self._keys)!r})"
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
-        """Return `<key id>.<base64url of nonce, ciphertext and tag>`, bound to its location."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         ciphertext = self._keys[self.current_key_id].encrypt(nonce, secret, _associated_data(location))
         return f"{self.current_key_id}.{_encode(nonce + ciphertext)}"
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Return the secret. Raises: Rejected("sealed_unreadable"), the same for every cause."""
         parts = _SEALED.fullmatch(sealed)
         key = self._keys.get(parts[1]) if parts else None
         if parts is None or key is None:
@@ -212,7 +209,6 @@ class LocalVault(_NonCopyable):
         return NewWallet(location.row_id, sealed, evm_address(evm), solana_address(solana))
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
-        """Seal two keys of 32 bytes unchanged; a missing one is generated. Raises: ValueError."""
         secret = (evm or secrets.token_bytes(_KEY_BYTES)) + (solana or secrets.token_bytes(_KEY_BYTES))
         if len(secret) != _PAIR_BYTES:
             raise ValueError("a private key has 32 bytes")

@@ -122,10 +122,6 @@ class ActiveClaimCode:
         """Return whether its agent was registered with an email address, which a claim must name."""
         return self.required_email is not None
 
-    def matches_replay(self, email: str | None, now: datetime) -> bool:
-        """Return whether a claim with this email address is a repetition that may still be replayed."""
-        return self.is_replayable(now) and emails_equal(self.claim_email, email)
-
     def is_replayable(self, now: datetime) -> bool:
         """Return whether the response may be replayed: within 24 hours and before the owner's first action."""
         return self.claimed_at is not None and self.answer_sealed is not None and now < self.claimed_at + REPLAY_WINDOW

@@ -35,8 +35,6 @@ class AgentRegistration:
 
 @dataclass(frozen=True, slots=True)
 class IssuedGatewayKey:
-    """A new gateway-only key; the repr does not show it."""
-
     id: str
     api_key: str = field(repr=False)
     email: str | None

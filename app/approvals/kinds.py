@@ -13,8 +13,6 @@ from app.web.schemas import Schema
 
 @dataclass(frozen=True, slots=True)
 class ApprovedRequest:
-    """An approved request: the parsed body, and what the owner approved."""
-
     agent_id: str
     wallet_id: str
     body: Mapping[str, Any]
@@ -23,8 +21,6 @@ class ApprovedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovableMovement(ABC):
-    """A kind of movement that an owner may have to approve."""
-
     name: MovementKind
     title: str
     """As the owner reads it."""

@@ -23,7 +23,6 @@ from app.state import app_state
 
 
 def page_url(agent_id: str, approval_id: str) -> str:
-    """Return the page on which the owner decides."""
     return f"{app_state().settings.public_url}/owner/agents/{agent_id}/approvals/{approval_id}"
 
 
@@ -104,8 +103,6 @@ class Approval(Authenticated, Model):
 
 
 class ApprovalStatus(StrEnum):
-    """The states of an approval, as in the API."""
-
     AWAITING = "awaiting"
     APPROVED = "approved"
     EXECUTED = "executed"

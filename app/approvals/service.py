@@ -55,8 +55,6 @@ _EXPIRE_BATCH = 200
 
 
 class OwnerMethod(StrEnum):
-    """How an owner was authenticated for a decision."""
-
     SESSION = "session"
     OWNER_KEY = "owner_key"
     PASSKEY = "passkey"
@@ -75,18 +73,16 @@ class OwnerProof:
         return self.method is not OwnerMethod.SESSION
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentRequest:
-    """A request of an agent that needs an approval: its body in canonical form, its facts, and the agent's words."""
-
-    kind: MovementKind
-    body: bytes
-    facts: Mapping[str, str]
-    note: str | None = None
-
-
-def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim: Claim) -> Approval:
-    """Hold the value of a payment and store its request for the owner's decision.
+def request_approval(
+    kind: MovementKind,
+    needed: ApprovalRequired,
+    *,
+    body: bytes,
+    facts: Mapping[str, str],
+    note: str | None,
+    claim: Claim,
+) -> Approval:
+    """Hold the value of a payment and store its request, the body in canonical form, for the owner's decision.
 
     Raises: the 403 errors of refused limits; LimitReached with too many open approvals.
     """
@@ -95,17 +91,17 @@ def request_approval(request: PaymentRequest, needed: ApprovalRequired, *, claim
     expires_at = now + _LIFETIME
     sealed_text = json.dumps(
         {
-            "id": approval_id, "wallet_id": needed.wallet_id, "kind": request.kind.value,
+            "id": approval_id, "wallet_id": needed.wallet_id, "kind": kind.value,
             "value_nanos": spending.value_nanos, "recipient": spending.recipient, "domain": spending.domain,
-            "facts": dict(request.facts), "note": request.note, "body": request.body.decode(),
+            "facts": dict(facts), "note": note, "body": body.decode(),
             "salt": secrets.token_hex(16), "expires_at": clock.isoformat(expires_at),
         },
         sort_keys=True,
     )  # fmt: skip
     row = Approval(
-        id=approval_id, agent_id=needed.agent_id, wallet_id=needed.wallet_id, kind=request.kind.value,
+        id=approval_id, agent_id=needed.agent_id, wallet_id=needed.wallet_id, kind=kind.value,
         reason=needed.reason, value_nanos=spending.value_nanos or 0, recipient=spending.recipient,
-        domain=spending.domain, facts=dict(request.facts), note=request.note,
+        domain=spending.domain, facts=dict(facts), note=note,
         request_hash=hashlib.sha256(sealed_text.encode()).hexdigest(),
         sealed=SEALED_REQUESTS.seal(sealed_text, approval_id),
         request_id=logs.originating_request_id(), created_at=now, expires_at=expires_at,
@@ -211,7 +207,6 @@ def decide(
 
 
 def expire_if_due(approval: Approval) -> None:
-    """Expire an approval that was not decided in time, if it is one."""
     if approval.status == ApprovalStatus.AWAITING and clock.now() >= approval.expires_at:
         with unit_of_work() as session:
             _end(session, approval, ApprovalStatus.EXPIRED)
@@ -244,7 +239,6 @@ def count_unnoticed(session: Session, now: datetime) -> dict[str, int]:
 
 
 def count_awaiting(session: Session, agent_id: str) -> int:
-    """Return the number of an agent's approvals that wait for a decision."""
     return count(session, Approval, Approval.agent_id == agent_id, _IS_AWAITING)
 
 
@@ -312,13 +306,10 @@ def or_ask(
     except ApprovalRequired as needed:
         if try_out is not None:
             _try_out(try_out, needed.spending_request)
-        request = PaymentRequest(
-            kind=kind.name,
-            body=canonical_json(validated_fields(kind.body, body)),
-            facts=_facts_of(body),
-            note=body.get("approval_note"),
+        stored, note = canonical_json(validated_fields(kind.body, body)), body.get("approval_note")
+        return awaiting_response(
+            request_approval(kind.name, needed, body=stored, facts=_facts_of(body), note=note, claim=claim)
         )
-        return awaiting_response(request_approval(request, needed, claim=claim))
 
 
 def _try_out(try_out: Callable[[ApprovedPayment], object], asked: SpendingRequest) -> None:
@@ -338,7 +329,6 @@ def rebuilt(subject_id: str, rebuild: Callable[[str], Any]) -> Any:
 
 
 def awaiting_response(approval: Approval) -> Response:
-    """Return the answer to a request that an approval stands for."""
     status = "awaiting_approval" if approval.status == ApprovalStatus.AWAITING else approval.status
     values = {"status": status, "message": _MESSAGES[ApprovalStatus(approval.status)], "approval": approval}
     response = jsonify(AwaitingApproval().dump(values))

@@ -37,7 +37,6 @@ def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
 
 
 def agent_actor(key: Principal, *, client_address: str) -> Actor:
-    """Return an agent, by the id of its API key."""
     name = "agent" if key.grant is None else f"application {key.grant.client_host}"[:200]
     return Actor(ActorKind.AGENT, key.key_id, name, logs.originating_request_id(), client_address)
 
@@ -58,12 +57,10 @@ def shell_actor() -> Actor:
 
 
 def anonymous_actor(network: str) -> Actor:
-    """Return an anonymous client, by its IPv4 address or IPv6 network."""
     return Actor(ActorKind.ANONYMOUS, None, "anonymous", logs.originating_request_id(), network[:60])
 
 
 def system_actor(job: str) -> Actor:
-    """Return the service itself, running a job."""
     return Actor(ActorKind.WORKER, None, job)
 
 

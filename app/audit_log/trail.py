@@ -27,7 +27,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.statements import count, insert_into, table_of
-from app.db.unit_of_work import after_commit
+from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.identity import master_keys, owner_keys
 from app.observability import logs
@@ -182,6 +182,12 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
         after_commit(lambda: witness.append(AuditHeadView(last, previous), was_restored=was_restored))
 
 
+def record_alone(actor: Actor, action: AuditAction, subject_id: str | None = None, **after: Any) -> None:
+    """Record an act that changes nothing, such as reading keys, in a unit of its own. Raises: Unauthorized."""
+    with unit_of_work() as session:
+        record(session, actor, AuditEvent(action, subject_id, after=after or None))
+
+
 def list_entries(
     session: Session, page: PageRequest, *, action: str | None = None, subject_id: str | None = None
 ) -> tuple[Page[AuditEntryRow], AuditHeadView]:
@@ -290,7 +296,6 @@ def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:
 
 
 def head_proof(key: bytes, number: int, head_hash: str) -> str:
-    """Return the proof that a chain ends with this number and hash."""
     return _hmac_hex(key, f"head:{number}:{head_hash}")
 
 

@@ -20,8 +20,6 @@ _OFF = "off"
 
 @dataclass(frozen=True, slots=True)
 class AuditHeadView:
-    """The end of the trail: the number of entries, and the hash of the last one."""
-
     number: int
     hash: str
 

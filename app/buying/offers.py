@@ -40,8 +40,6 @@ _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 
 @dataclass(frozen=True, slots=True)
 class PaymentTerms:
-    """What a seller asks for, as it stated it."""
-
     version: int
     accepts: Sequence[Mapping[str, Any]]
     resource: Any = None

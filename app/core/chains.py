@@ -39,7 +39,6 @@ _NATIVE = {ChainName.ETHEREUM: ETH, ChainName.BASE: ETH, ChainName.SOLANA: SOL}
 
 
 def native(chain: ChainName) -> Token:
-    """Return the token in which a chain's fees are paid."""
     return _NATIVE[chain]
 
 

@@ -65,7 +65,6 @@ def decimal_string(units: int, decimals: int) -> str:
 
 
 def usd_string(nanos: int) -> str:
-    """Write dollars as a plain decimal string, exactly."""
     return decimal_string(nanos, 9)
 
 
@@ -100,5 +99,4 @@ def usd_without_float_noise(usd: Decimal) -> Decimal:
 
 
 def usd_from_nanos(nanos: int) -> Decimal:
-    """Convert nano-dollars to dollars, exactly."""
     return _EXACT_CONTEXT.divide(Decimal(nanos), Decimal(NANOS_PER_USD))

@@ -24,8 +24,6 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A slice of a list, and the total number of its rows."""
-
     items: Sequence[T]
     total: int
     request: PageRequest

@@ -27,6 +27,5 @@ def secret_pattern(secrets: Collection[str], *, flags: int = 0) -> re.Pattern[st
 
 
 def redaction(secrets: Collection[str]) -> Callable[[str], str]:
-    """Return a function that replaces secrets in a text."""
     pattern = secret_pattern(secrets)
     return lambda text: pattern.sub(REPLACEMENT, text)

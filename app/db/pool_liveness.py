@@ -18,7 +18,6 @@ _IDLE_SINCE = "resting_since"
 
 
 def install(engine: Engine) -> None:
-    """Watch the connections of an engine."""
     event.listen(engine, "checkin", _record_idle_since)
     event.listen(engine, "checkout", _discard_dead_connection)
 

@@ -249,7 +249,6 @@ class _CompiledStatement:
         ], len(rows)
 
     def error(self, error: Exception, *, is_lost: bool) -> BaseException:
-        """Return the driver's error as SQLAlchemy's."""
         base = self._dialect.loaded_dbapi.Error
         return DBAPIError.instance(
             self.sql, None, error, base, hide_parameters=True, connection_invalidated=is_lost,

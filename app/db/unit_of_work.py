@@ -250,7 +250,6 @@ def guard(engine: Engine, *, refuses_wrong_lock_order: bool) -> None:
 
 @functools.lru_cache(maxsize=2048)
 def only_reads(statement: str) -> bool:
-    """Return whether a statement neither writes nor locks rows."""
     return _READS.match(statement) is not None and _WRITES_OR_LOCKS.search(statement) is None
 
 

@@ -25,8 +25,6 @@ from app.wallets.core.wallets import WalletView
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAgent:
-    """The agent, for its new owner; the repr shows no key."""
-
     agent_id: str
     name: str
     email: str | None
@@ -99,7 +97,8 @@ def _validation_failure(
     if found is None or (check_email_only and found.required_email is None):
         return _no_such_code()
     if found.is_claimed:
-        return None if found.matches_replay(email, clock.now()) else AlreadyClaimed()
+        repeats = found.is_replayable(clock.now()) and claims.emails_equal(found.claim_email, email)
+        return None if repeats else AlreadyClaimed()
     if found.required_email is None:
         return None
     if email is None:

@@ -23,7 +23,7 @@ from app.core import clock, identifiers
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import channels, outbox, queues
-from app.events.channels.attempts import Attempt
+from app.events.channels import Attempt
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
 from app.events.outbox import EventType
@@ -64,12 +64,6 @@ def next_message_at(session: Session, target: EventTarget) -> datetime:
     if len(sent) < MAX_MESSAGES:
         return target.created_at
     return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
-
-
-def note_message(target: EventTarget, at: datetime) -> None:
-    """Note the time of a message on the target that it was sent to."""
-    if _is_digested(target):
-        target.sent = [*(target.sent or ()), clock.isoformat(at)][-MAX_MESSAGES:]
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:
@@ -277,7 +271,8 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
     now, last = clock.now(), attempts[-1]
     if any(attempt.is_delivered for attempt in attempts):
         target.failing_since, target.unanswered = None, 0
-        note_message(target, now)
+        if _is_digested(target):
+            target.sent = [*(target.sent or ()), clock.isoformat(now)][-MAX_MESSAGES:]
     if last.is_delivered:
         return True
     target.failing_since = target.failing_since or now

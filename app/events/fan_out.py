@@ -104,7 +104,6 @@ def _wants(target: Any, event: Any) -> bool:
 
 
 def has_new() -> ColumnElement[bool]:
-    """Return the condition that events have no position yet."""
     return exists().where(Event.position.is_(None))
 
 

@@ -22,8 +22,6 @@ _MAX_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events after a cursor, and the cursor of the next request."""
-
     events: Sequence[Any]
     next_after: int
     has_more: bool
@@ -55,7 +53,6 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
 
 
 def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event]:
-    """Return the newest events of an agent of some types."""
     query = select(Event).where(Event.agent_id == agent_id, Event.type.in_(types), Event.position.is_not(None))
     with read_only_unit() as session:
         return session.scalars(query.order_by(Event.position.desc()).limit(limit)).all()

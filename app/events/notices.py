@@ -16,8 +16,6 @@ from app.events.targets import Audience
 
 @dataclass(frozen=True, slots=True)
 class OwnerNotice:
-    """The delivery of an event to one target of an owner."""
-
     kind: str
     status: str
     tries: int

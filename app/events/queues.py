@@ -83,7 +83,6 @@ def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank:
 
 
 def release(session: Session, turn: QueueTurn) -> None:
-    """End a thread's lease of a queue."""
     now = clock.now()
     columns = (EventQueue.first_until, EventQueue.second_until)
     session.execute(

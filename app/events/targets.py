@@ -68,8 +68,6 @@ def described(row: EventTarget) -> dict[str, Any]:
 
 
 class TargetKind(StrEnum):
-    """How a target is notified."""
-
     WEBHOOK = "webhook"
     EMAIL = "email"
     WEB_PUSH = "web_push"
@@ -173,7 +171,6 @@ def add_browser(
 
 
 def browser_keys_of(row: EventTarget) -> dict[str, str]:
-    """Return the keys of a browser's push subscription."""
     p256dh, auth = _SEALED.open(row.sealed, row.id).decode().split(" ")
     return {"p256dh": p256dh, "auth": auth}
 

@@ -71,8 +71,6 @@ _MAX_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class KeyScope:
-    """A key, and the owner and route for which it is one."""
-
     owner_id: str
     method: str
     path: str

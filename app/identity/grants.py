@@ -122,7 +122,6 @@ def prune(session: Session, before: datetime, *, limit: int = 500) -> int:
 
 
 def as_json(grant: Grant) -> dict[str, Any]:
-    """Return what events and audit entries show of a grant."""
     names = ("client_name", "client_host", "wallet_id", "session_id")
     kept = {name: value for name, value in asdict(grant).items() if name in names}
     return {**kept, "scopes": list(grant.scopes), "expires_at": clock.isoformat(grant.expires_at)}

@@ -29,8 +29,6 @@ _VALID = (
 
 @dataclass(frozen=True, slots=True)
 class OwnerKeyView:
-    """A valid owner key, and its agent."""
-
     id: str
     agent_id: str
     owner_email: str | None

@@ -136,10 +136,13 @@ def assert_permitted(request: ClientRequest, principal: Principal) -> None:
     grant = principal.grant
     if grant is None:
         return
-    endpoint = request.endpoint or _forwarded(request.raw_target)
-    needed = [scope for scope, known in _OPERATIONS.items() if endpoint in known or _blueprint(endpoint) in known]
+    target = request.raw_target
+    endpoint = request.endpoint or next((found for start, found in _FORWARDED.items() if target.startswith(start)), "")
+    names = {endpoint, endpoint.partition(".")[0] + "."}
+    needed = [scope for scope, known in _OPERATIONS.items() if not names.isdisjoint(known)]
     if endpoint not in _OF_EVERY_SCOPE and not set(needed) & set(grant.scopes):
-        raise InsufficientScope(details={"scopes": needed}, headers=_challenge(needed) if needed else {})
+        challenge = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(needed)}"'}
+        raise InsufficientScope(details={"scopes": needed}, headers=challenge if needed else {})
 
 
 def session_of(principal: Principal, named: str | None, *, is_counted: bool = True) -> str | None:
@@ -155,18 +158,6 @@ def session_of(principal: Principal, named: str | None, *, is_counted: bool = Tr
     if named not in (None, grant.session_id):
         raise InsufficientScope("This connection has a budget; its payments cannot name another session.")
     return grant.session_id
-
-
-def _challenge(needed: list[Scope]) -> dict[str, str]:
-    return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(needed)}"'}
-
-
-def _forwarded(target: str) -> str:
-    return next((endpoint for prefix, endpoint in _FORWARDED.items() if target.startswith(prefix)), "")
-
-
-def _blueprint(endpoint: str) -> str:
-    return endpoint.partition(".")[0] + "."
 
 
 def assert_role(request: ClientRequest, caller: MasterKeyPrincipal) -> None:

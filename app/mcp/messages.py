@@ -70,7 +70,6 @@ def object_member(holder: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def is_message_id(value: Any) -> bool:
-    """Return whether a value can be the id of a request."""
     if isinstance(value, str):
         return len(value) <= _MAX_ID_CHARS
     return type(value) is int and abs(value) <= _MAX_ID

@@ -147,7 +147,7 @@ def _call_tool(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, A
             raise InvalidInput.field(REQUEST_ID, "must be a text of 1 to 255 visible ASCII characters")
     except ServiceError as error:
         return _result_of(error_responses.error_response(error))
-    endpoint = tool.endpoint_of(arguments)
+    endpoint = tool.one[1] if tool.one and arguments.get(tool.one[0]) is not None else tool.endpoint
     if endpoint is None:
         payment = params["_meta"].get(_PAYMENT_KEY)
         return _result_of(call_service(request, arguments, key_headers=headers, payment=payment, request_id=request_id))

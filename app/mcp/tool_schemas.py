@@ -41,12 +41,10 @@ class ToolDescriptions:
 
     @cached_property
     def input_schemas(self) -> dict[str, dict[str, Any]]:
-        """The schema of the arguments of each tool."""
         return {tool["name"]: tool["inputSchema"] for tool in self.listed}
 
 
 def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> list[dict[str, Any]]:
-    """Return the descriptions of all tools, from an OpenAPI document."""
     operations = {
         operation["operationId"]: {**operation, "shared": path.get("parameters", [])}
         for path in document["paths"].values()
@@ -88,7 +86,8 @@ def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schema
     required: list[str] = []
     for index, operation in enumerate(operations):
         for parameter in (*operation["shared"], *operation.get("parameters", [])):
-            if parameter["in"] in {"path", "query"} and not _is_token(tool, parameter):
+            # The query of `get_purchase` is a credential, which has no place in arguments.
+            if parameter["in"] in ({"path"} if tool.name == "get_purchase" else {"path", "query"}):
                 note = {"description": parameter["description"]} if "description" in parameter else {}
                 properties[parameter["name"]] = {**parameter["schema"], **note}
                 # What the view of one object requires makes a call one of it.
@@ -120,11 +119,6 @@ def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
     if "properties" in found:
         found["properties"] = {name: _portable(each) for name, each in found["properties"].items()}
     return {**found, "items": _portable(found["items"])} if "items" in found else found
-
-
-def _is_token(tool: McpTool, parameter: Mapping[str, Any]) -> bool:
-    """Return whether a parameter is a credential, which has no place in arguments."""
-    return tool.name == "get_purchase" and parameter["in"] == "query"
 
 
 def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:

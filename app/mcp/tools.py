@@ -28,11 +28,6 @@ class McpTool:
     one: tuple[str, str] | None = None
     """The endpoint of the view of one object, which is called if the argument with the first name is present."""
 
-    def endpoint_of(self, arguments: Mapping[str, Any]) -> str | None:
-        if self.one is not None and arguments.get(self.one[0]) is not None:
-            return self.one[1]
-        return self.endpoint
-
 
 def _reads(name: str, endpoint: str, description: str, **options: Any) -> McpTool:
     return McpTool(name, endpoint, description, read_only=True, **options)

@@ -54,8 +54,6 @@ class _Payload(OAuth2Payload):
 
 
 class Request(OAuth2Request):
-    """A request to the server: the parameters of a query or a form."""
-
     def __init__(self, method: str, values: MultiDict[str, str]) -> None:
         # TLS ends in front of this service; the library would refuse any other scheme.
         super().__init__(method, "https://purser/oauth")
@@ -134,7 +132,6 @@ class _Issuer(IssuerParameter):
 
 
 def response_of(status: int, body: Any, headers: Any) -> Response:
-    """Return what authlib answers as a response."""
     response = jsonify(body) if isinstance(body, (dict, list)) else Response(body)
     response.status_code = status
     response.headers.update(headers)

@@ -110,4 +110,4 @@ def address_name(address: str | None, chain: str | None = None) -> str:
 def payee(address: str, chain: str | None = None) -> Markup:
     """Return the owner's name of an address with its abbreviation, or that alone."""
     short, name = abbreviate(address), address_name(address, chain)
-    return Markup('<bdi class="payee">{}</bdi> {}').format(name, short) if name else short
+    return Markup("<bdi>{}</bdi> {}").format(name, short) if name else short

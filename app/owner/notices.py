@@ -17,8 +17,7 @@ from app.core.mailboxes import mailbox_of
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, LimitReached, RateLimited
-from app.events import delivery_log, feed, targets
-from app.events.channels import web_push
+from app.events import channels, delivery_log, feed, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
@@ -207,7 +206,7 @@ def _render(
         listed=[(each, delivery_log.last_of(each.id)) for each in listed],
         limit=targets.MAX_TARGETS,
         can_mail=app_state().ports.mailer is not None,
-        push_key=web_push.public_key(),
+        push_key=channels.web_push_key(),
         confirming=confirming,
         token=token,
         secret=secret,

@@ -53,7 +53,6 @@ audit = _OperatorGroup("audit", "The audit log of administrative acts.")
 
 
 def register(app: Flask) -> None:
-    """Add the commands to an application."""
     for group in (master_keys, owner_keys, retired_keys, audit):
         app.cli.add_command(group)
     app.cli.add_command(restored)

@@ -36,8 +36,6 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportedWalletKey:
-    """The recovery phrase of a deleted wallet; the repr does not show it."""
-
     wallet: RetiredWallet
     phrase: str = field(repr=False)
 
@@ -56,16 +54,8 @@ def create_master_key(
 
 
 def get_master_key(key_id: str) -> MasterKeyView:
-    """Return a master key for the response to its creation."""
     with read_only_unit() as session:
         return master_keys.get(session, key_id)
-
-
-def record_master_key_replay(actor: Actor, key_id: str) -> None:
-    """Record that the response to a master key's creation is replayed."""
-    shown = {"key_ids": [key_id], "repeated": True}
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEYS_SHOWN, after=shown))
 
 
 def bootstrap_master_key(actor: Actor, key: str) -> bool:
@@ -92,9 +82,7 @@ def list_master_keys(actor: Actor) -> list[MasterKeyView]:
     """Return all master keys, and record that the active ones were shown."""
     with read_only_unit() as session:
         found = master_keys.list_all(session)
-    shown = {"key_ids": [each.id for each in found if each.active]}
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEYS_SHOWN, after=shown))
+    trail.record_alone(actor, AuditAction.MASTER_KEYS_SHOWN, key_ids=[each.id for each in found if each.active])
     return found
 
 
@@ -147,9 +135,7 @@ def list_gateway_keys(actor: Actor, page: PageRequest) -> Page[dict[str, Any]]:
         found = api_keys.list_gateway_keys(session, page)
         balances = credit_accounts.balances(session, [each.id for each in found.items])
         rows = [{"view": each, "credits_nanos": balances[each.id].credits_nanos} for each in found.items]
-    shown = {"limit": page.limit, "offset": page.offset, "count": len(rows)}
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.GATEWAY_KEYS_SHOWN, after=shown))
+    trail.record_alone(actor, AuditAction.GATEWAY_KEYS_SHOWN, limit=page.limit, offset=page.offset, count=len(rows))
     return Page(rows, found.total, page)
 
 

@@ -8,6 +8,7 @@ from app.approvals import service as approvals
 from app.approvals.models import Approval
 from app.audit_log import trail
 from app.audit_log.actors import current_actor as _actor
+from app.audit_log.trail import AuditAction
 from app.catalog.schemas import OwnedEntry, OwnedPage
 from app.catalog.services import service as services
 from app.catalog.services.service import ServiceView
@@ -49,7 +50,7 @@ def _acting_key_id() -> str:
     owner=_acting_key_id,
     rebuild=service.created_agent,
     note=_NOTE,
-    on_replay=lambda agent_id: service.record_creation_replay(_actor(), agent_id),
+    on_replay=lambda agent_id: trail.record_alone(_actor(), AuditAction.AGENT_SHOWN, agent_id, repeated=True),
 )
 @blp.arguments(schemas.NewAgentBody)
 @blp.response(201, schemas.NewAgentShape)
@@ -225,7 +226,9 @@ def list_master_keys() -> dict[str, Any]:
     owner=_acting_key_id,
     rebuild=keys.get_master_key,
     note=_NOTE,
-    on_replay=lambda key_id: keys.record_master_key_replay(_actor(), key_id),
+    on_replay=lambda key_id: trail.record_alone(
+        _actor(), AuditAction.MASTER_KEYS_SHOWN, key_ids=[key_id], repeated=True
+    ),
 )
 @blp.arguments(schemas.MasterKeyBody)
 @blp.response(201, schemas.NewMasterKey)

@@ -1,10 +1,21 @@
-"""Use cases for authenticated rows: seal those of an upgrade, and accept changed ones after an operator's check."""
+"""Use cases for seals: of an upgrade's rows, of rows that an operator has checked, and of all after a key's rotation.
+
+By convention a sealed secret lives in a column named `sealed` or `…_sealed` of a table with one primary-key column,
+and its location is (table, column, key). It is sealed again while the service runs: the update is conditional on the
+old text, so no concurrent write is lost.
+"""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Column, Table, not_, select, update
 
 from app import authenticated
 from app.audit_log import trail
 from app.audit_log.actors import Actor
-from app.audit_log.trail import AuditAction, AuditEvent
+from app.audit_log.trail import AuditAction
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.extensions import db
+from app.ports.vault import SecretLocation, Vault
 from app.spending import controls
 
 
@@ -20,9 +31,7 @@ def accept_changed(actor: Actor) -> int:
     """Accept all rows as they are in the database now; return how many had no valid MAC. Recorded first."""
     with read_only_unit() as session:
         changed = authenticated.find_changed(session)
-    with unit_of_work() as session:
-        after = {"rows": trail.summarized_list(changed)}
-        trail.record(session, actor, AuditEvent(AuditAction.ROWS_ACCEPTED, after=after))
+    trail.record_alone(actor, AuditAction.ROWS_ACCEPTED, rows=trail.summarized_list(changed))
     return _accept()
 
 
@@ -30,3 +39,40 @@ def _accept() -> int:
     with unit_of_work() as session:
         controls.align_versions(session)
     return authenticated.restamp_all(accepts_changed=True)
+
+
+def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
+    for table in db.metadata.sorted_tables:
+        for column in table.columns:
+            if column.name == "sealed" or column.name.endswith("_sealed"):
+                yield table, column
+
+
+def reseal_all(vault: Vault, *, batch: int) -> int:
+    """Reseal what older keys have sealed, in units of `batch` rows; return how many.
+
+    The same for the MACs of authenticated rows. Raises: Rejected, RowChanged.
+    """
+    secrets = sum(_reseal_column(vault, table, column, batch) for table, column in sealed_columns())
+    return secrets + authenticated.restamp_all(accepts_changed=False, batch=batch)
+
+
+def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) -> int:
+    (key,) = table.primary_key.columns
+    done, last_id = 0, None
+    while True:
+        with unit_of_work() as session:
+            batch_query = select(key, column).where(
+                column.is_not(None), not_(column.startswith(f"{vault.current_key_id}.", autoescape=True))
+            )
+            if last_id is not None:
+                batch_query = batch_query.where(key > last_id)
+            rows = session.execute(batch_query.order_by(key).limit(batch)).all()
+            for row_id, sealed in rows:
+                location = SecretLocation(table.name, column.name, row_id)
+                resealed = vault.seal(vault.open(sealed, location), location)
+                session.execute(update(table).where(key == row_id, column == sealed).values({column.name: resealed}))
+                done += 1
+        if len(rows) < batch:
+            return done
+        last_id = rows[-1][0]

@@ -58,8 +58,6 @@ class PerpMarket:
 
 @dataclass(frozen=True, slots=True)
 class BundledMarkets:
-    """The markets that ship with the service, and their date."""
-
     day: date
     markets: tuple[PerpMarket, ...]
 

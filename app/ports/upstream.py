@@ -50,8 +50,6 @@ class UpstreamResponse(Protocol):
 
 
 class RelayOutcome(StrEnum):
-    """How the relay of an upstream's response ended."""
-
     COMPLETE = "complete"
     TRUNCATED = "broken"
     TIMEOUT = "timeout"

@@ -51,7 +51,6 @@ ADVICE_ON_LIMITS: Mapping[str, str] = {
 
 
 def advice_on(error: Mapping[str, Any]) -> str:
-    """Return what a client can do about a purchase's error."""
     if error.get("is_permanent"):
         return _PERMANENT
     if limit_code := error.get("limit_code"):

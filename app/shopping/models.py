@@ -75,8 +75,6 @@ class Purchase(Model):
 
 
 class PurchaseEvent(Model):
-    """A status change of a purchase."""
-
     __tablename__ = "purchase_events"
     __table_args__ = (Index("ix_purchase_events_purchase_id", "purchase_id"),)
 
@@ -119,8 +117,6 @@ class PurchaseEvidence(Model):
 
 
 class PurchaseStatus(StrEnum):
-    """The states of a purchase, as in the API."""
-
     QUEUED = "queued"
     RUNNING = "running"
     SUBMITTING = "submitting"

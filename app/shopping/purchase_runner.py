@@ -130,7 +130,6 @@ class PurchaseSession:
         self._refusal: ServiceError | None = None
 
     def on_first_page(self) -> None:
-        """Record that the shop was read: from here on the price is not refunded."""
         self._update(first_page=True)
         self._has_first_page = True
 
@@ -161,7 +160,6 @@ class PurchaseSession:
             raise self._limit_failure(refusal) from None
 
     def choose(self, question: ElementQuestion) -> int | None:
-        """Ask the language model, and add what it costs to the purchase."""
         # Before the first page, the whole cost of a failed purchase is refunded.
         if self.adviser is None or not self._has_first_page:
             return None
@@ -188,7 +186,6 @@ class PurchaseSession:
         self._store_evidence("page", PAGE_TYPE, document.encode(errors="replace"))
 
     def heartbeat(self) -> None:
-        """Renew the worker's lease, and show that the worker is alive."""
         with unit_of_work() as session:
             self._renew_lease(session)
         leases.record(ProcessKind.SHOPPER)

@@ -75,8 +75,10 @@ shopping = Blueprint(
 @shopping.before_request
 def _assert_configured() -> None:
     """Refuse before the body is read if no shopper runs; purchases can still be read."""
-    if _is_purchase():
-        service.assert_configured()
+    if _is_purchase() and not service.is_configured():
+        raise ProviderNotConfigured(
+            "Shopping is not available on this service: no shopping worker with a browser is running."
+        )
 
 
 @shopping.before_request
@@ -284,9 +286,11 @@ def _authorize_reader(request: ClientRequest) -> None:
     caller = guards.find_principal_by_sdk_key(request)
     g.reads_by_token = caller is None
     if caller is None:
-        caller = _principal_of_token()
-    if caller is None:
-        raise Unauthorized
+        purchase_id = str((request.view_args or {}).get("purchase_id", ""))
+        account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
+        if account_id is None:
+            raise Unauthorized
+        caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
     guards.authenticate_as(request, caller)
 
 
@@ -295,9 +299,3 @@ def _status_url_query(purchase_id: str) -> str:
     if guards.find_principal() is not None and not g.reads_by_token:
         return ""
     return f"?{x402_purchases.PARAMETER}={x402_purchases.access_token(purchase_id)}"
-
-
-def _principal_of_token() -> Principal | None:
-    purchase_id = str((request.view_args or {}).get("purchase_id", ""))
-    account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
-    return None if account_id is None else Principal(KeyKind.GATEWAY, account_id, account_id, None)

@@ -15,7 +15,7 @@ from app.core.pagination import Page, PageRequest
 from app.db.leases import ProcessKind, is_alive
 from app.db.statements import page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
-from app.errors import NotFound, ProviderNotConfigured, PurchaseInProgress, TransactionInProgress
+from app.errors import NotFound, PurchaseInProgress, TransactionInProgress
 from app.idempotency.service import Claim
 from app.identity.principal import Principal
 from app.jobs import JobName
@@ -75,15 +75,6 @@ class PurchaseView:
 def is_configured() -> bool:
     with read_only_unit() as session:
         return is_alive(session, ProcessKind.SHOPPER)
-
-
-def assert_configured() -> None:
-    """Check that a shopper is running. Raises: ProviderNotConfigured."""
-    if is_configured():
-        return
-    raise ProviderNotConfigured(
-        "Shopping is not available on this service: no shopping worker with a browser is running."
-    )
 
 
 def provider_listing() -> dict[str, Any]:
@@ -213,7 +204,9 @@ def wait_for_end(purchase: PurchaseView, *, seconds: Decimal, account_id: str) -
     """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
 
     def read(found: PurchaseView) -> PurchaseView:
-        return found if _is_open(found.id) else view(found.id)
+        with read_only_unit() as session:
+            status = session.scalar(select(Purchase.status).where(Purchase.id == found.id))
+        return found if status in _OPEN else view(found.id)
 
     return long_poll.wait(purchase, read, lambda found: not found.is_open, seconds=seconds, account_id=account_id)
 
@@ -253,7 +246,6 @@ def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress
 
 
 def count_open_by_status(session: Session) -> dict[str, int]:
-    """Return the number of open purchases by status."""
     counts = select(Purchase.status, func.count()).where(Purchase.status.in_(_OPEN)).group_by(Purchase.status)
     found = dict.fromkeys(_OPEN, 0)
     for status, number in session.execute(counts):
@@ -276,11 +268,6 @@ def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[st
             f"An identical purchase is {duplicate.status}. To buy it twice on purpose, send a new Idempotency-Key.",
             details={"purchase_id": duplicate.id, "status": duplicate.status},
         )
-
-
-def _is_open(purchase_id: str) -> bool:
-    with read_only_unit() as session:
-        return session.scalar(select(Purchase.status).where(Purchase.id == purchase_id)) in _OPEN
 
 
 def _find(query: Select[Purchase], missing: NotFound) -> PurchaseView:

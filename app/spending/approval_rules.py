@@ -73,6 +73,14 @@ def permitting_payee(request: SpendingRequest, known: Mapping[str, PayeePermissi
     return None
 
 
+def used_permission(
+    controls: Controls | None, request: SpendingRequest, known: Mapping[str, PayeePermission]
+) -> str | None:
+    """Return the payee whose weekly permission a request uses that waits for no approval, or None if it needs none."""
+    without = {payee: PayeePermission() for payee in known}
+    return permitting_payee(request, known) if approval_reasons(controls, request, without) else None
+
+
 def _is_approved(request: SpendingRequest) -> bool:
     approved = request.approved
     return (

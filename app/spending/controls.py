@@ -34,18 +34,16 @@ _INSERT = PreparedInsert(SpendingControls)
 _OF_WALLET = PreparedRead(select(*COLUMNS).where(SpendingControls.wallet_id == bindparam("of_wallet")))
 _CONTROLS, _ACCOUNTS = table_of(SpendingControls), table_of(SpendingAccount)
 _OF_WALLETS = select(*COLUMNS).where(SpendingControls.wallet_id.in_(bindparam("wallet_ids", expanding=True)))
-_STATUS = PreparedRead(
+_WITH_CONTROLS = (
     select(*accounts.COLUMNS, *COLUMNS)
     .select_from(SpendingAccount)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
-    .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )
+_STATUS = PreparedRead(_WITH_CONTROLS.where(SpendingAccount.wallet_id == bindparam("of_wallet")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlsView(Controls):
-    """The controls of a wallet and when they were last changed."""
-
     updated_at: datetime
 
 
@@ -79,7 +77,6 @@ class ControlsReplacement:
 
     @property
     def has_changed(self) -> bool:
-        """Return whether the change had an effect."""
         return self.old != self.new
 
     @property
@@ -111,8 +108,6 @@ class WindowUsage:
 
 @dataclass(frozen=True, slots=True)
 class SpendingStatus:
-    """The controls of a wallet, if it has any, and their usage in the three windows."""
-
     controls: ControlsView | None
     frozen: bool
     today: WindowUsage
@@ -221,13 +216,8 @@ def replace_controls(
 
     Their accounts must be locked. Three statements, whatever their number.
     """
-    rows = session.execute(
-        select(*accounts.COLUMNS, *COLUMNS)
-        .select_from(SpendingAccount)
-        .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
-        .where(SpendingAccount.wallet_id.in_(wallet_ids))
-        .order_by(SpendingAccount.wallet_id)
-    ).all()
+    of_wallets = _WITH_CONTROLS.where(SpendingAccount.wallet_id.in_(wallet_ids))
+    rows = session.execute(of_wallets.order_by(SpendingAccount.wallet_id)).all()
     replacements = [
         ControlsReplacement(account.agent_id, account.wallet_id, old, apply_changes(old, changes))
         for account, old in (verified(session, row) for row in rows)

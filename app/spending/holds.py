@@ -35,7 +35,7 @@ from app.errors import (
 )
 from app.spending import accounts, approval_rules, controls, policy, sessions
 from app.spending.accounts import Account
-from app.spending.approval_rules import ApprovalReason, PayeePermission
+from app.spending.approval_rules import ApprovalReason
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
@@ -261,7 +261,6 @@ def counted_since(session: Session, wallet_id: str, since: date, *, most: int) -
 
 
 def counted_by_day(session: Session, wallet_ids: Collection[str], since: date) -> dict[date, int]:
-    """Return what counts against the limits of wallets, by UTC day."""
     total = func.sum(SpendingHold.amount_nanos)
     days = select(SpendingHold.made_on, total).where(*_counts(wallet_ids, since)).group_by(SpendingHold.made_on)
     return {day: int(nanos) for day, nanos in session.execute(days)}
@@ -364,8 +363,7 @@ def _assert_approved(
     known = accounts.known_payees(session, account.wallet_id, approval_rules.payees_of(request), account.today)
     reasons = approval_rules.approval_reasons(rules, request, known)
     if not reasons:
-        asks_without = approval_rules.approval_reasons(rules, request, {each: PayeePermission() for each in known})
-        return approval_rules.permitting_payee(request, known) if asks_without else None
+        return approval_rules.used_permission(rules, request, known)
     raise ApprovalRequired(
         _APPROVAL_MESSAGES[reasons[0]],
         reason=reasons[0].value,

@@ -79,7 +79,6 @@ class WindowTotals:
     month: int = 0
 
     def plus(self, other: WindowTotals) -> WindowTotals:
-        """Return the sums with others added."""
         return WindowTotals(self.day + other.day, self.week + other.week, self.month + other.month)
 
 
@@ -138,8 +137,6 @@ class SessionBudget:
 
 @dataclass(frozen=True, slots=True)
 class LimitRefusal:
-    """The rule that refuses a request, with a message and the numbers for the agent."""
-
     rule: SpendingRule
     message: str
     details: Mapping[str, str | Decimal | None]
@@ -356,7 +353,6 @@ def _address_covered(entry: str, old: tuple[str, ...]) -> bool:
 
 
 def family_of(entry: str) -> Family:
-    """Return the family of chains of an address."""
     # Base58 has no digit 0.
     return Family.EVM if entry.startswith(_EVM_PREFIX) else Family.SOLANA
 

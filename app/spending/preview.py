@@ -1,6 +1,6 @@
 """Decisions of other controls about payments that were made, as a pure function. No database."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -12,8 +12,6 @@ from app.spending.policy import Controls, SpendingRequest, WindowTotals
 
 
 class Verdict(StrEnum):
-    """What controls decide about a payment."""
-
     PAID = "paid"
     WAITS = "waits"
     STOPPED = "stopped"
@@ -21,8 +19,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PastPayment:
-    """A payment that counted against the limits, and when."""
-
     at: datetime
     made_on: date
     request: SpendingRequest
@@ -37,7 +33,7 @@ def replay(
     `known` has the payees that the owner approved.
     """
     spent, counted_on = WindowTotals(), date.min
-    permissions, used = dict(known), defaultdict[tuple[str, date], int](int)
+    permissions, used = dict(known), Counter[tuple[str | None, date]]()
     for each in payments:
         spent, counted_on = policy.roll_over(spent, counted_on, each.made_on), each.made_on
         if policy.decide(controls, spent, each.request, frozen=False, today=each.made_on) is not None:
@@ -55,7 +51,5 @@ def replay(
             permissions |= {payee: PayeePermission() for payee in payees if payee not in permissions}
             yield Verdict.WAITS
             continue
-        without = {payee: PayeePermission() for payee in this_week}
-        if approval_rules.approval_reasons(controls, each.request, without):
-            used[approval_rules.permitting_payee(each.request, this_week) or "", week] += value
+        used[approval_rules.used_permission(controls, each.request, this_week), week] += value
         yield Verdict.PAID

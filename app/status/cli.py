@@ -1,18 +1,214 @@
-"""`flask doctor`: the checks of this installation, or with `--live` of the systems that it uses."""
+"""`flask doctor`: the checks of this installation, or with `--live` of the systems that it uses.
+
+`--live` sends every configured system one request per capability, and compares the answers by the code that uses them:
+what an adapter cannot read, decode or simulate with differs.
+"""
 
 import json
-from collections.abc import Collection
-from dataclasses import asdict
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from functools import partial
+from queue import Empty, SimpleQueue
 
 import click
 from flask.cli import with_appcontext
 
-from app.core.money import nanos_from_usd
+from app.core.chains import ETH, SOL, USDC, ChainName, Token
+from app.core.foreign import MalformedResponseError
+from app.core.money import TokenAmount, nanos_from_usd, usd_string
+from app.core.redaction import redaction
+from app.gateway.providers import probes as gateway
+from app.gateway.providers.table import ProviderTable
 from app.observability import logs
-from app.status import live
+from app.ports.bridges import BridgeProvider, BridgeRequest, BridgeRoute
+from app.ports.errors import PortError, Rejected
+from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic
+from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer
+from app.ports.swaps import SwapExchange, SwapRequest
+from app.state import app_state
 from app.status.doctor import Severity, run_checks
-from app.status.live import Result
+
+_AMOUNTS: Mapping[Token, TokenAmount] = {
+    ETH: TokenAmount(10**16, ETH), SOL: TokenAmount(10**8, SOL), USDC: TokenAmount(20 * 10**6, USDC),
+}  # fmt: skip
+_SLIPPAGE_BPS = 100
+_WHOLE_BPS = 10_000
+_LACKS_FUNDS = frozenset({"insufficient_funds", "insufficient_gas", "leaves_dust"})
+"""Reasons of a refusal that follows after everything was read: the simulated sender holds nothing."""
+_ACCOUNT_TOPICS = frozenset({PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.ORDERS, PerpdexTopic.FILLS})
+_MISREAD_REASONS = frozenset({"unexpected_answer", "wrong_chain", "unsafe_instructions"})
+_NO_ANSWER_REASONS = frozenset({"not_sent", "no_answer", "timeout", "broken"})
+_MISREAD = (UnexpectedAnswer, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MAX_REMARK_CHARACTERS = 300
+
+
+class Result(StrEnum):
+    """The outcome of a probe; `DIFFERS` and `FAILS` make the command fail."""
+
+    WORKS = "works"
+    DIFFERS = "differs"
+    FAILS = "fails"
+    NOT_CONFIGURED = "not configured"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    result: Result
+    system: str
+    capability: str
+    remark: str
+
+
+def all_probes() -> list[Probe]:
+    state = app_state()
+    ports = state.ports
+    found = [*ports.probes()]
+    for chain, exchange in ports.swap_exchanges.items():
+        swap = partial(_simulate_swap, chain, exchange)
+        found.append(Probe("jupiter" if chain is ChainName.SOLANA else "uniswap", f"swap on {chain}", swap))
+    for route, providers in ports.bridges.items():
+        for provider in providers:
+            simulate = partial(_simulate_crossing, provider, route)
+            found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", simulate))
+    found += [
+        Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic)) for topic in PerpdexTopic
+    ]
+    return [*found, *gateway.probes(state.part(ProviderTable), ports.upstream)]
+
+
+def names(probes: Collection[Probe]) -> tuple[str, ...]:
+    """Return the names of systems that a run can be limited to: `base` has all endpoints of Base."""
+    return tuple(dict.fromkeys(probe.system.partition(" ")[0] for probe in probes))
+
+
+def run_all(probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int) -> Iterator[Row]:
+    """Run probes in order, each for at most this many seconds, while the sum of the maximum costs is in the budget."""
+    redact = redaction(app_state().settings.secret_texts())
+    for probe in probes:
+        if only and probe.system.partition(" ")[0] not in only:
+            continue
+        result, remark, max_nanos = _run(probe, budget_nanos, seconds)
+        budget_nanos -= max_nanos
+        remark = " ".join(redact(remark).split())[:_MAX_REMARK_CHARACTERS]
+        yield Row(result, probe.system, probe.capability, remark)
+
+
+def _run(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, int]:
+    """Return result and remark, and the most that the probe cost."""
+    if probe.missing is not None:
+        return Result.NOT_CONFIGURED, f"set {probe.missing}", 0
+    max_nanos = 0
+    try:
+        max_nanos = probe.max_nanos() if probe.max_nanos is not None else 0
+        if max_nanos > budget_nanos:
+            remark = f"it costs up to {usd_string(max_nanos)} USD: raise --spend-up-to"
+            return Result.NOT_RUN, remark, 0
+        return Result.WORKS, _answer_within(probe.run, seconds), max_nanos
+    except Exception as error:
+        # Whatever it raises describes this answer, and the other probes run all the same.
+        return *_explain(error), max_nanos
+
+
+def _answer_within(request: Callable[[], str], seconds: int) -> str:
+    """Return an answer. Raises: TimeoutError if there is none in time; it is abandoned."""
+    answers: SimpleQueue[str | Exception] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(request())
+        except Exception as error:
+            answers.put(error)  # raised where it is waited for
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except Empty:
+        answer = TimeoutError(f"no answer in {seconds} seconds")
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _simulate_swap(chain: ChainName, exchange: SwapExchange) -> str:
+    """Quote a swap, and build and simulate its transaction as far as an address without funds permits."""
+    token = SOL if chain is ChainName.SOLANA else ETH
+    request = SwapRequest(ADDRESSES[chain.family], _AMOUNTS[token], USDC, _SLIPPAGE_BPS)
+    offer = exchange.quote(request)
+    minimum = offer.output_units * (_WHOLE_BPS - _SLIPPAGE_BPS) // _WHOLE_BPS
+    _simulate(lambda: exchange.draft(offer, minimum_units=minimum, signer=None))
+    output = TokenAmount(offer.output_units, USDC)
+    return f"{request.input_amount} {token.symbol} for {output} USDC, {offer.route}"
+
+
+def _simulate_crossing(provider: BridgeProvider, route: BridgeRoute) -> str:
+    """Quote it, and build and simulate its transactions as far as an address without funds permits."""
+    source, destination, token = route
+    request = BridgeRequest(
+        source, destination, ADDRESSES[source.family], ADDRESSES[destination.family], _AMOUNTS[token]
+    )
+    try:
+        offer = provider.quote(request)
+    except Rejected as refusal:
+        if refusal.reason not in _LACKS_FUNDS:
+            raise
+        return "read; a quote needs gas on the other chain"
+    _simulate(lambda: provider.prepare(offer))
+    return f"{offer.route}, fee {TokenAmount(offer.fee_units, token)} {token.symbol}, {offer.seconds} s"
+
+
+def _simulate(prepare: Callable[[], object]) -> None:
+    try:
+        prepare()
+    except Rejected as refusal:
+        if refusal.reason not in _LACKS_FUNDS:
+            raise
+
+
+def _query_exchange(exchange: Perpdex, topic: PerpdexTopic) -> str:
+    address = ADDRESSES[ChainName.ETHEREUM.family] if topic in _ACCOUNT_TOPICS else None
+    symbol = "ETH" if topic is PerpdexTopic.BOOK else None
+    document = exchange.fetch(PerpdexQuery(topic, address, symbol)).document
+    if document is None:
+        raise UnexpectedAnswer(f"there is no market of {symbol}")
+    return f"{len(document)} entries"
+
+
+def _explain(error: Exception) -> tuple[Result, str]:
+    """Return whether there was an answer of another form, and what went wrong, the first cause last."""
+    causes = [*_causes(error)]
+    reasons = {str(getattr(cause, "reason", "")) for cause in causes}
+    differs = not reasons & _NO_ANSWER_REASONS and (
+        bool(reasons & _MISREAD_REASONS) or any(isinstance(cause, _MISREAD) for cause in causes)
+    )
+    return Result.DIFFERS if differs else Result.FAILS, ": ".join(dict.fromkeys(map(_describe, causes)))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    # An adapter's translation keeps the original as its context, also when it hides it from tracebacks.
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _describe(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    if reason is not None:
+        details = error.details if isinstance(error, PortError) else {}
+        refusal = getattr(error, "error", None)  # of a JSON-RPC endpoint
+        shown = [f"{name} {value}" for name, value in details.items()]
+        shown += [] if refusal is None else [f"{refusal.code} {refusal.message}"]
+        return f"{reason} ({', '.join(shown)})" if shown else str(reason)
+    if isinstance(error, KeyError):
+        return f"there is no {error.args[0]!r}"
+    if isinstance(error, UnexpectedAnswer | TimeoutError | MalformedResponseError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
 
 _FAILURES = frozenset({Result.DIFFERS, Result.FAILS})
 
@@ -73,12 +269,12 @@ def _print_checks() -> bool:
 
 def _print_live(only: Collection[str], budget_nanos: int, timeout: int, *, is_json: bool) -> bool:
     """Print a row for each probe, and return whether an answer differs or fails."""
-    probes = live.all_probes()
-    known = live.names(probes)
+    probes = all_probes()
+    known = names(probes)
     if unknown := [name for name in only if name not in known]:
         raise click.UsageError(f"There is no system {unknown[0]!r}; there are {', '.join(known)}.")
     rows = []
-    for row in live.run_all(probes, only=only, budget_nanos=budget_nanos, seconds=timeout):
+    for row in run_all(probes, only=only, budget_nanos=budget_nanos, seconds=timeout):
         rows.append(row)
         if not is_json:
             click.echo(f"{row.result.value:14}  {row.system:12}  {row.capability:24}  {row.remark}")

@@ -61,8 +61,6 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of a component, and how to fix it."""
-
     severity: Severity
     component: str
     message: str

@@ -40,7 +40,6 @@ _SUFFIXES = ("_total", "_bucket", "_count", "_sum")
 
 @metrics.get("/metrics")
 def get_metrics() -> Response:
-    """Return all metrics in Prometheus' text format."""
     state = app_state()
     _require_access(state.settings.metrics_token.get_secret_value())
     return Response(generate_latest(_ServiceCollector(state.ports)), content_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -30,6 +30,5 @@ class MigrationCommands(click.Command):
         self._app = app
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        """Return the context of Flask-Migrate's commands."""
         bind(self._app)
         return self._app.cli.commands[_NAME].make_context(*arguments, **options)

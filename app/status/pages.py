@@ -48,13 +48,11 @@ def _set_security_headers(response: Response) -> Response:
 
 @pages.get("/")
 def front_page() -> Response:
-    """Return the front page: what the service is, and how an agent registers."""
     return _page("index.html")
 
 
 @pages.get("/docs")
 def reference_page() -> Response:
-    """Return the first page of the reference, or what a search finds."""
     query = request.args.get("q", "").strip()
     return _reference_page("docs/search.html" if query else "docs/overview.html", query=query)
 
@@ -67,7 +65,6 @@ def error_codes() -> Response:
 @pages.get("/docs/<tag>")
 @pages.get("/docs/<tag>/<operation>")
 def operation_page(tag: str, operation: str = "") -> Response:
-    """Return the page of a tag, or of one of its operations."""
     found = app_state().part(Reference).tags.get(tag)
     one = next((each for each in found.operations if each.id == operation), None) if found else None
     if found is None or (operation and one is None):
@@ -86,7 +83,6 @@ def _reference_page(template: str, **values: Any) -> Response:
 
 @pages.get("/llms.txt")
 def llms_txt() -> Response:
-    """Return the instructions for agents."""
     text = render_template("llms.txt", **_template_context())
     return Response(text, mimetype="text/plain")
 
@@ -112,7 +108,6 @@ def security_txt() -> Response:
 
 @pages.get("/openapi.json")
 def openapi_document() -> Response:
-    """Return the OpenAPI document."""
     return Response(app_state().part(OpenApiDocument).text, mimetype="application/json")
 
 

@@ -103,7 +103,6 @@ class _Ending(Step[HoldResult]):
     metered: MeteredUsage
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:  # noqa: ARG002 - both have the time of the statement
-        """Return what the call used and cost."""
         return {
             "id": self.id,
             "account_id": self.account_id,
@@ -129,12 +128,9 @@ class _Ending(Step[HoldResult]):
 
 @dataclass(slots=True)
 class Charge(_Ending):
-    """Charge a known price."""
-
     statement = step_statements.CHARGE
 
     def run(self, session: Session) -> HoldResult:
-        """Charge the price. Raises: Unauthorized, InsufficientCredits."""
         _assert_may_spend(session, self, self.metered.cost_nanos)
         return usage.charge(session, self.account_id, self.call, charge_id=self.id, metered=self.metered)
 
@@ -235,6 +231,7 @@ def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
         rows = kept.execute(statement, types, parameters)
     except LockNotAvailable:
         # The steps of a locked account are left to wait alone.
-        rows = kept.execute(step_statements.without_waiting(statement), types, parameters)
+        without_waiting = statement.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
+        rows = kept.execute(without_waiting, types, parameters)
     done = {step_id.decode(): int(credits_nanos) for step_id, credits_nanos in rows}
     return [step.result(done[step.id]) if step.id in done else None for step in steps]

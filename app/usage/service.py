@@ -287,7 +287,6 @@ def _delete_log_line(session: Session, log_id: str) -> None:
 
 
 def _add_to_totals(session: Session, account_id: str, provider: str, amounts: Sequence[int]) -> None:
-    """Add calls, cost, tokens in and tokens out to the sums of a provider."""
     # The unit holds the lock of the credit account's row: two first calls of a provider wait for each other.
     values = dict(zip(ProviderTotals.__slots__, amounts, strict=True))
     increments = {f"more_{name}": value for name, value in values.items()}

@@ -119,11 +119,6 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-def without_waiting(statement: str) -> str:
-    """Return a statement that leaves out steps on rows that another unit has locked."""
-    return statement.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
-
-
 _VALID_KEY = """SELECT 1 FROM api_keys WHERE id = ? AND account_id = ? AND revoked_at IS NULL
   AND (expires_at IS NULL OR expires_at > ?)"""
 _TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - ?2, {} = {} + ?2
@@ -147,7 +142,6 @@ _SUM = """INSERT INTO usage_by_provider (account_id, provider, calls, cost_nanos
 
 
 def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    """Hold credits for a call."""
     nanos, lease_until = step["nanos"], stored(step["lease_until"])
     credits_nanos = _take(connection, step, nanos, now, into="held_nanos")
     if credits_nanos is None:
@@ -158,7 +152,6 @@ def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> i
 
 
 def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    """Charge a known price."""
     cost = step["cost"]
     credits_nanos = _take(connection, step, cost, now, into="spent_nanos")
     if credits_nanos is None:
@@ -170,7 +163,6 @@ def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) ->
 
 
 def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    """Settle a hold at a cost that it covers."""
     cost = step["cost"]
     closed = connection.execute(_CLOSE, (_hex(step["id"]), cost)).fetchall()
     if not closed:
@@ -214,7 +206,6 @@ def _post(
 
 
 def _log(connection: sqlite3.Connection, step: Mapping[str, Any], memo: Mapping[str, Any], now: str) -> None:
-    """Write the log entry of a call and add it to the sums."""
     account, provider = _hex(step["account_id"]), memo["provider"]
     key, amounts = _hex(memo["api_key_id"]), (step["tokens_in"], step["tokens_out"])
     line = (_hex(step["id"]), account, key, provider, memo["model"], *amounts, step["cost"])

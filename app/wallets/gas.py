@@ -83,11 +83,6 @@ class SubmissionPlan:
         return SponsorTransaction(self.chain, authorized.submission, sponsor, self.sponsor_wallet)
 
 
-def is_available(chain: ChainName) -> bool:
-    state = app_state()
-    return chain in state.ports.sponsors and state.settings.sponsored_per_day > 0
-
-
 def plan_submission(chain: ChainName, sender: str, recipient: str | None, units: int) -> SubmissionPlan:
     """Read the chain and the price; without a recipient, it is the service. Raises: Rejected, InvalidInput."""
     state = app_state()
@@ -214,7 +209,9 @@ class _PurchasePlan:
 
 def are_available(source: GasSource, chain: ChainName, amount: TokenAmount) -> bool:
     """Return whether a wallet that moves an amount on a chain may pay for native tokens with the USDC that remains."""
-    return source is not GasSource.OWN and amount.token == USDC and is_available(chain)
+    state = app_state()
+    is_sold = chain in state.ports.sponsors and state.settings.sponsored_per_day > 0
+    return source is not GasSource.OWN and amount.token == USDC and is_sold
 
 
 def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without: ServiceError) -> Movement:

@@ -22,7 +22,7 @@ def begin(request: ClientRequest) -> None:
     structlog.contextvars.bind_contextvars(request_id=request.id)
     traceparent = request.environ.get("HTTP_TRACEPARENT", "")
     request.span = tracing.start(request.method, "SERVER", traceparent=traceparent)
-    if trace_id := request.span.trace_id if request.span else traceparent and tracing.trace_id_of(traceparent):
+    if trace_id := request.span.trace_id if request.span else tracing.trace_id_of(traceparent):
         structlog.contextvars.bind_contextvars(trace_id=trace_id)
 
 
@@ -60,9 +60,10 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
         failed = response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
         error = code or str(response.status_code) if failed else ""
         span.end(name=f"{request.method} {route}" if route else "", error=error)
-    # A client may send any method.
+    # A client may send any method, and a cataloged service any status.
     labels = (request.method, route) if route else ("", "")
-    counters.REQUESTS.labels(*labels, _status_label(response.status_code), code).inc()
+    status = str(response.status_code) if response.status_code in _STATUSES else f"{response.status_code // 100}xx"
+    counters.REQUESTS.labels(*labels, status, code).inc()
     counters.REQUEST_SECONDS.labels(*labels).observe(microseconds / 1e6)
     if not trusts_proxies and "X-Forwarded-For" in request.headers:
         counters.UNTRUSTED_FORWARDED_HEADERS.inc()
@@ -76,8 +77,3 @@ def _truncated(address: str) -> str:
         return str(ipaddress.ip_network((address.partition("%")[0], 48), strict=False).network_address)
     except ValueError:
         return ""
-
-
-def _status_label(status: int) -> str:
-    """Return a status as a label: its class, if it is unassigned (a cataloged service may send any)."""
-    return str(status) if status in _STATUSES else f"{status // 100}xx"

@@ -96,7 +96,6 @@ FREE_QUERY = {
 def spec_options(
     public_url: str, security_schemes: Mapping[str, Any], *, terms_url: str, support_url: str
 ) -> dict[str, Any]:
-    """Return the parts of the document other than operations."""
     return {
         "info": {
             "description": (

@@ -48,5 +48,4 @@ class OpenApiDocument:
 
     @cached_property
     def text(self) -> str:
-        """The document as it is served."""
         return json.dumps(self.read(), separators=(",", ":"))

@@ -35,7 +35,6 @@ def reference_texts() -> dict[str, dict[str, Any]]:
 
 @cache
 def examples() -> dict[str, dict[str, Any]]:
-    """Return responses by operation and status."""
     found: dict[str, dict[str, Any]] = json.loads((_FOLDER / "examples.json").read_text("utf-8"))
     return found
 
@@ -131,7 +130,6 @@ def _show_request(operation: dict[str, Any], name: str) -> None:
 
 @cache
 def errors() -> dict[str, type[ServiceError]]:
-    """Return the class of each error code."""
     # A subclass without a code of its own comes after the class that has it.
     return {each.code: each for each in reversed(list(_error_classes(ServiceError)))}
 

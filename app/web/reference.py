@@ -25,8 +25,6 @@ _DEFAULTED = {"wallet_id", "walletId"}
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOperation:
-    """An operation, with its example request."""
-
     id: str
     tag: str
     title: str
@@ -50,15 +48,12 @@ class ReferenceOperation:
 
     @property
     def errors(self) -> list[tuple[str, str, str]]:
-        """Status, code and reason of each error."""
         responses = self.node["responses"].items()
         return [(status, *found) for status, each in responses for found in CODES.findall(each["description"])]
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTag:
-    """A group of operations."""
-
     name: str
     title: str
     text: str
@@ -75,14 +70,12 @@ class Reference:
 
     @cached_property
     def operations(self) -> dict[str, ReferenceOperation]:
-        """The operations by their ids."""
         paths = self._document.read()["paths"].items()
         found = [self._operation(path, verb, item) for path, item in paths for verb in item if verb != "parameters"]
         return {each.id: each for each in found}
 
     @cached_property
     def tags(self) -> dict[str, ReferenceTag]:
-        """The tags by their names."""
         found = {tag["name"]: tag["description"] for tag in self._document.read()["tags"]}
         operations = self.operations.values()
         return {
@@ -105,7 +98,6 @@ class Reference:
 
     @cached_property
     def schemes(self) -> dict[str, tuple[str, str]]:
-        """The header and the description of each security scheme."""
         schemes = self._document.read()["components"]["securitySchemes"].items()
         return {name: (each.get("name", "Authorization: Bearer"), each["description"]) for name, each in schemes}
 

@@ -125,11 +125,6 @@ def release_decoded(request: ClientRequest) -> None:
         connection.release_decoded()
 
 
-def is_limited_to_keyless(request: ClientRequest) -> bool:
-    limit = request.max_content_length
-    return limit is not None and limit <= MAX_KEYLESS_BYTES
-
-
 def limit_to_keyless(request: ClientRequest) -> None:
     request.max_content_length = MAX_KEYLESS_BYTES
 
@@ -244,14 +239,10 @@ class _BrotliDecompressor:
         return bytes(self._decoder.process(data, output_buffer_limit=max_length))
 
 
-def _zstd_decompressor() -> Any:
-    # RFC 9659: a window of 8 MiB, and no larger one.
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 23})
-
-
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "gzip": _GzipDecompressor,
-    "zstd": _zstd_decompressor,
+    # RFC 9659: a window of 8 MiB, and no larger one.
+    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 23}),
     "br": _BrotliDecompressor,
 }
 
@@ -266,7 +257,8 @@ def parse_json(
     Raises: what `strict_json.parse_json` does; PayloadTooLarge and Overloaded if there is no memory for it.
     """
     if max_values is None:
-        max_values = MAX_KEYLESS_VALUES if is_limited_to_keyless(request) else MAX_VALUES
+        limit = request.max_content_length
+        max_values = MAX_VALUES if limit is None or limit > MAX_KEYLESS_BYTES else MAX_KEYLESS_VALUES
     with serialize_decoding(request, len(body)):
         return strict_json.parse_json(
             body, max_depth=max_depth, max_values=max_values, reserve=partial(reserve_memory, request)

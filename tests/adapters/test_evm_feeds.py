@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 from eth_abi.abi import encode
 
-from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
+from app.adapters.prices import ChainlinkPrices
 from app.core.chains import ETH, SOL
 from app.core.money import NANOS_PER_USD
 from app.ports.errors import Unreachable

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from app.authenticated import RowChanged
 from app.db.unit_of_work import read_only_unit
 from app.errors import InternalError
-from app.identity import key_rotation
+from app.platform import row_seals
 from app.state import app_state
 from app.wallets.core import custody
 from tests.support import status_writes
@@ -47,8 +47,8 @@ def test_after_a_rotation_the_old_key_opens_nothing_and_nothing_is_lost(
     status_writes.expect_unverifiable_rows()
     both = build_app(sqlite_url, settings={"encryption_keys": f"{key_of('k2')},{key_of('k1')}"})
     with both.app_context():
-        assert key_rotation.reseal_all(app_state().ports.vault, batch=2) > len(sealed_before)
-        assert key_rotation.reseal_all(app_state().ports.vault, batch=2) == 0
+        assert row_seals.reseal_all(app_state().ports.vault, batch=2) > len(sealed_before)
+        assert row_seals.reseal_all(app_state().ports.vault, batch=2) == 0
     after = build_app(sqlite_url, settings={"encryption_keys": key_of("k2")})
     with after.app_context():
         assert custody.signer_of(agent.wallet_id).evm_address == agent.address
@@ -65,7 +65,7 @@ def _sealed() -> list[str]:
     with read_only_unit() as session:
         return [
             sealed
-            for table, column in key_rotation.sealed_columns()
+            for table, column in row_seals.sealed_columns()
             for sealed in session.execute(text(f"SELECT {column.name} FROM {table.name}")).scalars()  # noqa: S608
             if sealed is not None
         ]

@@ -17,7 +17,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import deliveries, fan_out, outbox, queues, targets
-from app.events.channels.attempts import Attempt
+from app.events.channels import Attempt
 from app.events.models import EventQueue, EventTarget
 from app.events.outbox import EventType
 from app.events.queues import QueueRank

@@ -13,7 +13,7 @@ from app.catalog.models import Service, ServiceSpecification
 from app.catalog.services import service as services
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.identity import key_rotation
+from app.platform import row_seals
 from app.state import app_state
 from server.pool import ResourceUse
 from tests.support.agents import Agent, register
@@ -67,10 +67,8 @@ def test_registration_returns_the_service_and_shows_its_secret_once(seller: Agen
 
 def test_a_secret_is_readable_after_key_rotation(seller: Agent) -> None:
     made = sell(seller)
-    assert ("services", "secret_sealed") in [
-        (table.name, column.name) for table, column in key_rotation.sealed_columns()
-    ]
-    key_rotation.reseal_all(app_state().ports.vault, batch=10)
+    assert ("services", "secret_sealed") in [(table.name, column.name) for table, column in row_seals.sealed_columns()]
+    row_seals.reseal_all(app_state().ports.vault, batch=10)
     assert services.callable_service(made["id"]).secret.decode() == made["signing_secret"]
 
 

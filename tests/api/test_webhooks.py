@@ -17,7 +17,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
-from app.events.channels.webhook import signature
+from app.events.channels import signature
 from app.events.outbox import EventType
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply, unused_url

@@ -14,8 +14,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay.lifi_api import LifiOrderService
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderState, OrderStatus
+from app.adapters.bridges.relay.orders import BridgeChainIds, LifiOrderService, OrderState, OrderStatus
 from app.adapters.rate_limited_http import ServiceAccess
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount

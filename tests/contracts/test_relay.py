@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderState, OrderStatus
-from app.adapters.bridges.relay.relay_api import RelayOrderService
+from app.adapters.bridges.relay.orders import BridgeChainIds, OrderState, OrderStatus, RelayOrderService
 from app.adapters.rate_limited_http import ServiceAccess
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount

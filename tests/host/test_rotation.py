@@ -17,8 +17,7 @@ from sqlalchemy import text
 from app.audit_log import actors
 from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
-from app.identity import key_rotation
-from app.platform import keys
+from app.platform import keys, row_seals
 from app.wallets.core import custody
 from tests.support.applications import key_of
 from tests.support.gateway import SEARCH, provider_settings
@@ -174,7 +173,7 @@ def _everything_sealed() -> list[str]:
     with read_only_unit() as session:
         return [
             sealed
-            for table, column in key_rotation.sealed_columns()
+            for table, column in row_seals.sealed_columns()
             for sealed in session.execute(text(f"SELECT {column.name} FROM {table.name}")).scalars()  # noqa: S608
             if sealed is not None
         ]

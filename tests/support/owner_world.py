@@ -14,7 +14,6 @@ from flask import Flask
 from werkzeug.serving import make_server
 
 from app.approvals import service as approvals
-from app.approvals.service import PaymentRequest
 from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.identifiers import new_id
@@ -131,8 +130,9 @@ class World:
             spending_request=spending,
         )  # fmt: skip
         with self.app.app_context():
-            asked = PaymentRequest(MovementKind.TRANSFER, b"{}", facts, note)
-            return approvals.request_approval(asked, needed, claim=Claim.none()).id
+            return approvals.request_approval(
+                MovementKind.TRANSFER, needed, body=b"{}", facts=facts, note=note, claim=Claim.none()
+            ).id
 
     def number_events(self) -> None:
         """Number the events as the worker does: the pages show numbered ones."""

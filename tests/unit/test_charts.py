@@ -34,7 +34,7 @@ def test_columns_are_in_proportion_and_the_smallest_payment_is_visible() -> None
         date(2026, 11, 25): 1,
         LAST.replace(month=9): 1,
     }
-    chart = charts.daily_chart(paid, LAST, 30)
+    chart = charts.daily_chart(paid.items(), LAST, 30)
     assert chart.marks_nanos == (100 * CENT, 50 * CENT, 0)
     assert heights(chart.svg)[-3:] == [2, 100, 200]
     assert heights(chart.svg)[:-3] == [0] * 27
@@ -43,10 +43,10 @@ def test_columns_are_in_proportion_and_the_smallest_payment_is_visible() -> None
 
 
 def test_parts_beyond_the_largest_six_are_one_part() -> None:
-    parts = charts.shares({f"p{number}": number for number in range(1, 10)})
+    parts = charts.shares((f"p{number}", number) for number in range(1, 10))
     assert [(name, nanos) for name, nanos, _ in parts] == [
         ("p9", 9), ("p8", 8), ("p7", 7), ("p6", 6), ("p5", 5), ("p4", 4), ("3 others", 6),
     ]  # fmt: skip
-    assert 'width="1000"' in parts[0][2]
-    assert charts.shares({"<b>": 0})[0][0] == "<b>"
-    assert charts.shares({}) == []
+    assert 'class="used" width="1000"' in parts[0][2]
+    assert charts.shares([("<b>", 0)])[0][0] == "<b>"
+    assert charts.shares([]) == []

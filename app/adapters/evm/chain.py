@@ -9,16 +9,20 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.dead_ends import dead_end
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
-from app.adapters.evm.send import broadcast, transactions
+from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.transactions import FeeTerms
+from app.adapters.evm.send.transactions import FeeTerms, hash_of
 from app.adapters.evm.track.nonce_history import NonceHistoryReader
 from app.adapters.evm.track.receipts import EvmReceiptPoller
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.rpc import Broadcaster
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.core.chains import USDC, ChainName, Token, native
+from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.chain import Balances, BlockRef, ChainDiagnosis, SignedTransaction, TransactionDraft
+from app.ports.errors import OutcomeUnknown, Unreachable
 from app.ports.vault import Signer
 
 
@@ -53,10 +57,10 @@ class EvmChain:
             )
 
         self.rpc = endpoints(rpc_urls)
-        self._public_sender = self._sender = broadcast.broadcaster(self.rpc, reads=self.rpc)
+        self._public_sender = self._sender = _broadcaster(self.rpc, reads=self.rpc)
         if private_rpc_urls:
             private = endpoints(private_rpc_urls, len(rpc_urls) + 1)
-            self._sender = broadcast.broadcaster(private, reads=self.rpc)
+            self._sender = _broadcaster(private, reads=self.rpc)
         drafter = EvmDrafter(self.rpc, deployment, self._native)
         poller = EvmReceiptPoller(self.rpc, deployment)
         history = NonceHistoryReader(self.rpc, deployment, self._native)
@@ -126,3 +130,33 @@ class EvmChain:
 
     def head(self) -> BlockRef:
         return self.rpc.ask(calls.block("latest"))
+
+
+def _broadcaster(rpc: EvmRpc, *, reads: EvmRpc) -> Broadcaster:
+    """Return what broadcasts to these endpoints; receipts are read from the others."""
+
+    def is_accepted(reason: str, raw: bytes) -> bool:
+        # A used nonce may be the effect of these very bytes.
+        return reason == refusals.ALREADY_KNOWN or (reason == "nonce_too_low" and _is_mined(reads, raw))
+
+    return Broadcaster(rpc, _send_call, refusals=refusals.SEND_REFUSALS, is_accepted=is_accepted)
+
+
+def _is_mined(rpc: EvmRpc, raw: bytes) -> bool:
+    receipt = calls.receipt(hash_of(raw))
+    try:
+        rpc.run(receipt)
+    except Unreachable:
+        raise OutcomeUnknown("answer_lost") from None
+    return receipt.result is not None
+
+
+def _send_call(raw: bytes) -> RpcCall[None]:
+    """Return the call that sends, which web3 allows in no batch."""
+    expected = hash_of(raw)
+
+    def read(result: object) -> None:
+        if not isinstance(result, str) or result.lower() != expected:
+            raise MalformedResponseError("expected the transaction's hash")
+
+    return RpcCall("eth_sendRawTransaction", ("0x" + raw.hex(),), read=read, tolerates=accept_any_error)

@@ -7,10 +7,9 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import read_logs
 from app.adapters.evm.client.rpc import MAX_BATCH
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.price_feeds import ChainlinkPrices
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.prices import describe_prices
+from app.adapters.prices import ChainlinkPrices, describe_prices
 from app.core.chains import Family, native
 from app.core.money import TokenAmount
 from app.ports.chain import TransferIntent, WatchedAddress

@@ -53,7 +53,6 @@ def digest_of(message: SignableMessage) -> bytes:
 
 
 def sign(message: SignableMessage, signer: Signer) -> str:
-    """Return a signer's signature over a message: r, s and v in hexadecimal."""
     y_parity, r, s = signer.sign_digest(digest_of(message))
     return "0x" + (r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([_RECOVERY_IDS[y_parity]])).hex()
 

@@ -29,7 +29,6 @@ class OpenApiReader:
         self._semaphore = threading.BoundedSemaphore(_MAX_PROCESSES)
 
     def read(self, document: str) -> Specification:
-        """Check a document and return its content. Raises: Rejected, Unreachable."""
         assert_no_unit()
         encoded = document.encode(errors="surrogatepass")
         if len(encoded) > MAX_BYTES:

@@ -263,7 +263,6 @@ class HyperliquidExchange:
         return _LIGHT_WEIGHT if query.topic in _LIGHT else _HEAVY_WEIGHT
 
     def fetch(self, query: PerpdexQuery) -> PerpdexReply:
-        """Send a query. Raises: Rejected("refused"), Unreachable."""
         try:
             # "Addresses should be lowercased."
             body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
@@ -280,7 +279,6 @@ class HyperliquidExchange:
         return PerpdexReply(content, surplus)
 
     def bundled_markets(self) -> BundledMarkets | None:
-        """Return the markets that ship with the service, unless this network numbers its markets differently."""
         if _BUNDLED["numbering"] != self._deployment.asset_numbering:
             return None
         return BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))

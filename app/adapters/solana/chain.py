@@ -5,19 +5,25 @@ from datetime import timedelta
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
+from solders.rpc.config import RpcSendTransactionConfig
+from solders.rpc.requests import SendRawTransaction
 from solders.token.state import TokenAccountState
 
+from app.adapters.jsonrpc.calls import accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.adapters.jsonrpc.rpc import Broadcaster
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpc
+from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.wire import text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
-from app.adapters.solana.send import broadcast, tokens, transactions
+from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.drafts import SolanaDrafter
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.account_history import HistoryReadLimits
 from app.adapters.solana.track.statuses import SolanaReceiptPoller
 from app.core.chains import SOL, USDC, ChainName, Token
+from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.chain import (
     Balances,
@@ -32,6 +38,8 @@ from app.ports.vault import Signer
 
 _READ_LIMITS = HistoryReadLimits()
 _ZERO_ADDRESS = str(Pubkey.default())
+# A node's preflight and its own retries are of no use: the same bytes are sent again until they land or expire.
+_SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
 
 
@@ -69,7 +77,12 @@ class SolanaChain:
         self.level = _LEVELS[commitment]
         poller = SolanaReceiptPoller(self.rpc, self._usdc_mint, commitment=commitment)
         scanner = SolanaDepositScanner(self.rpc, self._usdc_mint, read_limits=read_limits)
-        sender = broadcast.broadcaster(self.rpc)
+        sender = Broadcaster(
+            self.rpc,
+            _send_call,
+            refusals=refusals.SEND_REFUSALS,
+            is_accepted=lambda reason, _raw: reason == refusals.ALREADY_PROCESSED,
+        )
         # The port's methods that one of the parts implements.
         self.verify_identity = self.rpc.verify_identity
         self.draft = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level).draft
@@ -159,3 +172,13 @@ class SolanaChain:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""
         latest = self.rpc.ask(calls.blockhash(CommitmentLevel.Confirmed))
         return BlockRef(number=latest.slot, hash=latest.blockhash)
+
+
+def _send_call(raw: bytes) -> SolanaRpcCall[None]:
+    expected = transactions.signature_of(raw)
+
+    def read(result: object) -> None:
+        if text(result) != expected:
+            raise MalformedResponseError("expected the transaction's signature")
+
+    return SolanaRpcCall(SendRawTransaction(raw, _SENDING), read, tolerates=accept_any_error)

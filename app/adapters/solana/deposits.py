@@ -154,7 +154,6 @@ class SolanaDepositScanner:
         return SolanaScanState(slot, lamports, usdc_units, of_wallet, of_tokens).as_terms()
 
     def scan(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
-        """Find deposits since the scan states. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
 
     def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:

@@ -147,7 +147,6 @@ class PermitFacts:
 
     @classmethod
     def from_terms(cls, terms: Terms) -> Self | None:
-        """Read the output of `as_terms`; None if there is no permit."""
         if "permit_nonce" not in terms:
             return None
         nonce = int(terms["permit_nonce"] or 0)

@@ -55,7 +55,6 @@ class HttpUpstreamResponse:
         return self._reader.head.status
 
     def read(self, *, extends_deadline: bool = True) -> bytes:
-        """Return the bytes that have arrived; empty at the end. Raises: OutcomeUnknown."""
         if self._ended:
             return b""
         if extends_deadline and self._extends_deadline:
@@ -76,7 +75,6 @@ class HttpUpstreamResponse:
         return piece
 
     def read_within(self, seconds: Decimal) -> bytes | None:
-        """Return what `read` does, or None if nothing arrives for this time; the time limit goes on."""
         self._reader.silence_seconds = float(seconds)
         try:
             piece = self.read(extends_deadline=not self._is_silent)
@@ -89,7 +87,6 @@ class HttpUpstreamResponse:
         return piece
 
     def abort(self) -> None:
-        """Interrupt a read that waits in another thread; it fails as broken."""
         connection = self._connection
         open_socket = None if connection is None else connection.socket
         self._aborted = True

@@ -111,8 +111,11 @@ def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]
     today = clock.now().date()
     with read_only_unit() as session:
         paid = holds.counted_by_day(session, wallet_ids, overview.chart_start(today))
-        providers = overview.credits_used(session, agent.id)["providers"]
-    return {"paid": charts.daily_chart(paid, today, overview.CHART_DAYS), "providers": providers}
+        used = overview.recent_calls(session, agent.id)
+    return {
+        "paid": charts.daily_chart(paid.items(), today, overview.CHART_DAYS),
+        "providers": charts.shares((each.provider, each.cost_nanos) for each in used),
+    }
 
 
 def _owned_purchase(agent_id: str, purchase_id: str) -> PurchaseView:

@@ -24,7 +24,7 @@ from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.auth import agent_of, owner_key_of, page_not_found, render_page, see_other, session_pages
 from app.owner.session.cookies import printable
 from app.spending import accounts as spending_accounts
 from app.spending import approval_rules
@@ -72,7 +72,7 @@ def record_decision(
     Raises: NotFound for an approval of another agent; Unauthorized if the owner key was revoked.
     """
     if approval.agent_id != key.agent_id:
-        raise _not_found()
+        raise page_not_found()
     actor, is_approved = sessions.acting_owner(key), decision is not Decision.REJECT
     action = AuditAction.APPROVAL_APPROVED if is_approved else AuditAction.APPROVAL_REJECTED
     with unit_of_work() as session:
@@ -192,7 +192,7 @@ def _waits(approval: Approval) -> bool:
 def _owned(key: OwnerKeyView, approval_id: str) -> Approval:
     found = approvals.find(approval_id)
     if found is None or found.agent_id != key.agent_id:
-        raise _not_found()
+        raise page_not_found()
     return found
 
 
@@ -232,7 +232,3 @@ def _evidence(approval: Approval) -> dict[str, Any]:
     asked_to_pay = [approval.recipient] if approval.recipient and _waits(approval) else []
     similar = address_book.look_alikes(approval.agent_id, asked_to_pay)
     return {"spending": spending, "reasons": reasons, "paid": paid, "similar": similar.get(approval.recipient or "")}
-
-
-def _not_found() -> NotFound:
-    return NotFound("There is no page at this address.")

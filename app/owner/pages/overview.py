@@ -1,18 +1,10 @@
-"""The data of an agent's page, and the drawings on it.
+"""The data of an agent's page, gathered from the lower features, each in its own units."""
 
-The data is gathered from the lower features, each in its own units. SVG is drawn here and in `charts`: QR codes, bars;
-integers only, no inline styles. The pages state the same in words, so drawings without a label are hidden
-from screen readers.
-"""
-
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-import segno
-from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
@@ -40,37 +32,13 @@ from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
 from app.spending.controls import ControlsView, SpendingStatus
 from app.usage import service as usage
+from app.usage.service import UsageByDay
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import balances, history
 from app.wallets.views.balances import Holding
 from app.wallets.views.history import TransactionView
-
-_BAR_WIDTH = 1000
-
-
-def qr_code(text: str) -> Markup:
-    """Draw a QR code, black on white with the quiet zone that scanners need, regardless of the page's colors."""
-    drawn = segno.make(text, error="m", micro=False).svg_inline(
-        border=4, dark="#000", light="#fff", omitsize=True, svgclass="qr", lineclass=None
-    )
-    hidden = drawn.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
-    return Markup(hidden)  # noqa: S704 - made from the code's modules only; the text is not in it
-
-
-def usage_bar(used: int, limit: int) -> Markup:
-    """Draw how much of a limit is used; beyond it the bar is full."""
-    width = min(_BAR_WIDTH, used * _BAR_WIDTH // limit) if limit else 0
-    if used and limit and not width:
-        width = 1
-    kind = "full" if limit and used >= limit else "near" if limit and used * 5 >= limit * 4 else "calm"
-    return Markup(
-        '<svg class="bar {kind}" viewBox="0 0 {all} 10" preserveAspectRatio="none" aria-hidden="true" '
-        'focusable="false"><rect class="track" width="{all}" height="10"/>'
-        '<rect class="used" width="{width}" height="10"/></svg>'
-    ).format(kind=kind, all=_BAR_WIDTH, width=width)
-
 
 CHART_DAYS = 30
 _MAX_REPLAYS_SHOWN = 5
@@ -125,15 +93,12 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
         claim_replays = _recent_claim_replays(session, agent, key)
     chosen, waits = _chosen_wallet(owned, wallet_id), waiting_approvals(agent.id)
-    credits_used = _credits_overview(agent)
     return {
         "agent": agent,
         "wallets": owned,
         **waits,
         "held_nanos": sum(each.value_nanos for each in waits["waiting"] if chosen and each.wallet_id == chosen.id),
         "incidents": _incidents(agent, owned),
-        "has_low_credits": credits_used["balance"].granted_nanos > 0
-        and credits_used["balance"].credits_nanos < credit_accounts.LOW_NANOS,
         "locked": _locked(owned),
         # A lock gives these the default limits.
         "without_controls": [wallet for wallet in owned if wallet.spending_controls is None],
@@ -142,7 +107,7 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         "frozen_by_operator": by_operator,
         "claim_replays": claim_replays,
         "selected": _wallet_overview(chosen) if chosen else None,
-        "credits": credits_used,
+        "credits": _credits_overview(agent),
     }
 
 
@@ -188,7 +153,7 @@ def receive_addresses(wallet: WalletView) -> list[dict[str, Any]]:
         ("solana", "Solana", "SOL, USDC", "solana", ChainName.SOLANA),
     )
     return [
-        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": qr_code(f"{scheme}:{address}")}
+        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": charts.qr_code(f"{scheme}:{address}")}
         for key, label, tokens, scheme, chain in kinds
         for address in [wallet.address_on(chain)]
     ]
@@ -255,46 +220,42 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
         "holdings": read_holdings(wallet),
         "receive_addresses": receive_addresses(wallet),
         "spending": status,
-        "bars": _bars(status, status.controls),
+        "bars": _bars(status),
         "recent": recent[:_RECENT],
         "bought": bought(transactions),
     }
 
 
-def _bars(status: SpendingStatus, controls: ControlsView | None) -> list[dict[str, Any]]:
+def _bars(status: SpendingStatus) -> list[dict[str, Any]]:
+    controls = status.controls
     limits = (
         ("Today", status.today, controls.daily_limit_nanos if controls else 0),
         ("This week", status.week, controls.weekly_limit_nanos if controls else 0),
         ("This month", status.month, controls.monthly_limit_nanos if controls else 0),
     )
     return [
-        {"label": label, "window": window, "limit_nanos": limit, "svg": usage_bar(window.spent_nanos, limit)}
-        for label, window, limit in limits
+        {"label": label, "window": used, "limit_nanos": limit, "svg": charts.bar(used.spent_nanos, limit, warns=True)}
+        for label, used, limit in limits
     ]
 
 
 def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
     with read_only_unit() as session:
-        return {
-            "balance": credit_accounts.balance(session, agent.id),
-            "total_by_provider": sorted(usage.by_provider(session, agent.id).items(), key=lambda it: -it[1].cost_nanos),
-            **credits_used(session, agent.id),
-        }
-
-
-def credits_used(session: Session, agent_id: str) -> dict[str, Any]:
-    """Return what credits paid in the last days: a chart by day, the bars of providers, and the number of calls."""
-    today = clock.now().date()
-    used = usage.by_day(session, agent_id, datetime.combine(chart_start(today), time.min, UTC))
-    days, providers = Counter[date](), Counter[str]()
-    for each in used:
-        days[each.day] += each.cost_nanos
-        providers[each.provider] += each.cost_nanos
+        balance = credit_accounts.balance(session, agent.id)
+        used = recent_calls(session, agent.id)
+        totals = usage.by_provider(session, agent.id)
     return {
-        "used": charts.daily_chart(days, today, CHART_DAYS),
-        "providers": charts.shares(providers),
+        "balance": balance,
+        "are_low": balance.granted_nanos > 0 and balance.credits_nanos < credit_accounts.LOW_NANOS,
+        "total_by_provider": sorted(totals.items(), key=lambda it: -it[1].cost_nanos),
+        "used": charts.daily_chart(((each.day, each.cost_nanos) for each in used), clock.now().date(), CHART_DAYS),
         "calls": sum(each.calls for each in used),
     }
+
+
+def recent_calls(session: Session, agent_id: str) -> list[UsageByDay]:
+    """Return the calls that credits paid in the days of a chart."""
+    return usage.by_day(session, agent_id, datetime.combine(chart_start(clock.now().date()), time.min, UTC))
 
 
 def chart_start(today: date) -> date:

@@ -78,7 +78,7 @@ def current_session() -> LiveSession:
     """Return the session of a signed-in owner; only for `session_pages`."""
     found = live_session()
     if found is None:
-        raise _page_not_found()
+        raise page_not_found()
     return found
 
 
@@ -86,7 +86,7 @@ def owner_key_of(agent_id: str) -> OwnerKeyView:
     """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
     key = current_session().key_for(agent_id)
     if key is None:
-        raise _page_not_found()
+        raise page_not_found()
     return key
 
 
@@ -202,5 +202,5 @@ def limit_form(max_bytes: int) -> None:
         )
 
 
-def _page_not_found() -> NotFound:
+def page_not_found() -> NotFound:
     return NotFound("There is no page at this address.")

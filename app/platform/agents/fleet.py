@@ -40,8 +40,6 @@ class LooseningNotAllowed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FleetControlsFailure:
-    """An agent that was not changed, and why."""
-
     agent_id: str
     code: str
     error: str

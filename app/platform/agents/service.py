@@ -52,14 +52,11 @@ class AgentView(AgentSnapshot):
 
     @property
     def spending_controls(self) -> ControlsView | None:
-        """Return the controls of the first wallet."""
         return self.wallet.spending_controls if self.wallet else None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentKeyRotation:
-    """The result of a rotation; the repr does not show the key."""
-
     agent_id: str
     api_key: str = field(repr=False)
     rotated_at: datetime
@@ -68,8 +65,6 @@ class AgentKeyRotation:
 
 @dataclass(frozen=True, slots=True)
 class CreditGrant:
-    """The result of a grant: the amount given, and the current credits."""
-
     agent_id: str
     granted_nanos: int
     credits_nanos: int
@@ -114,18 +109,11 @@ def created_agent(agent_id: str) -> AgentView:
         return _agent_detail(session, agent_id)
 
 
-def record_creation_replay(actor: Actor, agent_id: str) -> None:
-    """Record that the response to an agent's creation, key included, is replayed."""
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, agent_id, after={"repeated": True}))
-
-
 def get_agent(actor: Actor, agent_id: str) -> AgentView:
     """Return one agent with its key and wallets, and record that they were shown. Raises: NotFound."""
     with read_only_unit() as session:
         view = _agent_detail(session, parse_agent_id(agent_id))
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, view.id))
+    trail.record_alone(actor, AuditAction.AGENT_SHOWN, view.id)
     return view
 
 
@@ -139,15 +127,15 @@ def list_agents(actor: Actor, page: PageRequest, *, search: str, frozen: bool | 
         found = agents.list_agents(session, page, search=search, or_ids=named, frozen=frozen)
         ids = [agent.id for agent in found.items]
         views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
-    shown = {
-        "limit": page.limit,
-        "offset": page.offset,
-        "count": len(ids),
-        "first": ids[0] if ids else None,
-        "last": ids[-1] if ids else None,
-    }
-    with unit_of_work() as session:
-        trail.record(session, actor, AuditEvent(AuditAction.AGENTS_SHOWN, after=shown))
+    trail.record_alone(
+        actor,
+        AuditAction.AGENTS_SHOWN,
+        limit=page.limit,
+        offset=page.offset,
+        count=len(ids),
+        first=ids[0] if ids else None,
+        last=ids[-1] if ids else None,
+    )
     return Page(views, found.total, found.request)
 
 
@@ -254,7 +242,6 @@ def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
 
 
 def record_rotation_replay(actor: Actor, entry_id: str) -> None:
-    """Record that the response to a rotation, key included, is replayed."""
     with unit_of_work() as session:
         entry = trail.get_entry(session, entry_id)
         shown = {"key_id": (entry.after or {})["key_id"], "repeated": True}

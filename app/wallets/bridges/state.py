@@ -263,7 +263,6 @@ def source_of(legs: Sequence[Transaction]) -> Transaction | None:
 
 
 def is_delivering(legs: Sequence[Transaction]) -> bool:
-    """Return whether an own transaction is pending on the destination chain."""
     delivery_legs = (BridgeLegKind.ACCOUNT, BridgeLegKind.DESTINATION)
     return any(leg.leg in delivery_legs and leg.status == MovementStatus.PENDING.value for leg in legs)
 

@@ -84,7 +84,6 @@ def stored_network(session: Session) -> str | None:
 
 
 def count_undecryptable(session: Session, vault: Vault, sample: int) -> int:
-    """Return how many of the oldest and newest keys cannot be opened."""
     failed = 0
     for order in (Wallet.created_at.asc(), Wallet.created_at.desc()):
         rows = session.execute(

@@ -174,8 +174,6 @@ def _amount(units: int, currency: str) -> str:
 
 
 class MovementStatus(StrEnum):
-    """The states of a transaction, as on the wire."""
-
     PENDING = "pending"
     CONFIRMED = "confirmed"
     FAILED = "failed"

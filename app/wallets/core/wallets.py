@@ -8,7 +8,6 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.approvals.kinds import ApprovedRequest
 from app.authenticated import seal_of
 from app.core import addresses, clock, identifiers
 from app.core.chains import ChainName, Family
@@ -150,11 +149,6 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
                     session.execute(update(_TABLE).where(_TABLE.c.id == canonical).values(active_at=clock.now()))
             return view
     raise NotFound("No wallet with this id belongs to this key.")
-
-
-def get_approved(request: ApprovedRequest) -> WalletView:
-    """Return the wallet of an approved request, with what its owner approved. Raises: NotFound if it was deleted."""
-    return replace(get_owned(request.wallet_id, agent_id=request.agent_id), approved=request.approved)
 
 
 def with_controls(wallet: WalletView) -> WalletView:

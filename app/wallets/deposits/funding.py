@@ -45,8 +45,6 @@ _ACTS = {"blacklisted": "blacklisted its address", "paused": "paused it", "froze
 
 @dataclass(frozen=True, slots=True)
 class FundingRequest:
-    """A new funding request, as returned to the agent."""
-
     id: str
     wallet_id: str
     deposit_address: str

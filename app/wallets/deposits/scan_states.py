@@ -61,7 +61,6 @@ def is_open_request(name: ChainName) -> ColumnElement[bool]:
 
 
 def are_in(tier: Tier, name: ChainName) -> ColumnElement[bool]:
-    """Return the condition of the wallets of a tier."""
     is_open = Wallet.id.in_(select(Transaction.wallet_id).where(is_open_request(name)))
     if tier is Tier.OPEN:
         return is_open

@@ -1,15 +1,20 @@
-"""Bridges."""
+"""Bridges, and the command by which the operator closes those that were never paid out."""
 
 from typing import Any
 
+import click
+from flask.cli import AppGroup
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
+from app.audit_log import actors
 from app.core.movement_kinds import MovementKind
-from app.errors import BridgeFailed, GasPending, InvalidInput
+from app.errors import BridgeFailed, GasPending, InvalidInput, ServiceError
+from app.observability import logs
 from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, BridgeLegShape
-from app.wallets.bridges import advance, cli, service, state
+from app.wallets.bridges import advance, service, state
+from app.wallets.bridges import write_off as write_offs
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import MovementStatus
@@ -117,12 +122,29 @@ def bridge(body: dict[str, Any]) -> BridgeOrder:
     return BridgeOrder(source, destination, amount, body["gas"], body["max_network_fee_usd"])
 
 
+commands = AppGroup("bridges", callback=logs.redirect_to_stderr, help="Bridges that were never paid out.")
+
+
+@commands.command("write-off")
+@click.argument("transaction_id")
+@click.option(
+    "--accept-partial-refund", is_flag=True, help="Write it off even if only a part was refunded (refund_short)."
+)
+def write_off(transaction_id: str, *, accept_partial_refund: bool) -> None:
+    """Close a bridge that was never paid out to the wallet. Its amount is lost."""
+    try:
+        write_offs.write_off(actors.shell_actor(), transaction_id, accept_partial_refund=accept_partial_refund)
+    except ServiceError as error:
+        raise click.ClickException(error.message) from None
+    click.echo(f"{transaction_id} has failed: written off.")
+
+
 BRIDGE = definition.WalletMovement(
     name=MovementKind.BRIDGE, title="Bridge", noun="bridge", errors=(BridgeFailed, GasPending),
     body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
     parse=bridge, quote=service.quote, send=service.send,
     steps=definition.LaterSteps("bridges", advance.has_due, advance.advance_due),
-    details=state.views, commands=cli.group,
+    details=state.views, commands=commands,
     tool=definition.Tool(
         "bridge", "wallets.bridge",
         "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "

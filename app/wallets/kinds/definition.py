@@ -47,8 +47,6 @@ class Send(Protocol[OrderT_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """The tool of MCP that calls the view of a kind."""
-
     name: str
     endpoint: str
     description: str
@@ -91,7 +89,8 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
 
     def execute(self, request: ApprovedRequest, claim: Claim) -> None:
         order = self.parse(self.body.load(request.body))
-        self.send(wallets.get_approved(request), order, wait_seconds=_NO_WAIT, claim=claim)
+        wallet = replace(wallets.get_owned(request.wallet_id, agent_id=request.agent_id), approved=request.approved)
+        self.send(wallet, order, wait_seconds=_NO_WAIT, claim=claim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,8 +99,6 @@ class SwapOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapQuote(MovementQuote):
-    """The result of a dry run that passed, with the expected and the minimum output."""
-
     output: TokenAmount
     minimum: TokenAmount
     slippage_bps: int

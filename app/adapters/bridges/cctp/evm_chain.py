@@ -87,7 +87,7 @@ class MintSearch:
         if (nonce, domain) != (self.message.nonce, self.message.burn.source_domain):
             return None
         try:
-            return messages.with_body(self.message, body)
+            return messages.read(self.message.raw[: messages.BODY_OFFSET] + body)
         except MessageMismatchError:
             return None
 

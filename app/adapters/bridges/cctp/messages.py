@@ -18,8 +18,8 @@ FORWARDING = b"cctp-forward".ljust(24, b"\0") + bytes(8)
 """The hook that requests Circle to submit the mint: its name, version 0, no payload."""
 
 _VERSION = 1
-_BODY_OFFSET = 148
-_MIN_BYTES = _BODY_OFFSET + 228
+BODY_OFFSET = 148
+_MIN_BYTES = BODY_OFFSET + 228
 _WORD = 32
 
 
@@ -53,28 +53,23 @@ class CctpMessage:
 
 def read(raw: bytes) -> CctpMessage:
     """Parse a message. Raises: MessageMismatchError for bytes of another form."""
-    if len(raw) < _MIN_BYTES or _number(raw, 0, 4) != _VERSION or _number(raw, _BODY_OFFSET, 4) != _VERSION:
+    if len(raw) < _MIN_BYTES or _number(raw, 0, 4) != _VERSION or _number(raw, BODY_OFFSET, 4) != _VERSION:
         raise MessageMismatchError("not a message of CCTP V2")
     return CctpMessage(
         raw=raw,
         nonce=raw[12:44],
-        fee_units=_number(raw, _BODY_OFFSET + 164),
-        expires_at_block=_number(raw, _BODY_OFFSET + 196),
+        fee_units=_number(raw, BODY_OFFSET + 164),
+        expires_at_block=_number(raw, BODY_OFFSET + 196),
         burn=CctpBurn(
             source_domain=_number(raw, 4, 4),
             destination_domain=_number(raw, 8, 4),
-            token=raw[_BODY_OFFSET + 4 : _BODY_OFFSET + 36],
-            recipient=raw[_BODY_OFFSET + 36 : _BODY_OFFSET + 68],
-            units=_number(raw, _BODY_OFFSET + 68),
-            sender=raw[_BODY_OFFSET + 100 : _BODY_OFFSET + 132],
-            max_fee_units=_number(raw, _BODY_OFFSET + 132),
+            token=raw[BODY_OFFSET + 4 : BODY_OFFSET + 36],
+            recipient=raw[BODY_OFFSET + 36 : BODY_OFFSET + 68],
+            units=_number(raw, BODY_OFFSET + 68),
+            sender=raw[BODY_OFFSET + 100 : BODY_OFFSET + 132],
+            max_fee_units=_number(raw, BODY_OFFSET + 132),
         ),
     )
-
-
-def with_body(message: CctpMessage, body: bytes) -> CctpMessage:
-    """Parse a message with another body, as a chain received it. Raises: MessageMismatchError."""
-    return read(message.raw[:_BODY_OFFSET] + body)
 
 
 def assert_attests(message: CctpMessage, burn: CctpBurn) -> None:

@@ -1,9 +1,12 @@
-"""The services that pay out ether on another chain: one client, and the two calls that may be signed for them.
+"""The services that pay out ether on another chain, Relay and LI.FI, and the two calls that may be signed for them.
 
-A call is decoded from the service's request, compared, and encoded again. Sources: Relay's `RelayDepository.sol`,
-LI.FI's `ILiFi.sol` and `RelayDepositoryFacet.sol`.
+A call is decoded from the service's request, compared, and encoded again. Sources: Relay's `RelayDepository.sol` and
+docs.relay.link (`POST /quote/v2`, `GET /intents/status/v3`, rate limits); LI.FI's `ILiFi.sol` and
+`RelayDepositoryFacet.sol`, docs.li.fi (`GET /quote`, `GET /status`, rate limits), where only the route through Relay's
+depository is used.
 """
 
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +15,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, ClassVar
 
 from eth_utils.address import to_checksum_address
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AliasPath, BeforeValidator, Field, StringConstraints
 
 from app.adapters.bridges.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.adapters.evm.contracts.abi import Function
@@ -20,7 +23,7 @@ from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
 from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.foreign import ForeignModel, HexBytes, U64Digits, U256Digits, parsed
+from app.core.foreign import ForeignModel, HexBytes, Items, OptionalItems, OptionalText, U64Digits, U256Digits, parsed
 from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms
 from app.ports.errors import Rejected, Unreachable
@@ -178,3 +181,133 @@ def _refusal_reason(status: int, body: object) -> str:
     words = str(body).lower()
     is_small = any(part in words for part in _TOO_SMALL)
     return "amount_too_small" if is_small and status < HTTPStatus.INTERNAL_SERVER_ERROR else "quote_unavailable"
+
+
+_LIFI_BRIDGE = "relaydepository"
+_LIFI_STATUSES = {("DONE", "COMPLETED"): OrderStatus.PAID, ("DONE", "REFUNDED"): OrderStatus.REFUNDED}
+"""Only these are final; PARTIAL is another token than requested."""
+
+
+class _LifiQuote(ForeignModel):
+    transaction_request: RequestedTransaction
+    minimum_units: U256Digits = Field(validation_alias=AliasPath("estimate", "toAmountMin"))
+    seconds: Seconds = Field(0, validation_alias=AliasPath("estimate", "executionDuration"))
+
+
+class _LifiState(ForeignModel):
+    status: str = ""
+    substatus: OptionalText = None
+    tx_hash: OptionalOrderId = Field(None, validation_alias=AliasPath("receiving", "txHash"))
+
+
+class LifiOrderService(OrderService):
+    name = "lifi"
+    route = "LI.FI, Relay"
+    key_header = "x-lifi-api-key"
+
+    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+        query = {
+            "fromChain": str(chains.source), "toChain": str(chains.destination),
+            "fromToken": ZERO_EVM_ADDRESS, "toToken": ZERO_EVM_ADDRESS,
+            "fromAmount": str(request.amount.units), "fromAddress": request.sender, "toAddress": request.recipient,
+            "slippage": "0.005", "order": "FASTEST", "allowBridges": _LIFI_BRIDGE,
+        }  # fmt: skip
+        return self._quotes.get(f"{self._url}/quote", query=query)
+
+    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+        quote = _LifiQuote.read(body)
+        target = lifi_deposit_call(
+            quote.transaction_request, request, source_id=chains.source, destination_id=chains.destination
+        )
+        return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})
+
+    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
+        query = {"txHash": source_hash, "fromChain": str(chains.source), "toChain": str(chains.destination)}
+        return self._states.get(f"{self._url}/status", query=query)
+
+    def _parse_state(self, response: HttpResponse) -> OrderState:
+        state = response.read(_LifiState.read)
+        return OrderState(
+            _LIFI_STATUSES.get((state.status, state.substatus or ""), OrderStatus.OPEN),
+            note=f"lifi_{state.substatus or state.status}".lower()[:40],
+            tx_hash=state.tx_hash,
+        )
+
+
+_RELAY_STATUSES = {
+    "success": OrderStatus.PAID,
+    "refund": OrderStatus.REFUNDED,
+    "refunded": OrderStatus.REFUNDED,  # the documentation has had both
+}
+
+
+_RELAY_OUTPUT = "details", "currencyOut"
+
+
+class _RelayStep(ForeignModel):
+    kind: str
+    items: Items[Any]
+
+
+class _RelayQuote(ForeignModel):
+    steps: Items[_RelayStep]
+    minimum_units: U256Digits | None = Field(None, validation_alias=AliasPath(*_RELAY_OUTPUT, "minimumAmount"))
+    units: U256Digits = Field(0, validation_alias=AliasPath(*_RELAY_OUTPUT, "amount"))
+    seconds: Seconds = Field(0, validation_alias=AliasPath("details", "timeEstimate"))
+
+
+class _RelayItem(ForeignModel):
+    data: RequestedTransaction
+
+
+class _RelayDeposit(ForeignModel):
+    request_id: OrderId
+    items: Items[_RelayItem]
+
+
+class _RelayState(ForeignModel):
+    status: str
+    tx_hashes: OptionalItems[OrderId] = ()
+
+
+class RelayOrderService(OrderService):
+    name = "relay"
+    route = "Relay"
+    key_header = "x-api-key"
+
+    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+        query = {
+            "user": request.sender, "recipient": request.recipient,
+            "originChainId": chains.source, "destinationChainId": chains.destination,
+            "originCurrency": ZERO_EVM_ADDRESS, "destinationCurrency": ZERO_EVM_ADDRESS,
+            "amount": str(request.amount.units), "tradeType": "EXACT_INPUT",
+            # Without it an order that fails is not refunded.
+            "refundTo": request.sender,
+        }  # fmt: skip
+        return self._quotes.post(f"{self._url}/quote/v2", json.dumps(query).encode())
+
+    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+        quote = _RelayQuote.read(body)
+        if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
+            raise Rejected("unsafe_instructions")
+        deposit = _RelayDeposit.read(body["steps"][0])
+        return OrderQuote(
+            target=deposit_call(deposit.items[0].data, request, source_id=chains.source),
+            minimum_units=quote.minimum_units or quote.units,
+            seconds=quote.seconds,
+            terms={"request_id": deposit.request_id},
+        )
+
+    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
+        query = {"requestId": str(terms["request_id"])}
+        return self._states.get(f"{self._url}/intents/status/v3", query=query)
+
+    def _parse_state(self, response: HttpResponse) -> OrderState:
+        if response.status == HTTPStatus.NOT_FOUND:
+            return OrderState(OrderStatus.OPEN, note="relay_unknown")
+        state = response.read(_RelayState.read)
+        return OrderState(
+            _RELAY_STATUSES.get(state.status, OrderStatus.OPEN),
+            note=f"relay_{state.status}"[:40],
+            tx_hash=state.tx_hashes[-1] if state.tx_hashes else None,
+        )

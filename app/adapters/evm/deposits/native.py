@@ -62,7 +62,6 @@ class EvmScanState:
         return replace(self, number=number, native_units=native_units, sequence=sequence, readings=later)
 
     def noting(self, number: int, native_units: int, sequence: int) -> Self:
-        """Return the state with a reading of the newest block."""
         *_, newest = (self.number, self.native_units, self.sequence), *self.readings
         if number <= newest[0] or len(self.readings) >= _MAX_READINGS:
             return self

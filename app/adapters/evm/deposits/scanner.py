@@ -126,7 +126,6 @@ class EvmDepositScanner:
         return EvmScanState(since, since, native_units=0, sequence=0, is_unscanned=True).as_terms()
 
     def scan(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
-        """Find deposits since the cursor and scan states. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
 
     def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:

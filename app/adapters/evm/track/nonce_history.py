@@ -39,7 +39,6 @@ class NonceHistoryReader:
     def transaction_at_nonce(
         self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
     ) -> SentTransaction | None:
-        """Return the transaction that used a nonce, or None if no node can show it. Raises: Unreachable."""
         best: SentTransaction | None = None
         answered = False
         # An endpoint may lag, keep no old states, or omit fields: another one may have everything.

@@ -144,7 +144,6 @@ class EvmFacilitator:
         return replace(draft, payer_units=balance, is_risky=is_risky)
 
     def find_settlement(self, authorization: PaymentAuthorization) -> str | None:
-        """Find the transaction in which exactly this authorization was used. Raises: Unreachable."""
         return self._rpc.run_on_first(lambda endpoint: self._find_settlement(endpoint, authorization))
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:

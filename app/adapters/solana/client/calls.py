@@ -120,5 +120,4 @@ def simulation(
 
 
 def rent(account_bytes: int) -> SolanaRpcCall[int]:
-    """Return a call for the rent-exempt minimum of an account of this size."""
     return SolanaRpcCall(GetMinimumBalanceForRentExemption(account_bytes), wire.number)

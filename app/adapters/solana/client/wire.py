@@ -209,12 +209,10 @@ _read_prices: Callable[[object], tuple[_PriorityPrice, ...]] = reader(Items[_Pri
 
 
 def accounts(count: int) -> Callable[[object], Accounts]:
-    """Return a reader of `getMultipleAccounts` for this many accounts."""
     return _with_each(Accounts.read, count)
 
 
 def statuses(count: int) -> Callable[[object], SignatureStatuses]:
-    """Return a reader of `getSignatureStatuses` for this many signatures."""
     return _with_each(SignatureStatuses.read, count)
 
 

@@ -93,7 +93,6 @@ class SolanaFacilitator:
         return None
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
-        """Read lamports beyond rent, and whether the recipient has its token account. Raises: Unreachable."""
         account = tokens.account_of(Pubkey.from_string(recipient), self._mint)
         rent = calls.rent(0)
         found = calls.accounts([Pubkey.from_string(settler), account], _CONFIRMED)

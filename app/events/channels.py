@@ -1,0 +1,287 @@
+"""Sending of events to each kind of target: webhooks, e-mail and web push, and the attempt that results.
+
+Webhooks are signed by Standard Webhooks 1.0. Web push goes to the browsers of owners: RFC 8030, encrypted by RFC 8291,
+with the service's key by RFC 8292.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from py_vapid import Vapid02
+
+from app.core import clock
+from app.events import targets
+from app.events.models import EventTarget
+from app.events.targets import TargetKind
+from app.ports.errors import OutcomeUnknown, PortError
+from app.ports.upstream import Headers, UpstreamRequest, UpstreamResponse
+from app.state import app_state
+from app.version import VERSION
+
+_log = structlog.get_logger(__name__)
+_SLOW_MILLISECONDS = 3000
+TIMEOUT_SECONDS = 15
+_MAX_ANSWER_BYTES = 1024
+_MAX_RETRY_AFTER = timedelta(hours=24)
+_DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    at: datetime
+    milliseconds: int
+    status_code: int | None = None
+    error: str | None = None
+    answer: str = ""
+    retry_after: timedelta | None = None
+    is_unexpected: bool = False
+    """Whether it failed in this service: other events may succeed."""
+    is_gone: bool = False
+    """Whether the target wants no more events."""
+
+    @property
+    def is_delivered(self) -> bool:
+        return self.status_code is not None and HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Return whether the target did not answer, so that other events would not be, either."""
+        return self.status_code is None and not self.is_unexpected
+
+    @property
+    def holds_up(self) -> bool:
+        """Return whether it failed after keeping the thread waiting, so that the target is left alone for a while."""
+        is_slow = not self.is_delivered and self.milliseconds > _SLOW_MILLISECONDS
+        return self.is_unanswered or is_slow
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "at": clock.isoformat(self.at),
+            "status_code": self.status_code,
+            "error": self.error,
+            "duration_ms": self.milliseconds,
+            "answer": self.answer,
+        }
+
+
+def counts_of(events: Sequence[Any]) -> dict[str, int]:
+    """Return how many events there are of each type, in the order of their first one."""
+    return dict(Counter(event.type for event in events))
+
+
+def payload(event: Any) -> dict[str, Any]:
+    """Return an event as clients read it and as it is delivered."""
+    return {
+        "id": event.id,
+        "type": event.type,
+        "timestamp": clock.isoformat(event.created_at),
+        "agent_id": event.agent_id,
+        "object_id": event.object_id,
+        "data": event.data,
+    }
+
+
+def post(url: str, headers: Headers, body: bytes) -> Attempt:
+    """Send a body once. Never raises for what the target does."""
+    parts = urlsplit(url)
+    request = UpstreamRequest(
+        "POST",
+        f"{parts.scheme}://{parts.netloc}",
+        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+        headers,
+        body,
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+    at, started_ns = clock.now(), time.monotonic_ns()
+    try:
+        response = app_state().ports.public_upstream.send(request)
+        try:
+            answer = _read(response)
+        finally:
+            response.close()
+    except PortError as error:
+        return Attempt(at, milliseconds_since(started_ns), error=error.reason)
+    return Attempt(
+        at, milliseconds_since(started_ns), status_code=response.status, answer=answer,
+        retry_after=_retry_after(response.headers) if response.status in _DELAYS else None,
+        is_gone=response.status == HTTPStatus.GONE
+    )  # fmt: skip
+
+
+def milliseconds_since(started_ns: int) -> int:
+    return (time.monotonic_ns() - started_ns) // 1_000_000
+
+
+def _read(response: UpstreamResponse) -> str:
+    """Return the beginning of an answer; the connection can be used again if that is all of it."""
+    answer = b""
+    try:
+        while len(answer) <= _MAX_ANSWER_BYTES and (piece := response.read()):
+            answer += piece
+    except OutcomeUnknown:
+        # The status is what counts.
+        pass
+    return answer[:_MAX_ANSWER_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd")
+
+
+def _retry_after(headers: Headers) -> timedelta | None:
+    """Return what `Retry-After` asks for, at most a day."""
+    seconds = clock.seconds_until(next((value for name, value in headers if name.lower() == "retry-after"), ""))
+    return None if seconds is None else min(timedelta(seconds=seconds), _MAX_RETRY_AFTER)
+
+
+def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
+    """Send events to a target once, in one message; to a webhook, a single one. Never raises."""
+    at = clock.now()
+    try:
+        return _send(target, events)
+    except Exception:
+        # Recorded like any other failure: it must neither end the thread nor hold up other events.
+        _log.exception("delivery_failed", target_id=target.id, event_id=events[0].id)
+        return Attempt(at, 0, error="internal_error", is_unexpected=True)
+
+
+def _send(target: EventTarget, events: Sequence[Any]) -> Attempt:
+    match TargetKind(target.kind):
+        case TargetKind.WEBHOOK:
+            [event] = events
+            return _send_to_webhook(target.url, event, targets.secrets_of(target))
+        case TargetKind.EMAIL:
+            return _send_mail(target.url, events)
+        case TargetKind.WEB_PUSH:
+            return _push(target.url, targets.browser_keys_of(target), events)
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return the symmetric signature of Standard Webhooks: base64 of the HMAC-SHA256 of id, time and body."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
+    body = json.dumps(payload(event), separators=(",", ":")).encode()
+    timestamp = int(clock.now().timestamp())
+    return post(
+        url,
+        [
+            ("Content-Type", "application/json"),
+            ("User-Agent", f"purser/{VERSION}"),
+            ("webhook-id", event.id),
+            ("webhook-timestamp", str(timestamp)),
+            ("webhook-signature", " ".join(signature(each, event.id, timestamp, body) for each in secrets)),
+        ],
+        body,
+    )
+
+
+_MAX_VALUE_CHARACTERS = 200
+_MAX_IN_FULL = 20
+"""Further events in a message are listed by type and time."""
+
+
+def _send_mail(url: str, events: Sequence[Any]) -> Attempt:
+    mailer = app_state().ports.mailer
+    at, started_ns = clock.now(), time.monotonic_ns()
+    if mailer is None:
+        return Attempt(at, 0, error="no_mail_server")
+    what = events[0].type if len(events) == 1 else f"{len(events)} notices"
+    try:
+        mailer.send(
+            url.removeprefix("mailto:"), subject=f"Purser: {what}", text=_mail_text(events), message_id=events[0].id
+        )
+    except PortError as error:
+        return Attempt(at, milliseconds_since(started_ns), error=error.reason)
+    return Attempt(at, milliseconds_since(started_ns), status_code=HTTPStatus.OK)
+
+
+def _mail_text(events: Sequence[Any]) -> str:
+    lines = []
+    if len(events) > 1:
+        counts = ", ".join(f"{number} {each}" for each, number in counts_of(events).items())
+        lines = [f"{len(events)} notices have waited for this message: {counts}.", ""]
+    for number, event in enumerate(events):
+        lines.append(f"{event.type} at {clock.isoformat(event.created_at)}")
+        if number < _MAX_IN_FULL:
+            values = [f"{name}: {_shown(value)}" for name, value in event.data.items() if value is not None]
+            lines += ["", *values, "", f"Event {event.id}, agent {event.agent_id}", ""]
+    return "\n".join([*lines, f"{app_state().settings.public_url}/owner", ""])
+
+
+def _shown(value: object) -> str:
+    """Return a value on one line: what an agent wrote must not look like other lines."""
+    return " ".join(str(value).split())[:_MAX_VALUE_CHARACTERS]
+
+
+_TTL_SECONDS = 24 * 3600
+_TOKEN_SECONDS = 12 * 3600
+_MAX_PLAIN_BYTES = 3000
+"""A push service must accept 4096 bytes of encrypted body."""
+
+
+def _push(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> Attempt:
+    private = app_state().settings.web_push_key.get_secret_value()
+    if not private:
+        return Attempt(clock.now(), 0, error="no_web_push_key")
+    from pywebpush import WebPusher  # noqa: PLC0415 - it imports aiohttp, which takes megabytes
+
+    encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_push_message(events))["body"]
+    attempt = post(
+        endpoint,
+        [
+            ("Content-Type", "application/octet-stream"),
+            ("Content-Encoding", "aes128gcm"),
+            ("TTL", str(_TTL_SECONDS)),
+            ("Urgency", "high"),
+            *_authorization(private, endpoint),
+        ],
+        encrypted,
+    )
+    # A subscription that no longer exists.
+    return replace(attempt, is_gone=True) if attempt.status_code == HTTPStatus.NOT_FOUND else attempt
+
+
+def web_push_key() -> str | None:
+    """Return the key by which browsers subscribe, None if the service sends no push messages."""
+    private = app_state().settings.web_push_key.get_secret_value()
+    if not private:
+        return None
+    point = Vapid02.from_string(private).public_key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    return base64.urlsafe_b64encode(point).decode().rstrip("=")
+
+
+def _push_message(events: Sequence[Any]) -> bytes:
+    message = payload(events[0])
+    if len(events) > 1:
+        # The page lists them.
+        data = {"message": ", ".join(f"{number} {each}" for each, number in counts_of(events).items())}
+        message |= {"type": "notices", "data": {**data, "count": len(events)}}
+    full = json.dumps(message, separators=(",", ":")).encode()
+    if len(full) <= _MAX_PLAIN_BYTES:
+        return full
+    return json.dumps({**message, "data": {}}, separators=(",", ":")).encode()
+
+
+def _authorization(private: str, endpoint: str) -> list[tuple[str, str]]:
+    parts, settings = urlsplit(endpoint), app_state().settings
+    claims = {
+        "aud": f"{parts.scheme}://{parts.netloc}",
+        "exp": int(clock.now().timestamp()) + _TOKEN_SECONDS,
+        "sub": f"mailto:{settings.mail_from}"
+        if settings.mail_from
+        else f"https://{urlsplit(settings.public_url).hostname}",
+    }
+    headers: dict[str, str] = Vapid02.from_string(private).sign(claims)
+    return list(headers.items())
