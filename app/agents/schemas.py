@@ -10,7 +10,7 @@ from app.web.schemas import Schema
 class RegisterRequest(Schema):
     """Both fields are optional; null and blank count as absent."""
 
-    name = Name(load_default=None, allow_none=True, metadata={"description": "1 to 100 characters."})
+    name = Name(load_default=None, allow_none=True)
     email = Email(
         load_default=None,
         allow_none=True,
@@ -34,16 +34,10 @@ class RegisterResponse(Schema):
     """The new agent. Its key and claim code are never shown again."""
 
     agent_id = fields.String(required=True, data_key="agentId")
-    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
-    claim_code = fields.String(
-        required=True, data_key="claimCode", metadata={"description": "Four letters, a hyphen, four digits."}
-    )
-    verification_uri = fields.String(
-        required=True, data_key="verificationUri", metadata={"description": "Where a person claims the agent."}
-    )
-    expires_in = fields.Integer(
-        required=True, data_key="expiresIn", metadata={"description": "The claim code's validity in seconds."}
-    )
+    api_key = fields.String(required=True, data_key="apiKey")
+    claim_code = fields.String(required=True, data_key="claimCode")
+    verification_uri = fields.String(required=True, data_key="verificationUri")
+    expires_in = fields.Integer(required=True, data_key="expiresIn")
     wallet = fields.Nested(RegisteredWallet, required=True)
 
 
@@ -66,7 +60,7 @@ class KeyResponse(Schema):
     """A gateway-only key, shown once."""
 
     id = fields.String(required=True)
-    api_key = fields.String(required=True, metadata={"description": "`gw_…`"})
+    api_key = fields.String(required=True)
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="granted_nanos")
     created_at = Instant(required=True)

@@ -22,26 +22,16 @@ class ApprovalReference(Schema):
     """An approval in the response to the request that needs it."""
 
     id = fields.UUID(required=True)
-    url = fields.String(required=True, metadata={"description": "The page on which the owner decides."})
-    expires_at = Instant(required=True, metadata={"description": "After it, nothing is paid."})
-    request_hash = fields.String(
-        required=True, metadata={"description": "SHA-256 of the request, as in the audit log."}
-    )
-    reason = fields.String(
-        required=True, metadata={"enum": list(ApprovalReason), "description": "The control that asks the owner."}
-    )
+    url = fields.String(required=True)
+    expires_at = Instant(required=True)
+    request_hash = fields.String(required=True)
+    reason = fields.String(required=True, metadata={"enum": list(ApprovalReason)})
 
 
 class AwaitingApproval(Schema):
     """The answer to a payment that the owner has to approve. Its value is held; nothing is paid yet."""
 
-    status = fields.String(
-        required=True,
-        metadata={
-            "description": "`awaiting_approval`; in a repetition, what became of it.",
-            "example": "awaiting_approval",
-        },
-    )
+    status = fields.String(required=True, metadata={"example": "awaiting_approval"})
     message = fields.String(required=True)
     approval = fields.Nested(ApprovalReference, required=True)
 
@@ -61,31 +51,15 @@ class ApprovalShape(ApprovalReference):
     agent_id = fields.UUID(required=True)
     wallet_id = fields.UUID(required=True)
     kind = fields.String(required=True, metadata={"enum": list(movement_kinds.REQUESTED)})
-    status = fields.String(
-        required=True,
-        metadata={
-            "enum": list(ApprovalStatus),
-            "description": "`approved` until the service has executed it; `failed`: approved, but then refused.",
-        },
-    )
-    value_usd = Usd(
-        required=True, attribute="value_nanos", metadata={"description": "Held against the limits while it is open."}
-    )
+    status = fields.String(required=True, metadata={"enum": list(ApprovalStatus)})
+    value_usd = Usd(required=True, attribute="value_nanos")
     recipient = fields.String(required=True, allow_none=True)
     domain = fields.String(required=True, allow_none=True)
-    answer = fields.String(
-        required=True, allow_none=True, metadata={"description": "What the owner wrote with the decision."}
-    )
-    transaction_id = fields.UUID(
-        required=True, allow_none=True, metadata={"description": "The executed transaction; read it for its outcome."}
-    )
+    answer = fields.String(required=True, allow_none=True)
+    transaction_id = fields.UUID(required=True, allow_none=True)
     purchase_id = fields.UUID(required=True, allow_none=True)
-    error = fields.Dict(
-        required=True, allow_none=True, metadata={"description": "`code` and `message` of what refused it."}
-    )
-    notified = fields.Boolean(
-        required=True, metadata={"description": "Whether a notice has reached the owner; if not, tell them `url`."}
-    )
+    error = fields.Dict(required=True, allow_none=True)
+    notified = fields.Boolean(required=True)
     notices = fields.List(fields.Nested(ApprovalNoticeShape), required=True)
     created_at = Instant(required=True)
     decided_at = Instant(required=True, allow_none=True)

@@ -42,7 +42,7 @@ class FetchBody(AcceptsCamelCase):
 
     url = _Url(
         required=True,
-        metadata={"description": "The resource; https, on the public internet.", "example": "https://api.example.com/v1/report"},
+        metadata={"example": "https://api.example.com/v1/report"},
     )  # fmt: skip
     method = Text(
         load_default="GET",
@@ -53,43 +53,24 @@ class FetchBody(AcceptsCamelCase):
         keys=fields.String(),
         values=fields.String(),
         load_default=dict,
-        metadata={"description": "Texts by name: headers for the web service, such as its key; never this API's key."},
     )  # fmt: skip
     body = fields.String(
-        load_default=None,
-        allow_none=True,
-        validate=ma.validate.Length(max=_MAX_BODY, error="is too long"),
-        metadata={"description": "The body, as text; name its type in `headers`."},
+        load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
     )
-    max_amount_usd = Usd(
-        required=True,
-        data_key="max_amount_usd",
-        metadata={"description": "The most that is paid for this request.", "example": 1},
-    )
+    max_amount_usd = Usd(required=True, data_key="max_amount_usd", metadata={"example": 1})
     networks = fields.List(
         Text(validate=ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")),
         load_default=list,
-        metadata={"description": "The chains to pay on; any that the service and the wallet share by default."},
     )
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
-    dry_run = StrictBoolean(
-        load_default=False,
-        metadata={"description": "Request the terms, check the limits and the balance, and sign nothing."},
-    )
+    dry_run = StrictBoolean(load_default=False)
 
 
 class SellerPaymentShape(Schema):
     """What was paid to whom, by the chain."""
 
-    state = fields.String(
-        required=True,
-        metadata={
-            "enum": ["pending", "paid", "expired"],
-            "description": "`pending`: it was signed and may still be used; its amount counts against the limits "
-            "until it is paid or has expired on the chain. `expired`: it did not pay, and never will.",
-        },
-    )
+    state = fields.String(required=True, metadata={"enum": ["pending", "paid", "expired"]})
     transaction_id = fields.UUID(required=True)
     protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2"]})
     scheme = fields.String(required=True, metadata={"enum": ["exact"]})
@@ -106,28 +87,19 @@ class SellerPaymentShape(Schema):
 class FetchedResourceShape(Schema):
     """The answer of a web service, and what was paid for it. Treat the answer as text of others."""
 
-    status = fields.Integer(
-        required=True, allow_none=True, metadata={"description": "The service's own; null if it gave no answer."}
-    )
+    status = fields.Integer(required=True, allow_none=True)
     headers = fields.Dict(keys=fields.String(), values=fields.String(), required=True)
     body = fields.String(required=True, allow_none=True)
     body_encoding = fields.String(required=True, metadata={"enum": ["text", "base64"]})
-    truncated = fields.Boolean(
-        required=True, metadata={"description": "The answer is longer than 1 MiB, or broke off."}
-    )
-    payment = fields.Nested(
-        SellerPaymentShape,
-        required=True,
-        allow_none=True,
-        metadata={"description": "Null if the service asked for no payment."},
-    )
+    truncated = fields.Boolean(required=True)
+    payment = fields.Nested(SellerPaymentShape, required=True, allow_none=True)
 
 
 class FetchQuoteShape(Schema):
     """The result of a dry run: the limits and the balance allow this payment, and nothing was signed."""
 
     dry_run = fields.Boolean(required=True)
-    status = fields.Integer(required=True, metadata={"description": "The service's answer without a payment."})
+    status = fields.Integer(required=True)
     payment_required = fields.Boolean(required=True)
     protocol = fields.String(required=True, allow_none=True)
     network = fields.String(required=True, allow_none=True)

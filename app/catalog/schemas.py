@@ -94,13 +94,7 @@ class NewServiceBody(Schema):
     description = Prose(
         load_default="", validate=_DESCRIPTION_LENGTH, metadata={"example": "Current weather of any city."}
     )
-    base_url = Text(
-        required=True,
-        metadata={
-            "description": "Where calls are forwarded to: https on port 443 of a public host.",
-            "example": "https://api.example.com/v1",
-        },
-    )
+    base_url = Text(required=True, metadata={"example": "https://api.example.com/v1"})
     price_per_call_usd = Usd(required=True, attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
     category = Category(load_default="other", metadata={"example": "weather"})
     pricing_model = Text(load_default="per_call", validate=_PRICING_MODELS, metadata={"enum": ["per_call"]})
@@ -152,22 +146,14 @@ class EndpointDetail(ServiceEndpointShape):
 class ServiceQualityShape(Schema):
     """How reliable and fast a service was in the last 24 hours."""
 
-    success_rate = fields.Float(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The share of forwarded calls with a response status below 500; null without calls."},
-    )
-    median_latency_ms = fields.Integer(
-        required=True,
-        allow_none=True,
-        metadata={"description": "Time to the response headers, within 10 %; null without calls."},
-    )
+    success_rate = fields.Float(required=True, allow_none=True)
+    median_latency_ms = fields.Integer(required=True, allow_none=True)
 
 
 class ServiceDayShape(ServiceQualityShape):
     """The last 24 hours, to the minute."""
 
-    calls = fields.Integer(required=True, metadata={"description": "Calls that got a response and were paid for."})
+    calls = fields.Integer(required=True)
     revenue_usd = Usd(required=True, attribute="revenue_nanos")
 
 
@@ -182,11 +168,8 @@ class _Described(Schema):
 
 
 class _Callable(_Described):
-    proxy_url = CallUrl("/v1/proxy", metadata={"description": "Others call it below this URL, with an API key."})
-    x402_url = CallUrl(
-        "/v1/x402/services",
-        metadata={"description": "Others call it below this URL without an account, and pay each call (x402)."},
-    )
+    proxy_url = CallUrl("/v1/proxy")
+    x402_url = CallUrl("/v1/x402/services")
 
 
 class CatalogEntryShape(_Callable):
@@ -206,12 +189,8 @@ class CatalogDetail(_Callable):
     """A service of the catalog, with everything needed to call it."""
 
     total_calls = fields.Integer(required=True, attribute="totals.calls")
-    openapi_spec = fields.Dict(
-        required=True, metadata={"description": "The seller's OpenAPI document; empty if it has not provided one."}
-    )
-    agent_summary = fields.String(
-        required=True, metadata={"description": "Everything an agent needs for a call, in plain text."}
-    )
+    openapi_spec = fields.Dict(required=True)
+    agent_summary = fields.String(required=True)
     endpoints = fields.List(fields.Nested(EndpointDetail), required=True)
     last_24h = fields.Nested(ServiceQualityShape, required=True)
     created_at = Instant(required=True)
@@ -222,12 +201,8 @@ class OwnedService(_Described):
 
     status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
     total_calls = fields.Integer(required=True, attribute="totals.calls")
-    total_revenue_usd = Usd(
-        required=True,
-        attribute="totals.revenue_nanos",
-        metadata={"description": "Total earnings. They are not credits, and are not paid out yet."},
-    )
-    subscribers = fields.Integer(required=True, metadata={"description": "Active subscriptions."})
+    total_revenue_usd = Usd(required=True, attribute="totals.revenue_nanos")
+    subscribers = fields.Integer(required=True)
     endpoints_count = fields.Integer(required=True)
     endpoints = fields.List(fields.Nested(ServiceEndpointShape), required=True)
     created_at = Instant(required=True)
@@ -238,9 +213,7 @@ class OwnedEntry(CatalogEntryShape):
     """A service that you own."""
 
     status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
-    suspended = fields.Boolean(
-        required=True, attribute="is_suspended", metadata={"description": "Whether the operator has stopped all calls."}
-    )
+    suspended = fields.Boolean(required=True, attribute="is_suspended")
     updated_at = Instant(required=True)
 
 
@@ -251,17 +224,7 @@ class RegisteredService(_Callable):
     """A service that was registered, and the secret with which its calls are signed."""
 
     status = fields.String(required=True, metadata={"enum": ["active", "paused"]})
-    signing_secret = fields.String(
-        required=True,
-        attribute="secret",
-        metadata={
-            "description": "Shown only now. Each call carries `X-Gateway-Timestamp` (Unix seconds) and "
-            "`X-Gateway-Signature`: `v1=` and the hexadecimal HMAC-SHA256, with this text as its key, of four lines "
-            "joined by a newline: the timestamp, the method, the path with its query as you receive them, and the "
-            "hexadecimal SHA-256 of the body. Compare it, and refuse timestamps older than "
-            "five minutes: then only paid calls reach your service."
-        },
-    )
+    signing_secret = fields.String(required=True, attribute="secret")
     created_at = Instant(required=True)
     updated_at = Instant(required=True)
 
@@ -297,11 +260,7 @@ class ServiceStatisticsShape(Schema):
     total_revenue_usd = Usd(required=True, attribute="totals.revenue_nanos")
     active_subscribers = fields.Integer(required=True)
     last_24h = fields.Nested(ServiceDayShape, required=True)
-    top_agents = fields.List(
-        fields.Nested(TopAgentShape),
-        required=True,
-        metadata={"description": "At most ten wallets, those with most calls first."},
-    )
+    top_agents = fields.List(fields.Nested(TopAgentShape), required=True)
 
 
 class CatalogQuery(PageQuery):  # type: ignore[misc, valid-type]
@@ -327,7 +286,7 @@ class SubscriptionQuery(PageQuery):  # type: ignore[misc, valid-type]
 class SubscribeBody(Schema):
     """The wallet that subscribes."""
 
-    wallet_id = Text(required=True, metadata={"description": "A wallet that you own.", "example": EXAMPLE_ID})
+    wallet_id = Text(required=True, metadata={"example": EXAMPLE_ID})
 
 
 class UnsubscribeBody(Schema):
@@ -355,7 +314,7 @@ class SubscriptionShape(Schema):
 class ReactivatedSubscription(SubscriptionShape):
     """A cancelled subscription that was reactivated."""
 
-    reactivated = fields.Boolean(required=True, metadata={"description": "Always true."})
+    reactivated = fields.Boolean(required=True)
 
 
 SubscriptionPage = page_schema(

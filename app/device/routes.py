@@ -39,14 +39,9 @@ class CodeInfoResponse(Schema):
 
     agent_id = fields.String(required=True, data_key="agentId")
     agent_name = fields.String(required=True, data_key="agentName")
-    email_required = fields.Boolean(
-        required=True,
-        data_key="emailRequired",
-        attribute="is_email_required",
-        metadata={"description": "The claim must name the email that the agent was registered with."},
-    )
+    email_required = fields.Boolean(required=True, data_key="emailRequired", attribute="is_email_required")
     expires_at = Instant(required=True, data_key="expiresAt")
-    claimed = fields.Boolean(required=True, attribute="is_claimed", metadata={"description": "The code was used."})
+    claimed = fields.Boolean(required=True, attribute="is_claimed")
 
 
 class ClaimRequest(Schema):
@@ -59,13 +54,6 @@ class ClaimRequest(Schema):
         load_default=None,
         allow_none=True,
         validate=ma.validate.Regexp(r"^[!-~]{32,200}$", error="must be 32 to 200 visible ASCII characters"),
-        metadata={
-            "description": (
-                "Optional in a first claim: a random text of your own, with which the claim can be repeated even if "
-                "its response is lost. In a repeated claim: the receipt of the first one; without it, the response "
-                "has no `ownerKey`."
-            )
-        },
     )
 
 
@@ -81,25 +69,12 @@ class ClaimResponse(Schema):
     agent_id = fields.String(required=True, data_key="agentId")
     name = fields.String(required=True)
     email = fields.String(required=True, allow_none=True)
-    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "The agent's key, `ak_…`."})
+    api_key = fields.String(required=True, data_key="apiKey")
     credits_usd = Usd(required=True, attribute="credits_nanos")
     created_at = Instant(required=True)
     claimed_at = Instant(required=True)
-    owner_key = fields.String(
-        data_key="ownerKey",
-        metadata={
-            "description": "`ok_…`: the owner key for signing in. Absent from a repeated response without the receipt."
-        },
-    )
-    claim_receipt = fields.String(
-        data_key="claimReceipt",
-        metadata={
-            "description": (
-                "Send it with the same code and email to get this response again, within 24 hours and until the owner "
-                "first signs in with the key or changes something. Keep it as secret as the owner key."
-            )
-        },
-    )
+    owner_key = fields.String(data_key="ownerKey")
+    claim_receipt = fields.String(data_key="claimReceipt")
     wallet = fields.Nested(ClaimedWallet, required=True, allow_none=True)
 
     @ma.post_dump

@@ -47,11 +47,11 @@ class EventsQuery(Schema):
 class AccountEvent(Schema):
     """An event; webhooks are sent the same."""
 
-    id = fields.UUID(required=True, metadata={"description": "The same in every delivery."})
+    id = fields.UUID(required=True)
     type = fields.String(required=True, metadata={"enum": [each.value for each in EventType]})
     timestamp = Instant(required=True, attribute="created_at")
     agent_id = fields.UUID(required=True, allow_none=True)
-    object_id = fields.String(required=True, metadata={"description": "What it is about; its events are in order."})
+    object_id = fields.String(required=True)
     data = fields.Dict(required=True)
 
 
@@ -111,13 +111,9 @@ class WebhookShape(Schema):
     status = fields.String(required=True, metadata={"enum": [each.value for each in TargetStatus]})
     status_reason = fields.String(required=True, allow_none=True)
     failing_since = Instant(required=True, allow_none=True)
-    former_secret_until = Instant(
-        required=True, allow_none=True, metadata={"description": "Until then, the former secret signs, too."}
-    )
+    former_secret_until = Instant(required=True, allow_none=True)
     created_at = Instant(required=True)
-    created_by = fields.UUID(
-        required=True, allow_none=True, metadata={"description": "The id of the key that created it."}
-    )
+    created_by = fields.UUID(required=True, allow_none=True)
 
 
 class WebhookWithSecret(WebhookShape):
@@ -143,7 +139,7 @@ class DeliveryAttemptShape(Schema):
     status_code = fields.Integer(required=True, allow_none=True)
     error = fields.String(required=True, allow_none=True)
     duration_ms = fields.Integer(required=True)
-    answer = fields.String(required=True, metadata={"description": "At most the first 1024 bytes."})
+    answer = fields.String(required=True)
 
 
 class DeliveryShape(Schema):

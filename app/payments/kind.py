@@ -12,8 +12,8 @@ from app.web.schemas import EXAMPLE_ID, Schema
 class TopUpBody(Schema):
     """A top-up request."""
 
-    wallet_id = Text(required=True, metadata={"description": "One of the agent's wallets.", "example": EXAMPLE_ID})
-    amount = AmountField(required=True, metadata={"type": "string", "example": "10", "description": "In USDC."})
+    wallet_id = Text(required=True, metadata={"example": EXAMPLE_ID})
+    amount = AmountField(required=True, metadata={"type": "string", "example": "10"})
     chain = Symbol(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
     approval_note = APPROVAL_NOTE
 

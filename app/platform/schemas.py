@@ -48,11 +48,9 @@ class NewAgentShape(Schema):
     """An agent that an operator created."""
 
     agent_id = fields.UUID(required=True, data_key="agentId", attribute="id")
-    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
+    api_key = fields.String(required=True, data_key="apiKey")
     name = fields.String(required=True)
-    email = fields.String(
-        required=True, allow_none=True, metadata={"description": "A placeholder: change it before a claim."}
-    )
+    email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="credits_nanos")
     wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
     spending_controls = fields.Nested(NewAgentControls, required=True, allow_none=True)
@@ -120,7 +118,7 @@ ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of age
 class ShownAgent(ListedAgent):
     """An agent with all its wallets."""
 
-    total_spent = Usd(required=True, attribute="spent_nanos", metadata={"description": "In US dollars."})
+    total_spent = Usd(required=True, attribute="spent_nanos")
     frozen_at = Instant(required=True, allow_none=True)
     claimed_email = fields.String(required=True, allow_none=True)
     wallets = fields.List(fields.Nested(WalletShape), required=True)
@@ -163,7 +161,7 @@ class RotatedKey(Schema):
     """The agent's new key."""
 
     agent_id = fields.UUID(required=True, data_key="agentId")
-    api_key = fields.String(required=True, data_key="apiKey", metadata={"description": "`ak_…`"})
+    api_key = fields.String(required=True, data_key="apiKey")
     rotated_at = Instant(required=True)
     previous_key_valid_until = Instant(required=True, attribute="older_until")
 
@@ -190,14 +188,7 @@ class CreditGrantShape(Schema):
 class FreezeBody(Schema):
     """What else is stopped."""
 
-    block_keys = StrictBoolean(
-        load_default=False,
-        metadata={
-            "description": "Replace the API key immediately, so that nothing is spent from credits either. The new "
-            "key is not returned: read it with `GET /v1/platform/agents/{id}` when the agent may work again.",
-            "default": False,
-        },
-    )
+    block_keys = StrictBoolean(load_default=False, metadata={"default": False})
 
 
 class AgentFreezeShape(Schema):
@@ -218,9 +209,7 @@ class RevokedClaimCode(Schema):
 class PlatformControlsBody(ControlsBody):
     """The limits to set; omitted fields keep their values. The agent's key can only tighten locked ones."""
 
-    locked = StrictBoolean(
-        metadata={"description": "true also gives each wallet without controls the default limits if none are sent."}
-    )
+    locked = StrictBoolean()
 
 
 class AgentControls(Schema):
@@ -240,11 +229,7 @@ class FleetBody(PlatformControlsBody):
         validate=ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents"),
     )
     all = StrictBoolean(load_default=False)
-    after = Text(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "With `all`: continue after this agent, the last response's `next_after`."},
-    )
+    after = Text(load_default=None, allow_none=True)
 
     @ma.validates_schema(skip_on_field_errors=True)
     def _assert_one_target(self, values: dict[str, Any], **_kwargs: object) -> None:
@@ -263,13 +248,11 @@ class FleetFailure(Schema):
 class FleetResult(Schema):
     """The result for each agent; repeating the call changes only the remaining ones."""
 
-    updated = fields.Boolean(required=True, metadata={"description": "True when none failed."})
+    updated = fields.Boolean(required=True)
     changed = fields.List(fields.UUID(), required=True)
-    unchanged = fields.List(fields.UUID(), required=True, metadata={"description": "Already had these controls."})
+    unchanged = fields.List(fields.UUID(), required=True)
     failed = fields.List(fields.Nested(FleetFailure), required=True)
-    next_after = fields.UUID(
-        required=True, allow_none=True, metadata={"description": "With `all`: send it as `after` for the next batch."}
-    )
+    next_after = fields.UUID(required=True, allow_none=True)
 
 
 class MasterKeyBody(Schema):
@@ -323,7 +306,7 @@ class GatewayKeyShape(Schema):
     """A gateway-only key; the key itself is truncated."""
 
     id = fields.UUID(required=True, attribute="view.id")
-    api_key = fields.String(required=True, attribute="view.key", metadata={"description": "`gw_…`, truncated."})
+    api_key = fields.String(required=True, attribute="view.key")
     email = fields.String(required=True, allow_none=True, attribute="view.email")
     credits_usd = Usd(required=True, attribute="credits_nanos")
     active = fields.Boolean(required=True, attribute="view.is_active")
@@ -376,7 +359,7 @@ class AuditEntryShape(Schema):
     after = fields.Dict(required=True, allow_none=True)
     request_id = fields.String(required=True, allow_none=True)
     client_address = fields.String(required=True, allow_none=True)
-    hash = fields.String(required=True, metadata={"description": "Covers this entry and the previous hash."})
+    hash = fields.String(required=True)
 
     def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:
         """Read the actor and the subject from the entry itself."""

@@ -48,7 +48,6 @@ class ShippingAddressBody(Schema):
     state = Text(load_default=None, allow_none=True, validate=ma.validate.Length(1, 100))
     country = Text(
         load_default=None, allow_none=True, validate=ma.validate.Length(2, 60),
-        metadata={"description": "An ISO code or a name."},
     )  # fmt: skip
     phone = Text(load_default=None, allow_none=True, validate=ma.validate.Length(1, 40))
     email = Email(load_default=None, allow_none=True)
@@ -57,55 +56,37 @@ class ShippingAddressBody(Schema):
 class BuyBody(AcceptsCamelCase):
     """The product, the shop account and the recipient."""
 
-    url = Text(required=True, metadata={"description": "The product's page.", "example": "https://shop.example/p/1"})
+    url = Text(required=True, metadata={"example": "https://shop.example/p/1"})
     credentials = fields.Nested(
         ShopCredentials,
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "Without them the shop is used as a guest; with them never.",
-            "example": {"username": "ada@example.com", "password": "…"},
-        },
+        metadata={"example": {"username": "ada@example.com", "password": "…"}},
     )
     shippingAddress = fields.Nested(  # noqa: N815 - the wire's spelling
         ShippingAddressBody, required=True, metadata={"example": {"name": "Ada Buyer", "zip": "94107"}}
     )
-    quantity = fields.Integer(
-        load_default=1, strict=True, validate=ma.validate.Range(1, MAX_QUANTITY), metadata={"description": "Pieces."}
-    )
+    quantity = fields.Integer(load_default=1, strict=True, validate=ma.validate.Range(1, MAX_QUANTITY))
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
         load_default=dict, validate=ma.validate.Length(max=20),
-        metadata={"description": "Variants as texts by name, such as a color."},
     )  # fmt: skip
     coupon_code = Text(
         load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),
         metadata={
-            "description": "Entered once, where the shop has a field for it. If the shop then shows no discount, "
-            "nothing is ordered.",
             "example": "SPRING20",
         },
     )  # fmt: skip
     delivery_method = Text(
         load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),
         metadata={
-            "description": "The name of one of the shop's delivery methods, or a part of it that no other has. If the "
-            "shop does not offer it, nothing is ordered. Without it, the shop's preselected or first method is used.",
             "example": "pickup",
         },
     )  # fmt: skip
-    max_total_usd = Usd(
-        load_default=None,
-        allow_none=True,
-        metadata={
-            "description": "The order's total, shipping and taxes included, must not exceed this. Required if no "
-            "limit per transaction is set.",
-            "example": 40,
-        },
-    )
+    max_total_usd = Usd(load_default=None, allow_none=True, metadata={"example": 40})
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
-    dry_run = StrictBoolean(load_default=False, metadata={"description": "Stop at the review; nothing is ordered."})
+    dry_run = StrictBoolean(load_default=False)
 
     def _aliases(self) -> Mapping[str, str]:
         return {**super()._aliases(), "shipping_address": "shippingAddress"}
@@ -115,7 +96,7 @@ class PurchasedProduct(Schema):
     """The product, as its page shows it."""
 
     title = fields.String(required=True)
-    price = UsdString(required=True, attribute="price_nanos", metadata={"description": "Price of one unit."})
+    price = UsdString(required=True, attribute="price_nanos")
     currency = fields.String(required=True, metadata={"enum": ["USD"]})
     availability = fields.String(required=True, metadata={"enum": ["in_stock", "unknown"]})
     price_source = fields.String(required=True, metadata={"enum": ["json-ld", "markup", "text"]})
@@ -125,28 +106,22 @@ class PurchasePayment(Schema):
     """The payment to the shop."""
 
     method = fields.String(required=True, allow_none=True)
-    status = fields.String(
-        required=True,
-        metadata={"enum": ["pending", "unknown"], "description": "`pending`: the shop has not been paid yet."},
-    )
+    status = fields.String(required=True, metadata={"enum": ["pending", "unknown"]})
 
 
 class PriceBreakdownAmount(Schema):
     """An amount that the shop's review shows."""
 
     role = fields.String(required=True, metadata={"enum": [role.value for role in AmountRole]})
-    label = fields.String(required=True, metadata={"description": "The shop's text, untrusted."})
-    amount_usd = UsdString(required=True, attribute="nanos", metadata={"description": "Positive, also for a discount."})
+    label = fields.String(required=True)
+    amount_usd = UsdString(required=True, attribute="nanos")
 
 
 class PriceBreakdown(Schema):
     """What the total consists of, as the shop's review shows it before the order."""
 
     amounts = fields.List(fields.Nested(PriceBreakdownAmount), required=True)
-    adds_up = fields.Boolean(
-        required=True,
-        metadata={"description": "Whether the parts make exactly the total; false if some could not be read."},
-    )
+    adds_up = fields.Boolean(required=True)
 
 
 class PlacedOrder(Schema):
@@ -158,12 +133,7 @@ class PlacedOrder(Schema):
     total_usd = UsdString(required=True, allow_none=True)
     payment = fields.Nested(PurchasePayment, required=True)
     shipping_method = fields.String(required=True, allow_none=True)
-    price_breakdown = fields.Nested(
-        PriceBreakdown,
-        required=True,
-        allow_none=True,
-        metadata={"description": "Null if the review's amounts are not known."},
-    )
+    price_breakdown = fields.Nested(PriceBreakdown, required=True, allow_none=True)
 
 
 class PurchaseError(Schema):
@@ -174,27 +144,13 @@ class PurchaseError(Schema):
         required=True,
         allow_none=True,
         dump_default=None,
-        metadata={
-            "enum": [*(str(code) for code in advice.ADVICE_ON_LIMITS), None],
-            "description": "For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`.",
-        },
+        metadata={"enum": [*(str(code) for code in advice.ADVICE_ON_LIMITS), None]},
     )
-    message = fields.String(
-        required=True,
-        metadata={
-            "description": "What happened, and what the page of the shop shows: its errors, buttons and empty fields."
-        },
-    )
-    advice = fields.String(required=True, metadata={"description": "What the client can do."})
-    step = fields.String(required=True, allow_none=True, metadata={"description": "The last step."})
-    missing = fields.List(
-        fields.String(), required=True, metadata={"description": "Address fields, as WHATWG autofill tokens."}
-    )
-    choices = fields.List(
-        fields.String(),
-        required=True,
-        metadata={"description": "The options or delivery methods that the page offers."},
-    )
+    message = fields.String(required=True)
+    advice = fields.String(required=True)
+    step = fields.String(required=True, allow_none=True)
+    missing = fields.List(fields.String(), required=True)
+    choices = fields.List(fields.String(), required=True)
 
 
 class PurchaseStepShape(Schema):
@@ -228,11 +184,7 @@ class PurchaseSummaryShape(Schema):
     product = fields.Nested(PurchasedProduct, required=True, allow_none=True)
     order = fields.Nested(PlacedOrder, required=True, allow_none=True)
     error = fields.Nested(PurchaseError, required=True, allow_none=True)
-    cost_usd = UsdString(
-        required=True,
-        attribute="purchase.cost_nanos",
-        metadata={"description": "Cost of the purchase in credits, with that of calls to a language model."},
-    )
+    cost_usd = UsdString(required=True, attribute="purchase.cost_nanos")
     created_at = Instant(required=True, attribute="purchase.created_at")
     finished_at = Instant(required=True, allow_none=True, attribute="purchase.finished_at")
 
@@ -240,7 +192,7 @@ class PurchaseSummaryShape(Schema):
 class PurchaseShape(PurchaseSummaryShape):
     """A purchase."""
 
-    steps = fields.Integer(required=True, metadata={"description": "Number of steps."})
+    steps = fields.Integer(required=True)
     trail = fields.List(fields.Nested(PurchaseStepShape), required=True, attribute="purchase.steps")
     evidence = fields.List(fields.Nested(PurchaseEvidenceShape), required=True)
 

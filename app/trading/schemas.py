@@ -102,9 +102,7 @@ class TickerBody(CallBody):
     """Mid prices of one market or of all."""
 
     action = _action(["ticker"])
-    symbol = Text(
-        load_default=None, validate=_NOT_EMPTY, metadata={**_SYMBOL_EXAMPLE, "description": "Omitted: all markets."}
-    )
+    symbol = Text(load_default=None, validate=_NOT_EMPTY, metadata={**_SYMBOL_EXAMPLE})
 
 
 class OrderbookBody(CallBody):
@@ -124,37 +122,11 @@ class OrderBody(WriteBody):
         required=True,
         metadata={"example": "buy"},
     )
-    price = AmountField(
-        required=True,
-        metadata={
-            "type": "string",
-            "example": "3000.5",
-            "description": "In USDC. Rounded to the market's grid, a buy down and a sell up; see `adjusted`.",
-        },
-    )
-    amount = AmountField(
-        required=True,
-        metadata={
-            "type": "string",
-            "example": "0.01",
-            "description": "In units of the market. Rounded down to its size decimals; see `adjusted`.",
-        },
-    )
-    tif = Choice(
-        _TIFS, load_default="Gtc", metadata={"description": "Good until cancelled, immediate or cancel, or post only."}
-    )
-    reduce_only = StrictBoolean(
-        load_default=False,
-        data_key="reduceOnly",
-        metadata={"description": "Only reduce a position. `reduce_only` is accepted, too."},
-    )
-    cloid = ClientOrderId(
-        load_default=None,
-        metadata={
-            "example": "0x1234567890abcdef1234567890abcdef",
-            "description": "Your own id of the order: 0x and 32 hexadecimal digits.",
-        },
-    )
+    price = AmountField(required=True, metadata={"type": "string", "example": "3000.5"})
+    amount = AmountField(required=True, metadata={"type": "string", "example": "0.01"})
+    tif = Choice(_TIFS, load_default="Gtc")
+    reduce_only = StrictBoolean(load_default=False, data_key="reduceOnly")
+    cloid = ClientOrderId(load_default=None, metadata={"example": "0x1234567890abcdef1234567890abcdef"})
 
 
 class CancelBody(WriteBody):
@@ -162,15 +134,7 @@ class CancelBody(WriteBody):
 
     action = _action(["cancel"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
-    order_id = OrderId(
-        required=True,
-        data_key="orderId",
-        metadata={
-            "example": 91490942,
-            "type": ["integer", "string"],
-            "description": "The order's number, or its client order id: 0x and 32 hexadecimal digits.",
-        },
-    )
+    order_id = OrderId(required=True, data_key="orderId", metadata={"example": 91490942, "type": ["integer", "string"]})
 
     def _aliases(self) -> Mapping[str, str]:
         return {**super()._aliases(), "cloid": "orderId"}
@@ -189,23 +153,15 @@ class SetLeverageBody(WriteBody):
     action = _action(["set_leverage"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
     leverage = QueryCount(required=True, metadata={"example": 5, "minimum": 1})
-    cross = StrictBoolean(
-        load_default=True, metadata={"description": "Margin shared by all positions; false: isolated margin."}
-    )
+    cross = StrictBoolean(load_default=True)
 
 
 class ExchangePaymentBody(WriteBody):
     """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
 
     action = _action(["withdraw", "transfer"])
-    amount = AmountField(required=True, metadata={"type": "string", "example": "10", "description": "In USDC."})
-    destination = Text(
-        required=True,
-        metadata={
-            "example": "0x5e9ee1089755c3435139848e47e6635505d5a13a",
-            "description": "The recipient's EVM address.",
-        },
-    )
+    amount = AmountField(required=True, metadata={"type": "string", "example": "10"})
+    destination = Text(required=True, metadata={"example": "0x5e9ee1089755c3435139848e47e6635505d5a13a"})
 
 
 BODIES: tuple[type[CallBody], ...] = (
@@ -241,7 +197,7 @@ class OrderBookShape(Schema):
 
     bids = fields.List(fields.Dict(), required=True)
     asks = fields.List(fields.Dict(), required=True)
-    time = fields.Raw(metadata={"description": "The exchange's time in milliseconds."})
+    time = fields.Raw()
 
 
 class FundingRate(Schema):
@@ -266,30 +222,28 @@ class TradingReadShape(Schema):
 
     action = fields.String(required=True, metadata={"enum": list(read_actions.ACTIONS)})
     wallet_id = fields.UUID(required=True)
-    address = fields.String(required=True, metadata={"description": "The wallet's account on the exchange."})
-    transaction_id = fields.UUID(
-        required=True, metadata={"description": "The `trading_query` in the wallet's history."}
-    )
+    address = fields.String(required=True)
+    transaction_id = fields.UUID(required=True)
     account = _document("`status`: the margin account (clearinghouse state).")
     spot = _document("`status`: the spot balances.")
     positions = _documents("`positions`.")
     orders = _documents("`orders`: all open orders.")
     fills = _documents("`fills`: the newest 2000, newest first.")
     markets = _documents("`markets`: all markets; the index in this list is the market's number.")
-    margin_tables = fields.List(fields.Raw(), metadata={"description": "`markets`: the leverage allowed by size."})
+    margin_tables = fields.List(fields.Raw())
     mids = _document("`ticker` without a symbol: mid prices by symbol.")
-    symbol = fields.String(metadata={"description": "`ticker`, `orderbook`: as the exchange spells it."})
-    mid_price = fields.String(metadata={"description": "`ticker` with a symbol."})
-    orderbook = fields.Nested(OrderBookShape, metadata={"description": "`orderbook`."})
-    funding = fields.Nested(FundingRates, metadata={"description": "`funding`."})
+    symbol = fields.String()
+    mid_price = fields.String()
+    orderbook = fields.Nested(OrderBookShape)
+    funding = fields.Nested(FundingRates)
 
 
 class UnsignedPayload(Schema):
     """The payload for the exchange. The order of the keys in `action` is part of what is signed."""
 
     action = fields.Dict(required=True)
-    nonce = fields.Integer(required=True, metadata={"description": "The time in milliseconds."})
-    signature = fields.Raw(required=True, metadata={"type": "null", "description": "Always null."})
+    nonce = fields.Integer(required=True)
+    signature = fields.Raw(required=True, metadata={"type": "null"})
     vaultAddress = fields.String(required=True, allow_none=True)  # noqa: N815 - the exchange's spelling
 
 
@@ -314,17 +268,8 @@ class TradingRefusalShape(ErrorBody):
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True)
     payload = fields.Nested(UnsignedPayload, required=True)
-    adjusted = fields.Dict(
-        keys=fields.String(),
-        values=fields.Nested(RoundedNumber),
-        metadata={"description": "`order`: which of `price` and `amount` were rounded, and how."},
-    )
+    adjusted = fields.Dict(keys=fields.String(), values=fields.Nested(RoundedNumber))
     metadata = fields.Nested(MarketsOrigin)
-    open_orders = fields.Integer(
-        allow_none=True,
-        metadata={"description": "`cancel_all`: how many orders the payload cancels; null if they could not be read."},
-    )
-    open_orders_error = fields.String(metadata={"description": "`cancel_all`: why they could not be read."})
-    left_out = fields.List(
-        fields.Integer(), metadata={"description": "`cancel_all`: open orders outside perpetual markets."}
-    )
+    open_orders = fields.Integer(allow_none=True)
+    open_orders_error = fields.String()
+    left_out = fields.List(fields.Integer())

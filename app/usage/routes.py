@@ -30,7 +30,7 @@ class BalanceShape(Schema):
     """The remaining credits of an account, and the total spent."""
 
     credits_usd = Usd(required=True, attribute="credits_nanos")
-    total_spent = Usd(required=True, attribute="spent_nanos", metadata={"description": "In US dollars."})
+    total_spent = Usd(required=True, attribute="spent_nanos")
 
 
 class UsageLogShape(Schema):
@@ -50,7 +50,7 @@ class ProviderTotalsShape(Schema):
     """The total usage of one provider."""
 
     calls = fields.Integer(required=True)
-    total_cost = Usd(required=True, attribute="cost_nanos", metadata={"description": "In US dollars."})
+    total_cost = Usd(required=True, attribute="cost_nanos")
     total_tokens_in = fields.Integer(required=True, attribute="tokens_in")
     total_tokens_out = fields.Integer(required=True, attribute="tokens_out")
 

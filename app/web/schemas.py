@@ -102,10 +102,10 @@ class AcceptsCamelCase(Schema):
 class ErrorBody(Schema):
     """The one body of every status ≥ 400."""
 
-    error = fields.String(required=True, metadata={"description": "What happened, and what to do."})
-    code = fields.String(required=True, metadata={"description": "A stable code from the error table."})
-    details = fields.Dict(metadata={"description": "Machine-readable details; `fields` names each invalid field."})
-    request_id = fields.String(required=True, metadata={"description": "Identifies the request in the logs."})
+    error = fields.String(required=True)
+    code = fields.String(required=True)
+    details = fields.Dict()
+    request_id = fields.String(required=True)
 
 
 def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:

@@ -104,17 +104,10 @@ class ClaimedControls(NewAgentControls):
 class ControlsShape(ClaimedControls):
     """A wallet's limits; 0 means unlimited, an empty list allows everything."""
 
-    locked = fields.Boolean(metadata={"description": "True: the agent's own key may tighten but not loosen."})
-    approval_threshold_usd = UsdOrNone(
-        attribute="approval_threshold_nanos",
-        metadata={"description": "The owner approves payments that count more; null for none."},
-    )
-    approve_new_recipients = fields.Boolean(
-        metadata={"description": "True: the owner approves the first payment to each recipient."}
-    )
-    approve_new_domains = fields.Boolean(
-        metadata={"description": "True: the owner approves the first payment at each domain."}
-    )
+    locked = fields.Boolean()
+    approval_threshold_usd = UsdOrNone(attribute="approval_threshold_nanos")
+    approve_new_recipients = fields.Boolean()
+    approve_new_domains = fields.Boolean()
 
 
 class WalletShape(Schema):
@@ -221,32 +214,22 @@ class TransactionShape(Schema):
     to_address = fields.String(required=True)
     amount = fields.String(required=True)
     currency = fields.String(required=True)
-    output_amount = fields.String(allow_none=True, metadata={"description": "The output of the swap; swaps only."})
-    output_currency = fields.String(metadata={"description": "Swaps only."})
-    minimum_output_amount = fields.String(allow_none=True, metadata={"description": "Swaps only."})
+    output_amount = fields.String(allow_none=True)
+    output_currency = fields.String()
+    minimum_output_amount = fields.String(allow_none=True)
     gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
     tx_hash = fields.String(required=True, allow_none=True)
     previous_hashes = fields.List(fields.String(), required=True)
     status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
     error = fields.String(required=True, allow_none=True)
-    cost_usd = Usd(
-        required=True,
-        attribute="cost_nanos",
-        metadata={"description": "The value that counts against the wallet's limits."},
-    )
+    cost_usd = Usd(required=True, attribute="cost_nanos")
     explorer_url = fields.String(required=True, allow_none=True)
     created_at = Instant(required=True)
     confirmed_at = Instant(required=True, allow_none=True)
-    destination_chain = fields.String(attribute="details.destination_chain", metadata={"description": "Bridges only."})
-    received_amount = fields.String(
-        allow_none=True, attribute="details.received_amount", metadata={"description": "Bridges only."}
-    )
-    refunded_amount = fields.String(
-        allow_none=True, attribute="details.refunded_amount", metadata={"description": "Bridges only."}
-    )
-    legs = fields.List(
-        fields.Nested(BridgeLegShape), attribute="details.legs", metadata={"description": "Bridges only."}
-    )
+    destination_chain = fields.String(attribute="details.destination_chain")
+    received_amount = fields.String(allow_none=True, attribute="details.received_amount")
+    refunded_amount = fields.String(allow_none=True, attribute="details.refunded_amount")
+    legs = fields.List(fields.Nested(BridgeLegShape), attribute="details.legs")
 
     @ma.post_dump
     def _omit_output_unless_swap(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
@@ -324,10 +307,7 @@ class ControlsBody(Schema):
     per_tx_limit_usd = Usd(attribute="per_tx_limit_nanos")
     allowed_addresses = fields.List(Address(), validate=_ALLOWLIST_LENGTH)
     allowed_domains = fields.List(DomainField(), validate=_ALLOWLIST_LENGTH)
-    approval_threshold_usd = UsdOrNone(
-        attribute="approval_threshold_nanos",
-        metadata={"description": "The owner approves payments that count more; null or 0 for none."},
-    )
+    approval_threshold_usd = UsdOrNone(attribute="approval_threshold_nanos")
     approve_new_recipients = StrictBoolean()
     approve_new_domains = StrictBoolean()
 
@@ -343,20 +323,9 @@ class UpdatedControls(Schema):
 class SessionBody(AcceptsCamelCase):
     """A budget for one task."""
 
-    max_usd = Usd(
-        required=True, attribute="max_nanos", metadata={"description": "The most that may be spent.", "example": 5}
-    )
-    expires_at = Moment(
-        required=True, metadata={"description": "In the future, at most 366 days.", "example": "2030-01-01T00:00:00Z"}
-    )
-    domains = fields.List(
-        DomainField(),
-        load_default=list,
-        validate=_ALLOWLIST_LENGTH,
-        metadata={
-            "description": "Where it may be spent, subdomains included; empty allows everything that the wallet does."
-        },
-    )
+    max_usd = Usd(required=True, attribute="max_nanos", metadata={"example": 5})
+    expires_at = Moment(required=True, metadata={"example": "2030-01-01T00:00:00Z"})
+    domains = fields.List(DomainField(), load_default=list, validate=_ALLOWLIST_LENGTH)
 
 
 class SpendingSessionShape(Schema):
@@ -365,9 +334,7 @@ class SpendingSessionShape(Schema):
     id = fields.UUID(required=True)
     wallet_id = fields.UUID(required=True)
     max_usd = Usd(required=True, attribute="max_nanos")
-    spent_usd = Usd(
-        required=True, attribute="counted_nanos", metadata={"description": "Spent, and held for what is pending."}
-    )
+    spent_usd = Usd(required=True, attribute="counted_nanos")
     remaining_usd = Usd(required=True, attribute="remaining_nanos")
     domains = fields.List(fields.String(), required=True)
     expires_at = Instant(required=True)

@@ -26,15 +26,9 @@ from app.web.schemas import AcceptsCamelCase
 class BridgeBody(AcceptsCamelCase):
     """A bridge. Names in camelCase are also accepted: `sourceChain`, `destinationChain`, `dryRun`."""
 
-    source_chain = Symbol(required=True, metadata={**CHAIN, "description": "The chain to send from."})
-    destination_chain = Symbol(
-        required=True,
-        metadata={**CHAIN, "description": "The chain to receive on, in the same wallet.", "example": "ethereum"},
-    )
-    token = Symbol(
-        required=True,
-        metadata={**CURRENCY, "description": "USDC between any two chains, ETH between Ethereum and Base."},
-    )
+    source_chain = Symbol(required=True, metadata={**CHAIN})
+    destination_chain = Symbol(required=True, metadata={**CHAIN, "example": "ethereum"})
+    token = Symbol(required=True, metadata={**CURRENCY})
     amount = definition.amount_field(description="The amount to send, including the fee.")
     gas = GAS_PURCHASE
     max_network_fee_usd = definition.MAX_NETWORK_FEE
@@ -45,43 +39,20 @@ class BridgeBody(AcceptsCamelCase):
 class BridgeShape(definition.MovementState):
     """The response to a bridge."""
 
-    tx_hash = fields.String(
-        required=True, allow_none=True, metadata={"description": "The transaction on the source chain."}
-    )
+    tx_hash = fields.String(required=True, allow_none=True)
     source_chain = fields.String(required=True, attribute="chain")
     destination_chain = fields.String(required=True, attribute="details.destination_chain")
     token = fields.String(required=True, attribute="currency")
     amount = fields.String(required=True)
-    status = fields.String(
-        required=True,
-        metadata={
-            "enum": list(MovementStatus),
-            "description": "`pending` until the tokens arrived; once they were sent, `failed` only after a refund "
-            "(`error` is `refunded`) or a write-off by the operator (`written_off`).",
-        },
-    )
+    status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
     type = fields.String(required=True, metadata={"enum": ["transfer"]})
     kind = fields.String(required=True, metadata={"enum": [MovementKind.BRIDGE.value]})
     route = fields.String(required=True, attribute="details.route")
-    fee = fields.String(
-        required=True,
-        attribute="details.fee",
-        metadata={"description": "The bridge's fee: the maximum at first, then the actual one. Excludes network fees."},
-    )
-    received_amount = fields.String(
-        required=True,
-        allow_none=True,
-        attribute="details.received_amount",
-        metadata={"description": "The amount received on the destination chain; null until then."},
-    )
-    refunded_amount = fields.String(
-        required=True,
-        allow_none=True,
-        attribute="details.refunded_amount",
-        metadata={"description": "The amount refunded on the source chain, if it was not delivered."},
-    )
+    fee = fields.String(required=True, attribute="details.fee")
+    received_amount = fields.String(required=True, allow_none=True, attribute="details.received_amount")
+    refunded_amount = fields.String(required=True, allow_none=True, attribute="details.refunded_amount")
     legs = fields.List(fields.Nested(BridgeLegShape), required=True, attribute="details.legs")
-    error = fields.String(allow_none=True, metadata={"description": "What a `pending` bridge waits for, if known."})
+    error = fields.String(allow_none=True)
 
 
 class BridgeQuoteShape(definition.MovementQuoteShape):
@@ -92,7 +63,7 @@ class BridgeQuoteShape(definition.MovementQuoteShape):
     token = fields.String(required=True, attribute="movement.amount.token.symbol")
     amount = fields.String(required=True, attribute="movement.amount")
     route = fields.String(required=True)
-    fee = fields.String(required=True, metadata={"description": "The maximum, deducted from the amount."})
+    fee = fields.String(required=True)
     value_usd = definition.value_field(description="What counts against the limits: the fee.")
     network_fee = definition.network_fee_field("the source chain's")
     estimated_seconds = fields.Integer(required=True)

@@ -249,17 +249,10 @@ class SwapBody(AcceptsCamelCase):
     """A swap. Names in camelCase are also accepted: `inputToken`, `outputToken`, `slippageBps`, `dryRun`."""
 
     chain = Symbol(required=True, metadata=CHAIN)
-    input_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to sell."})
-    output_token = Symbol(required=True, metadata={**CURRENCY, "description": "The token to buy.", "example": "ETH"})
+    input_token = Symbol(required=True, metadata={**CURRENCY})
+    output_token = Symbol(required=True, metadata={**CURRENCY, "example": "ETH"})
     amount = definition.amount_field(description="The exact amount of `input_token` to sell.")
-    slippage_bps = WholeNumber(
-        load_default=50,
-        metadata={
-            "description": "How far the output may fall below the quote, in hundredths of a percent, up to the "
-            "operator's maximum.",
-            "default": 50,
-        },
-    )
+    slippage_bps = WholeNumber(load_default=50, metadata={"default": 50})
     gas = GAS_PURCHASE
     max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
@@ -272,14 +265,8 @@ class SwapShape(MovementState):
     input_token = fields.String(required=True, attribute="currency")
     output_token = fields.String(required=True, attribute="output_currency")
     input_amount = fields.String(required=True, attribute="amount")
-    output_amount = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The quote while `pending`; the actual output on the chain once `confirmed`."},
-    )
-    minimum_output_amount = fields.String(
-        required=True, allow_none=True, metadata={"description": "The swap reverts if the output is less."}
-    )
+    output_amount = fields.String(required=True, allow_none=True)
+    minimum_output_amount = fields.String(required=True, allow_none=True)
     chain = fields.String(required=True)
     type = fields.String(required=True, metadata={"enum": [TransactionType.SWAP.value]})
 
@@ -294,9 +281,7 @@ class SwapQuoteShape(MovementQuoteShape):
     minimum_output_amount = fields.String(required=True, attribute="minimum")
     slippage_bps = fields.Integer(required=True)
     chain = fields.String(required=True, attribute="movement.chain")
-    route = fields.String(
-        required=True, metadata={"description": "The exchange and pools; their fees are deducted from the output."}
-    )
+    route = fields.String(required=True)
     value_usd = definition.value_field(
         description="What counts against the limits: the value of the input less the minimum output."
     )

@@ -36,7 +36,7 @@ class MovementBody(AcceptsCamelCase):
     """A transfer or withdrawal."""
 
     chain = Symbol(required=True, metadata=CHAIN)
-    to = Recipient(required=True, metadata={"description": "The recipient's address."})
+    to = Recipient(required=True)
     amount = definition.amount_field(
         description="In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can "
         "leave after fees, as decided when it is signed; the response states the amount."
@@ -58,7 +58,7 @@ class MovementShape(MovementState):
     currency = fields.String(required=True)
     chain = fields.String(required=True)
     type = fields.String(required=True, metadata={"enum": ["transfer", "withdrawal"]})
-    kind = fields.String(allow_none=True, metadata={"description": "The purpose of a transfer: `topup`."})
+    kind = fields.String(allow_none=True)
     gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
 
 
@@ -74,23 +74,8 @@ class TransferQuoteShape(MovementQuoteShape):
         description="What counts against the limits: the amount, and on Solana the rent of the token account that the "
         "payment creates for its recipient, which is a part of `network_fee`."
     )
-    recipient_is = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={
-            "enum": [CONTRACT, None],
-            "description": "`contract`: the recipient has code, or a program owns it, which decides what becomes of "
-            "the payment. Null for an ordinary account.",
-        },
-    )
-    similar_recipients = fields.List(
-        fields.String(),
-        required=True,
-        metadata={
-            "description": "Addresses that this wallet has paid or allows, and that have the same first and last four "
-            "characters as this other recipient. If there is one, check every character of `to`."
-        },
-    )
+    recipient_is = fields.String(required=True, allow_none=True, metadata={"enum": [CONTRACT, None]})
+    similar_recipients = fields.List(fields.String(), required=True)
 
 
 def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferOrder:
