@@ -233,6 +233,11 @@ class ResponseReader:
                 self._record_frame(frame)
         return b""
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether a stream has some content, or has failed."""
+        return self._usage.content_bytes > 0 or self._usage.has_failed
+
     def finish(self, *, is_broken: bool = False) -> UsageReading:
         """Return the usage; idempotent. `is_broken`: the response did not reach its end."""
         if self._reading is None:
