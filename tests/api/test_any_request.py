@@ -87,7 +87,7 @@ NEVER_SERVED = {
     *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
     *(f"POST /v1/{path}" for path in ("chat/completions", "messages", "responses", "embeddings")),
 }
-"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no seller, no model."""
+"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
 EXAMPLES = Path(published_document.__file__).with_name("examples.json")

@@ -39,7 +39,7 @@ WITHOUT_EXAMPLE = {
     ("get_service_purchase", "200"),
     ("subscribe", "200"),
 }
-"""Responses that are no JSON, or that no request of `test_any_request` gets: there is no exchange, no seller and no model."""
+"""Responses that are no JSON, or that no request of `test_any_request` gets: there is no exchange and no model."""
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
