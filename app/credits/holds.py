@@ -196,11 +196,10 @@ def refund(session: Session, charge_id: str) -> HoldResult:
 
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
     """Extend the lease of an open hold from now, with another memo if given; return whether it was still open."""
-    changes = {} if memo is None else {"memo": dict(memo)}
     renewed = session.execute(
         update(CreditHold)
         .where(CreditHold.id == hold_id, CreditHold.state == CreditHoldState.HELD.value)
-        .values(lease_until=clock.now() + lease, **changes)
+        .values(lease_until=clock.now() + lease, **({} if memo is None else {"memo": dict(memo)}))
         .returning(CreditHold.id)
         .execution_options(synchronize_session=False)
     )

@@ -101,7 +101,7 @@ def relay(
     headers = relayed_headers.for_client(incoming.headers, secrets=options.secrets)
     named = {name.lower(): value.lower() for name, value in incoming.headers}
     redactor = Redactor(options.secrets, named.get("content-encoding"))
-    is_plain = _has_plain_events(named)
+    is_plain = named.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in named
     stream = _StreamedBody(incoming, paid, permit, redactor, deadline, options=options, has_plain_events=is_plain)
     is_complete = (
         not options.is_streamed(incoming) and _is_bufferable(request.method, incoming.status, named) and stream.buffer()
@@ -128,10 +128,6 @@ def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool
         return True
     length = headers.get("content-length", "")
     return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_BUFFERED_BYTES
-
-
-def _has_plain_events(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in headers
 
 
 def _is_comment(text: bytes) -> bool:

@@ -190,10 +190,7 @@ class GatewayCall:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelCall(GatewayCall):
-    """The call of one of the models that a request to our own endpoints names: the provider gets only its plain name.
-
-    The fields of the body are parsed once for all of them.
-    """
+    """The call of one of the models that a request names; they share its parsed `fields`."""
 
     surface: Surface
     model: str
@@ -207,22 +204,18 @@ class ModelCall(GatewayCall):
     def _line(self) -> str:
         return f"/v1/gateway/{self.provider_name}/{self.provider.path_of(self.surface)}"
 
-    def _body(self, kind: BodyKind) -> RequestBody:
-        del kind
+    def _body(self, kind: BodyKind) -> RequestBody:  # noqa: ARG002 - all of these endpoints take JSON
         raw = injection.name_model(forwarding.decoded_body(self.request, self.max_bytes), self.model)
         fields = {name: value for name, value in self.fields.items() if name != "models"}
         return RequestBody(raw, {**fields, "model": self.model})
 
 
 def candidates(request: ClientRequest, surface: Surface) -> list[ModelCall]:
-    """Return the calls of the models that a request names, in their order, of providers that are configured.
-
-    Raises: InvalidInput for a name that is none of this endpoint; ProviderNotConfigured; PayloadTooLarge.
-    """
+    """Return the calls of the models that a request names. Raises: InvalidInput, ProviderNotConfigured, and others."""
     raw, table = forwarding.decoded_body(request, MAX_BODY_BYTES), app_state().part(ProviderTable)
     fields = {**parse_body(BodyKind.JSON, raw, None, parse_json=partial(parse_json, request)).fields}
     calls = []
-    for name in dict.fromkeys(each for named in _named(fields) for each in table.models.get(named, (named,))):
+    for name in _named(fields, table.models):
         slug, _, model = name.partition("/")
         if not model or not table.has(slug):
             raise InvalidInput.field("model", _MODEL_NAMES)
@@ -238,14 +231,16 @@ def candidates(request: ClientRequest, surface: Surface) -> list[ModelCall]:
     return calls
 
 
-def _named(fields: Mapping[str, Any]) -> list[str]:
-    first, others = fields.get("model"), fields.get("models")
-    names = [*([] if first is None else [first]), *(others if isinstance(others, list) else [])]
-    if not isinstance(others, list | None) or len(names) > MAX_MODELS:
-        raise InvalidInput.field("models", f"must be a list; with `model`, of at most {MAX_MODELS} models")
+def _named(fields: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[str]:
+    others = fields.get("models")
+    given = [fields.get("model"), *(others if isinstance(others, list) else [others])]
+    names = [name for name in given if name is not None]
     if not names or not all(isinstance(name, str) and MODEL_NAME.fullmatch(name) for name in names):
         raise InvalidInput.field("model", _MODEL_NAMES)
-    return names
+    found = list(dict.fromkeys(each for name in names for each in known.get(name, (name,))))
+    if len(found) > MAX_MODELS:
+        raise InvalidInput.field("models", f"must be at most {MAX_MODELS}, with `model`")
+    return found
 
 
 def forward(request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str) -> Response:
@@ -319,7 +314,8 @@ def outgoing(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Upstr
     """Return the request to the provider, with the operator's credential."""
     request, provider, validated = call.request, call.provider, call.validated
     body = validated.body if paid.params is None else paid.params.body
-    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, client_id, provider.slug)}
+    scope = call.name if isinstance(call, ModelCall) else provider.slug
+    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, client_id, scope)}
     if body and not validated.is_form:
         # It was parsed as JSON, and is sent as JSON whatever type the client gave.
         own_headers["Content-Type"] = "application/json"

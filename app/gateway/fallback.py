@@ -10,6 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from http import HTTPStatus
 from math import inf
+from typing import cast
 
 import structlog
 from werkzeug.wrappers import Response
@@ -35,11 +36,7 @@ from app.web import request_bodies
 from app.web.client_request import ClientRequest
 
 _MAX_WAIT_SECONDS = 10
-_OUTAGE_SECONDS = 30
-_MAX_OUTAGES = 1_000
-_MAX_READ_BYTES = 16 * 2**20
-# The SDKs of OpenAI and Anthropic state how long they wait.
-_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
+_OUTAGE_SECONDS, _MAX_OUTAGES = 30, 1_000
 _NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", re.ASCII)
 _LINE_ENDS = (b"\n", b"\r")
 _log = structlog.get_logger(__name__)
@@ -64,10 +61,7 @@ def serve(request: ClientRequest, surface: Surface, caller: Principal) -> Respon
 
 
 class ModelCharge(HeldCharge):
-    """Holds credits for the candidates in `calls`, without those that the credits do not cover.
-
-    The hold names the candidate that is asked: its estimate is charged should this process die.
-    """
+    """One hold for the candidates in `calls`. It names the one that is asked, whose estimate a lapse charges."""
 
     def __init__(self, caller: Principal, calls: list[ModelCall]) -> None:
         first = calls[0]
@@ -75,9 +69,7 @@ class ModelCharge(HeldCharge):
         # Copies, so that the body for the first candidate is kept, and no other.
         self.calls, self._quotes = calls, [first.quote, *(replace(call).quote for call in calls[1:])]
         self.refusal: InsufficientCredits | None = None
-        """Why some candidates were left out."""
         self._is_asked = self._ends_line = False
-        self._media_type = ""
 
     @property
     def model(self) -> str:
@@ -106,8 +98,7 @@ class ModelCharge(HeldCharge):
         kept = [(call, quote) for call, quote in quotes if quote.minimum_nanos <= left_nanos]
         if not kept or [quote.worst_case for _, quote in kept] == [quote.worst_case for quote in self._quotes]:
             raise self._with_affordable_output(refusal)
-        if len(kept) < len(quotes):
-            self.refusal = refusal
+        self.refusal = refusal if len(kept) < len(quotes) else self.refusal
         self.calls, self._quotes = [call for call, _ in kept], [quote for _, quote in kept]
         self._turn_to(self.calls[0])
 
@@ -128,11 +119,6 @@ class ModelCharge(HeldCharge):
         self.params, self._rule = self._quote.params or self.params, self._quote.rule or self._rule
         self._call = UsageCall(self._call.api_key_id, call.provider.slug, call.model)
 
-    def on_response_head(self, incoming: UpstreamResponse) -> None:
-        super().on_response_head(incoming)
-        named = _named(incoming)
-        self._media_type = "" if "content-encoding" in named else named.get("content-type", "").partition(";")[0]
-
     def headers(self) -> Collection[tuple[str, str]]:
         return [("X-Gateway-Model", self.model), *super().headers()]
 
@@ -143,22 +129,18 @@ class ModelCharge(HeldCharge):
 
     def with_cost(self, rest: bytes) -> bytes:
         """Add the cost to `usage` in JSON, and to a stream as a comment, which clients skip."""
-        cost = money.usd_string(self._bill[0]) if self._bill is not None else ""
-        if cost and self._media_type == "application/json":
-            return injection.add_cost(rest, cost)
-        if not cost or self._media_type != "text/event-stream":
+        if self._bill is None or self._reader is None:
             return rest
+        cost = money.usd_string(self._bill[0])
+        if self._reader.kind != "text/event-stream":
+            return injection.add_cost(rest, cost) if self._reader.kind == "application/json" else rest
         # No blank line: some SDKs dispatch an event without data there, and fail to parse it.
         separator = b"" if (rest.endswith(_LINE_ENDS) if rest else self._ends_line) else b"\n"
         return rest + separator + f': {{"model":{json.dumps(self.model)},"cost":{cost}}}\n'.encode()
 
 
 class _Failure(Exception):
-    """A candidate that another may stand in for: its response, or why there is none."""
-
-    def __init__(self, outcome: UpstreamResponse | Exception, wait_seconds: float | None = None) -> None:
-        super().__init__(str(outcome.status) if hasattr(outcome, "status") else str(outcome))
-        self.outcome, self.wait_seconds = outcome, wait_seconds
+    """The response or the error of a candidate that another may stand in for, and how long it asks to wait."""
 
 
 class _Candidates:
@@ -166,40 +148,45 @@ class _Candidates:
 
     def __init__(self, request: ClientRequest, surface: Surface, paid: ModelCharge, client_id: str) -> None:
         self._request, self._surface, self._paid, self._client_id = request, surface, paid, client_id
-        self._settings = app_state().settings
-        stated = [request.headers.get(name, "") for name in _TIMEOUTS]
+        # The SDKs of OpenAI and Anthropic state how long they wait.
+        stated = [request.headers.get(f"X-Stainless-{name}", "") for name in ("Read-Timeout", "Timeout")]
         seconds = min((float(text) for text in stated if _NUMBER.fullmatch(text)), default=inf)
-        self._deadline = time.monotonic() + min(seconds, float(self._settings.upstream_read_timeout_seconds))
+        self._deadline = time.monotonic() + min(seconds, float(app_state().settings.upstream_read_timeout_seconds))
 
     def send(self, request: UpstreamRequest) -> UpstreamResponse:
         """Return the response of a candidate, or the last one's failure. Raises: PortError, ServiceError."""
         del request  # each candidate has its own
         outages, call = app_state().part(Outages), self._paid.calls[0]
-        names = [each.name for each in self._paid.calls]
+        name, *others = names = [each.name for each in self._paid.calls]
         # The other bodies, and the parsed one, are made again when they are needed.
         self._paid.calls = []
-        turns, retried = deque((name, 0.0) for name in names[1:]), set[str]()
+        turns, retried = deque((each, 0.0) for each in others), set[str]()
         while True:
-            name = call.name
             try:
                 incoming = self._ask(call, others=len(turns))
-            except _Failure as failure:
-                wait_seconds = failure.wait_seconds
+            except _Failure as caught:
+                outcome, wait_seconds = caught.args
                 if len(outages) >= _MAX_OUTAGES:
                     outages.clear()
                 outages[name] = time.monotonic() + (wait_seconds or _OUTAGE_SECONDS)
-                _log.warning("model_failed", model=name, reason=str(failure))
+                _log.warning("model_failed", model=name, reason=str(getattr(outcome, "status", outcome)))
                 if wait_seconds is not None and wait_seconds <= _MAX_WAIT_SECONDS and name not in retried:
                     retried.add(name)
                     turns.append((name, time.monotonic() + wait_seconds))
                 if not turns or max(time.monotonic(), turns[0][1]) > self._deadline:
-                    return self._last(failure, names)
+                    break
             else:
                 outages.pop(name, None)
                 return incoming
-            next_name, not_before = turns.popleft()
+            name, not_before = turns.popleft()
             time.sleep(max(0.0, not_before - time.monotonic()))
-            [call] = [each for each in gateway.candidates(self._request, self._surface) if each.name == next_name]
+            [call] = [each for each in gateway.candidates(self._request, self._surface) if each.name == name]
+        if self._paid.refusal is not None:
+            text = f"{', '.join(names)} failed, and there are not enough credits left for the other models."
+            raise InsufficientCredits(text, details=self._paid.refusal.details)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return cast("UpstreamResponse", outcome)
 
     def _ask(self, call: ModelCall, *, others: int) -> UpstreamResponse:
         self._paid.ask(call)
@@ -209,8 +196,7 @@ class _Candidates:
         request_bodies.release_decoded(self._request)
         # What is left of the time is for all of them.
         seconds = max(0.1, (self._deadline - time.monotonic()) / (1 + others))
-        if others:
-            request.head_seconds = seconds
+        request.head_seconds = Decimal(seconds) if others else None
         until = time.monotonic() + seconds
         try:
             incoming = app_state().ports.upstream.send(self._paid.traced(request))
@@ -219,7 +205,7 @@ class _Candidates:
             sent = request.target, request.body
             return self._checked(screen(call.provider, self._client_id, *sent, incoming))
         except (PortError, UpstreamError, UpstreamTimeout) as error:
-            raise _Failure(error) from None
+            raise _Failure(error, None) from None
 
     def _checked(self, incoming: ReadResponse) -> UpstreamResponse:
         """Return an error that the client gets: one about the request, or a failure that the provider bills."""
@@ -228,7 +214,9 @@ class _Candidates:
             reader = ResponseReader(self._paid.params, status=status, content_type=named.get("content-type"))
             reader.feed(incoming.body)
             if reader.finish().usage is None:
-                raise _Failure(incoming, _wait_seconds(named))
+                stated = {each: named.get(name, "") for name, each in (("retry-after", 1), ("retry-after-ms", 1_000))}
+                waits = [float(text) / each for each, text in stated.items() if _NUMBER.fullmatch(text)]
+                raise _Failure(incoming, waits[-1] if waits else None)
         return incoming
 
     def _begun(self, incoming: UpstreamResponse, until: float) -> UpstreamResponse:
@@ -237,11 +225,11 @@ class _Candidates:
         kind, encoding = named.get("content-type", ""), named.get("content-encoding")
         reader = ResponseReader(self._paid.params, status=incoming.status, content_type=kind, content_encoding=encoding)
         is_stream = kind.startswith("text/event-stream")
-        silence_seconds = float(self._settings.stream_keep_alive_seconds) if is_stream else 0.0
-        body, piece = bytearray(), None
+        silence_seconds = float(app_state().settings.stream_keep_alive_seconds) if is_stream else 0.0
+        body = bytearray()
         with ExitStack() as closing:
             closing.callback(incoming.close)
-            while len(body) < _MAX_READ_BYTES and not (is_stream and reader.has_begun):
+            while len(body) < forwarding.MAX_BODY_BYTES and not (is_stream and reader.has_begun):
                 left_seconds = max(0.001, until - time.monotonic())
                 piece = incoming.read_within(Decimal(min(left_seconds, silence_seconds or left_seconds)))
                 if piece is None and time.monotonic() >= until:
@@ -259,24 +247,6 @@ class _Candidates:
             closing.pop_all()
         return ReadResponse(incoming.status, incoming.headers, bytes(body), incoming)
 
-    def _last(self, failure: _Failure, names: list[str]) -> UpstreamResponse:
-        if self._paid.refusal is not None:
-            raise InsufficientCredits(
-                f"{', '.join(names)} failed, and there are not enough credits left for the other models.",
-                details=self._paid.refusal.details,
-            ) from None
-        if isinstance(failure.outcome, Exception):
-            raise failure.outcome from None
-        return failure.outcome
-
 
 def _named(incoming: UpstreamResponse) -> Mapping[str, str]:
     return {name.lower(): value for name, value in incoming.headers}
-
-
-def _wait_seconds(named: Mapping[str, str]) -> float | None:
-    """Return how long a response asks to wait, if it states a number."""
-    for name, each in (("retry-after-ms", 1_000), ("retry-after", 1)):
-        if _NUMBER.fullmatch(text := named.get(name, "")):
-            return float(text) / each
-    return None

@@ -80,27 +80,25 @@ _WORD, _ESCAPE = re.compile(r"[a-z0-9]+"), re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 @dataclass
 class ReadResponse:
-    """A response that was read, or whose beginning was: then `rest` is what follows."""
+    """A response of which `body` was read; `rest` is what follows."""
 
     status: int
     headers: Headers
     body: bytes
-    rest: UpstreamResponse | None = None
+    rest: UpstreamResponse
 
     def read(self) -> bytes:
         body, self.body = self.body, b""
-        return body or (self.rest.read() if self.rest else b"")
+        return body or self.rest.read()
 
     def read_within(self, seconds: Decimal) -> bytes | None:
-        return self.read() if self.body or self.rest is None else self.rest.read_within(seconds)
+        return self.read() if self.body else self.rest.read_within(seconds)
 
     def abort(self) -> None:
-        if self.rest is not None:
-            self.rest.abort()
+        self.rest.abort()
 
     def close(self) -> None:
-        if self.rest is not None:
-            self.rest.close()
+        self.rest.close()
 
 
 def screen(provider: Provider, client_id: str, target: str, sent: bytes, incoming: UpstreamResponse) -> ReadResponse:
@@ -136,7 +134,7 @@ def screen(provider: Provider, client_id: str, target: str, sent: bytes, incomin
         if name.lower() not in changed
         and hide_keys(latin := value.encode("latin-1", "replace"), provider.api_key) == latin
     ]
-    return ReadResponse(incoming.status, headers, cleaned)
+    return ReadResponse(incoming.status, headers, cleaned, incoming)
 
 
 def operator_concern(

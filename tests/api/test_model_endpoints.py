@@ -308,7 +308,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "no provider": ({"model": "gpt-5"}, "model"),
     "unknown provider": ({"model": "nobody/gpt-5"}, "model"),
     "another dialect": ({"model": "brave/web"}, "openai, anthropic, gemini, openrouter, groq"),
-    "not a list": ({"model": GPT, "models": LLAMA}, "models"),
+    "not a list": ({"model": GPT, "models": {"a": LLAMA}}, "model"),
     "too many": ({"model": GPT, "models": [f"openai/{number}" for number in range(8)]}, "models"),
     "a header in the name": ({"model": "openai/x\r\nSet-Cookie: a"}, "model"),
     "not text": ({"model": 1}, "model"),

@@ -164,7 +164,7 @@ class HttpUpstream:
         if open_socket is None:
             raise Unreachable("no_connection")
         seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
-        head_seconds = seconds if request.head_seconds is None else min(seconds, request.head_seconds)
+        head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
         set_timeout(open_socket, head_seconds)
         _write(open_socket, head, request.body)
         reader = Http1Reader(open_socket, method=request.method, seconds=head_seconds)

@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -227,7 +226,8 @@ class ProvidersFile(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_models(self) -> Self:
         known = {name for slug, row in self.providers.items() for name in (slug, *row.aliases)}
-        if any("/" not in each or each.partition("/")[0] not in known for each in chain(*self.models.values())):
+        named = [each.partition("/") for targets in self.models.values() for each in targets]
+        if not all(slash and slug in known for slug, slash, _ in named):
             raise ValueError("models must be lists of provider/name, such as openai/gpt-5")
         return self
 

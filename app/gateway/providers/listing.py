@@ -63,8 +63,7 @@ def list_models() -> list[dict[str, Any]]:
     """Return the operator's own names, and the models of configured providers that the price table has."""
     table, hour = app_state().part(ProviderTable), clock.now().replace(minute=0, second=0, microsecond=0)
     price_updates.follow()
-    version = price_updates.version()
-    listed = [each for row in table.rows if row.is_configured for each in _models(row, version, hour)]
+    listed = [each for row in table.rows if row.is_configured for each in _models(row, price_updates.version(), hour)]
     known = {each["id"]: each["pricing"] for each in listed}
     own = [_model(name, "operator", known.get(targets[0])) for name, targets in table.models.items()]
     return [*own, *listed]
@@ -85,5 +84,4 @@ def _models(row: Provider, _version: str, at: datetime) -> list[dict[str, Any]]:
 
 
 def _model(name: str, owner: str, pricing: dict[str, str] | None) -> dict[str, Any]:
-    # The price table does not have the time.
     return {"id": name, "object": "model", "created": 0, "owned_by": owner, "pricing": pricing}

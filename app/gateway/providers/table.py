@@ -25,11 +25,6 @@ _VERSION = re.compile(r"(?:^|/)v[0-9]$", re.ASCII)
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _PREFIXES = ("", "v1/", "v1beta/openai/")
-_PATHS = {
-    Surface.CHAT: "chat/completions", Surface.MESSAGES: "messages", Surface.RESPONSES: "responses",
-    Surface.EMBEDDINGS: "embeddings",
-}  # fmt: skip
-"""Where providers have these surfaces, below one of the prefixes."""
 _ROUTE_TEXT = re.compile(rf"({'|'.join(METHODS)})(?: ([^ ]+))?")
 
 
@@ -148,7 +143,8 @@ class Provider:
     def path_of(self, surface: Surface) -> str | None:
         """Return the path of a surface of OpenAI's or Anthropic's API; None if the provider does not have it."""
         routes = [route for route in self.routes if route.surface is surface and route.method == "POST"]
-        paths = [f"{prefix}{_PATHS[surface]}" for prefix in _PREFIXES]
+        name = "chat/completions" if surface is Surface.CHAT else surface.value
+        paths = [f"{prefix}{name}" for prefix in _PREFIXES]
         return next((path for path in paths for route in routes if route.path.regex.fullmatch(path)), None)
 
     def locate(self, method: str, target: RequestTarget) -> UpstreamLocation:
@@ -208,7 +204,6 @@ class ProviderTable:
     """All rows, by slug or alias."""
 
     def __init__(self, rows: Mapping[str, Provider], models: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Store the rows, and the operator's names for lists of models (`provider/name`)."""
         self.rows = tuple(rows.values())
         self.models = dict(models or {})
         self._by_name = {alias: row for row in self.rows for alias in (row.slug, *row.aliases)}

@@ -112,7 +112,7 @@ def add_cost(body: bytes, cost: str) -> bytes:
         text = body.decode("utf-8")
         start, end = _value_spans(text)["usage"]
         return (text[:start] + _with_member(text[start:end], "cost", cost) + text[end:]).encode()
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, RecursionError):
         return body
 
 

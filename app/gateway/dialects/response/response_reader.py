@@ -207,6 +207,7 @@ class ResponseReader:
         self._received = 0
         self._reading: UsageReading | None = None
         kind = (content_type or "").split(";")[0].strip().lower()
+        self.kind = "" if content_encoding else kind
         self._frames: SseParser | JsonArrayParser | None = None
         if kind == "text/event-stream":
             self._frames = SseParser()
