@@ -38,6 +38,7 @@ from app.extensions import api, db
 from app.forwarding.entry import ForwardingEntry, RequestCheck
 from app.forwarding.views import RestConverter
 from app.gateway import routes as gateway
+from app.gateway.fallback import Outages
 from app.gateway.pricing import price_table
 from app.gateway.providers import configured
 from app.gateway.providers.operations import add_operations
@@ -151,6 +152,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         KeyMemory(),
         ClientDocuments(),
         VerifiedRows(),
+        Outages(),
         StepGroups(is_postgresql=settings.database_url.get_secret_value().startswith("postgres")),
         OutcomePollers(
             (name, OutcomePoller(chain, confirmations=settings.confirmations(name)))
@@ -270,6 +272,7 @@ def _register_blueprints(app: Flask) -> None:
         trading.blp,
         gateway.gateway,
         gateway.providers,
+        gateway.models,
         catalog.catalog,
         catalog.subscribed,
         services.blp,

@@ -194,12 +194,12 @@ def refund(session: Session, charge_id: str) -> HoldResult:
     return _result_of(session, _read(session, charge_id))
 
 
-def renew(session: Session, hold_id: str, *, lease: timedelta) -> bool:
-    """Extend the lease of an open hold from now; return whether it was still open."""
+def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
+    """Extend the lease of an open hold from now, with another memo if given; return whether it was still open."""
     renewed = session.execute(
         update(CreditHold)
         .where(CreditHold.id == hold_id, CreditHold.state == CreditHoldState.HELD.value)
-        .values(lease_until=clock.now() + lease)
+        .values(lease_until=clock.now() + lease, **({} if memo is None else {"memo": dict(memo)}))
         .returning(CreditHold.id)
         .execution_options(synchronize_session=False)
     )

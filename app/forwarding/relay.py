@@ -101,15 +101,8 @@ def relay(
     headers = relayed_headers.for_client(incoming.headers, secrets=options.secrets)
     named = {name.lower(): value.lower() for name, value in incoming.headers}
     redactor = Redactor(options.secrets, named.get("content-encoding"))
-    stream = _StreamedBody(
-        incoming,
-        paid,
-        permit,
-        redactor,
-        deadline,
-        drain_on_disconnect=options.drain_on_disconnect,
-        keep_alive_seconds=options.keep_alive_seconds if _has_plain_events(named) else Decimal(0),
-    )
+    is_plain = named.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in named
+    stream = _StreamedBody(incoming, paid, permit, redactor, deadline, options=options, has_plain_events=is_plain)
     is_complete = (
         not options.is_streamed(incoming) and _is_bufferable(request.method, incoming.status, named) and stream.buffer()
     )
@@ -118,7 +111,7 @@ def relay(
     body: Iterable[bytes] = stream
     if is_complete:
         permit.release_after_response()
-        body = [b"".join(stream.buffered)]
+        body = [paid.with_cost(b"".join(stream.buffered))]
         headers += _content_length(request.method, incoming, body[0])
     else:
         paid.stream()
@@ -135,10 +128,6 @@ def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool
         return True
     length = headers.get("content-length", "")
     return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_BUFFERED_BYTES
-
-
-def _has_plain_events(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in headers
 
 
 def _is_comment(text: bytes) -> bool:
@@ -163,23 +152,16 @@ class _StreamedBody:
     """The body of a response, buffered or streamed. The server calls `close` even if it read nothing."""
 
     def __init__(
-        self,
-        incoming: UpstreamResponse,
-        paid: PaidCall,
-        permit: Permit,
-        redactor: Redactor,
-        deadline: Deadline,
-        *,
-        drain_on_disconnect: bool,
-        keep_alive_seconds: Decimal,
-    ) -> None:
+        self, incoming: UpstreamResponse, paid: PaidCall, permit: Permit, redactor: Redactor, deadline: Deadline,
+        *, options: ForwardingOptions, has_plain_events: bool,
+    ) -> None:  # fmt: skip
         self._incoming = incoming
         self._paid = paid
         self._redactor = redactor
         self._permit = permit
         self._deadline = deadline
-        self._drain_on_disconnect = drain_on_disconnect
-        self._keep_alive_seconds = keep_alive_seconds
+        self._drain_on_disconnect = options.drain_on_disconnect
+        self._keep_alive_seconds = options.keep_alive_seconds if has_plain_events else Decimal(0)
         self._last_relayed = b""
         self._ended = False
         self.buffered: deque[bytes] = deque()
@@ -276,7 +258,7 @@ class _StreamedBody:
             # It logs an error without this number as one of its own.
             raise ConnectionResetError(errno.ECONNRESET, "The upstream's stream was interrupted.") from None
         self._end(RelayOutcome.COMPLETE)
-        return rest
+        return self._paid.with_cost(rest)
 
     def _relayed(self, piece: bytes | None) -> bytes:
         """Return what the client gets of a piece, or after silence."""

@@ -21,7 +21,7 @@ UNDOCUMENTED_METHODS = (
     "OPTIONS", "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK",
     "PURGE", "LINK", "UNLINK",
 )  # fmt: skip
-_HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
+CALL_HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
 PAYMENT_CHAIN = {
     "X-Payment-Chain": "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana."
 }
@@ -69,7 +69,7 @@ def add_views(
             200,
             answer,
             description="The upstream's response.",
-            headers=response_headers(*_HEADERS, *further_response_headers),
+            headers=response_headers(*CALL_HEADERS, *further_response_headers),
         )(blueprint.raises(*errors)(view(method)))
         for header, meaning in request_headers.items():
             blueprint.header(header, meaning)(documented)

@@ -1,8 +1,9 @@
 """The gateway call: validate, quote, hold or accept a payment, forward, settle. Every exit ends the hold."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from werkzeug.utils import cached_property
@@ -18,12 +19,12 @@ from app.forwarding.relay import ForwardingOptions
 from app.gateway import operator_errors
 from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge
 from app.gateway.dialects.request import injection
-from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.parse import read_cost_params
 from app.gateway.pricing import price_updates
 from app.gateway.pricing.quotes import CallQuote, PerRpcMethod, PricedRequest, rpc_methods
-from app.gateway.providers.table import Provider, UpstreamLocation
-from app.gateway.validation.body import parse_body
+from app.gateway.providers.table import MAX_MODELS, MODEL_NAME, Provider, ProviderTable, UpstreamLocation
+from app.gateway.validation.body import BodyKind, RequestBody, parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import guards
 from app.identity.principal import Principal
@@ -40,6 +41,7 @@ _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _DEFAULT_PREPAID_CALLS = 10
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
+_MODEL_NAMES = "must be provider/name, such as openai/gpt-5, or one of the names in GET /v1/models"
 _CREDENTIAL_PARAMETERS = guards.CREDENTIAL_PARAMETERS | {"$httpmethod", "_method"}
 
 
@@ -88,22 +90,21 @@ class GatewayCall:
         Raises: RouteNotAllowed, InvalidInput, PayloadTooLarge above `max_bytes`.
         """
         request, provider = self.request, self.provider
-        line, query = request.raw_target, request.environ["QUERY_STRING"]
+        line, query = self._line, request.environ["QUERY_STRING"]
         is_remembered = (
             not query and len(line) <= _MAX_REMEMBERED_LINE and not guards.has_key_segment(request.environ["PATH_INFO"])
         )
         locate = _remembered_location if is_remembered else _locate
         location = locate(provider, self.provider_name, request.method, line, query)
         route = location.match.route
-        raw = forwarding.decoded_body(request, self.max_bytes)
-        body = parse_body(route.body, raw, request.content_type, parse_json=partial(parse_json, request))
+        body = self._body(route.body)
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
         if provider.dialect is not None and route.surface is not None:
             params = read_cost_params(
                 provider.dialect,
                 route.surface,
-                raw,
+                body.raw,
                 body.fields,
                 model=location.match.parameters.get("model") or "",
                 is_form=body.is_form,
@@ -112,7 +113,15 @@ class GatewayCall:
                 requests_usage=provider.usage_request,
             )._replace(output_limit_field=provider.output_limit_field)
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
-        return ValidatedRequest(location, raw, body.is_form, params, tuple(methods))
+        return ValidatedRequest(location, body.raw, body.is_form, params, tuple(methods))
+
+    @property
+    def _line(self) -> str:
+        return self.request.raw_target
+
+    def _body(self, kind: BodyKind) -> RequestBody:
+        raw = forwarding.decoded_body(self.request, self.max_bytes)
+        return parse_body(kind, raw, self.request.content_type, parse_json=partial(parse_json, self.request))
 
     @cached_property
     def quote(self) -> CallQuote:
@@ -179,6 +188,61 @@ class GatewayCall:
         return replace(price, resource=guards.redact_keys(price.resource))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelCall(GatewayCall):
+    """The call of one of the models that a request names; they share its parsed `fields`."""
+
+    surface: Surface
+    model: str
+    fields: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.slug}/{self.model}"
+
+    @property
+    def _line(self) -> str:
+        return f"/v1/gateway/{self.provider_name}/{self.provider.path_of(self.surface)}"
+
+    def _body(self, kind: BodyKind) -> RequestBody:  # noqa: ARG002 - all of these endpoints take JSON
+        raw = injection.name_model(forwarding.decoded_body(self.request, self.max_bytes), self.model)
+        fields = {name: value for name, value in self.fields.items() if name != "models"}
+        return RequestBody(raw, {**fields, "model": self.model})
+
+
+def candidates(request: ClientRequest, surface: Surface) -> list[ModelCall]:
+    """Return the calls of the models that a request names. Raises: InvalidInput, ProviderNotConfigured, and others."""
+    raw, table = forwarding.decoded_body(request, MAX_BODY_BYTES), app_state().part(ProviderTable)
+    fields = {**parse_body(BodyKind.JSON, raw, None, parse_json=partial(parse_json, request)).fields}
+    calls = []
+    for name in _named(fields, table.models):
+        slug, _, model = name.partition("/")
+        if not model or not table.has(slug):
+            raise InvalidInput.field("model", _MODEL_NAMES)
+        provider = table.find(slug)
+        if provider.path_of(surface) is None:
+            offered = ", ".join(row.slug for row in table.rows if row.path_of(surface))
+            raise InvalidInput.field("model", f"is {name}, and the providers of this endpoint are {offered}")
+        if provider.is_configured:
+            payable, size = guard.payable(request), MAX_BODY_BYTES
+            calls.append(ModelCall(request, provider, slug, payable, size, surface=surface, model=model, fields=fields))
+    if not calls:
+        raise ProviderNotConfigured
+    return calls
+
+
+def _named(fields: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[str]:
+    others = fields.get("models")
+    given = [fields.get("model"), *(others if isinstance(others, list) else [others])]
+    names = [name for name in given if name is not None]
+    if not names or not all(isinstance(name, str) and MODEL_NAME.fullmatch(name) for name in names):
+        raise InvalidInput.field("model", _MODEL_NAMES)
+    found = list(dict.fromkeys(each for name in names for each in known.get(name, (name,))))
+    if len(found) > MAX_MODELS:
+        raise InvalidInput.field("models", f"must be at most {MAX_MODELS}, with `model`")
+    return found
+
+
 def forward(request: ClientRequest, provider: Provider, caller: Principal | None, *, provider_name: str) -> Response:
     """Forward a request to a provider, which it calls by this name, and return the upstream's response.
 
@@ -241,9 +305,17 @@ def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
 
 
 def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Response:
+    return forwarding.forward(
+        call.request, outgoing(call, paid, client_id=client_id), paid, options(call, paid, client_id=client_id)
+    )
+
+
+def outgoing(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> UpstreamRequest:
+    """Return the request to the provider, with the operator's credential."""
     request, provider, validated = call.request, call.provider, call.validated
     body = validated.body if paid.params is None else paid.params.body
-    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, client_id, provider.slug)}
+    scope = call.name if isinstance(call, ModelCall) else provider.slug
+    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, client_id, scope)}
     if body and not validated.is_form:
         # It was parsed as JSON, and is sent as JSON whatever type the client gave.
         own_headers["Content-Type"] = "application/json"
@@ -255,10 +327,16 @@ def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Resp
         # A short value is a placeholder for a key, which may occur in any header by chance.
         secrets=[key for key in guards.sdk_keys(request) if len(key) >= _MIN_KEY_LENGTH],
     )
-    outgoing = UpstreamRequest(
+    return UpstreamRequest(
         request.method, validated.location.origin, validated.location.target, headers, body, call.timeout_seconds
     )
-    options = ForwardingOptions(
+
+
+def options(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> ForwardingOptions:
+    """Return how the call is sent and its response relayed."""
+    provider, validated = call.provider, call.validated
+    body = validated.body if paid.params is None else paid.params.body
+    return ForwardingOptions(
         app_state().ports.upstream,
         lambda _incoming: paid.is_streamed,
         account_id=client_id,
@@ -267,4 +345,3 @@ def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Resp
         screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )
-    return forwarding.forward(request, outgoing, paid, options)

@@ -79,31 +79,29 @@ _WORD, _ESCAPE = re.compile(r"[a-z0-9]+"), re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 @dataclass
-class RelayedError:
-    """An error of a provider that was read completely, without parts of the operator's key."""
+class ReadResponse:
+    """A response of which `body` was read; `rest` is what follows."""
 
     status: int
     headers: Headers
     body: bytes
+    rest: UpstreamResponse
 
     def read(self) -> bytes:
         body, self.body = self.body, b""
-        return body
+        return body or self.rest.read()
 
-    def read_within(self, seconds: Decimal) -> bytes:
-        del seconds
-        return self.read()
+    def read_within(self, seconds: Decimal) -> bytes | None:
+        return self.read() if self.body else self.rest.read_within(seconds)
 
     def abort(self) -> None:
-        pass
+        self.rest.abort()
 
     def close(self) -> None:
-        pass
+        self.rest.close()
 
 
-def screen(
-    provider: Provider, client_id: str, target: str, sent: bytes, incoming: UpstreamResponse
-) -> UpstreamResponse:
+def screen(provider: Provider, client_id: str, target: str, sent: bytes, incoming: UpstreamResponse) -> ReadResponse:
     """Return a provider's error as clients may see it, decoded; the exchange is closed in any case.
 
     One about the operator's account is logged once a minute for each client.
@@ -136,7 +134,7 @@ def screen(
         if name.lower() not in changed
         and hide_keys(latin := value.encode("latin-1", "replace"), provider.api_key) == latin
     ]
-    return RelayedError(incoming.status, headers, cleaned)
+    return ReadResponse(incoming.status, headers, cleaned, incoming)
 
 
 def operator_concern(

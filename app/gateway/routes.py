@@ -4,24 +4,11 @@ from typing import Any
 
 from werkzeug.wrappers import Response
 
-from app.errors import (
-    InsufficientCredits,
-    NotFound,
-    Overloaded,
-    PayloadTooLarge,
-    PaymentAlreadyUsed,
-    PaymentInvalid,
-    PaymentPending,
-    PaymentRequired,
-    ProviderNotConfigured,
-    RouteNotAllowed,
-    Unauthorized,
-    UpstreamError,
-    UpstreamTimeout,
-)
+from app import errors
 from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
-from app.gateway import call, schemas
+from app.forwarding.views import CALL_HEADERS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
+from app.gateway import call, fallback, schemas
+from app.gateway.dialects.request.cost_params import Surface
 from app.gateway.providers import listing
 from app.gateway.providers.table import Provider, ProviderTable
 from app.identity import guards
@@ -29,9 +16,9 @@ from app.identity.principal import Principal
 from app.identity.service import recall_principal
 from app.payments.x402 import guard
 from app.state import app_state
-from app.web.blueprint import PUBLIC, Blueprint, Guard
+from app.web.blueprint import PUBLIC, Blueprint, Guard, documentation_section
 from app.web.client_request import ClientRequest, current_request
-from app.web.openapi import JSON_BODY, MULTIPART_BODY
+from app.web.openapi import JSON_BODY, MULTIPART_BODY, response_headers
 
 _RULE = "/<provider>/<rest:path>"
 # A response to TRACE repeats the request, which contains the operator's credential.
@@ -49,6 +36,13 @@ def _authenticate(request: ClientRequest) -> Principal | None:
 def _authorize(request: ClientRequest) -> None:
     _find_provider((request.view_args or {})["provider"])
     _authenticate(request)
+
+
+def _require_key(request: ClientRequest) -> None:
+    found = guards.find_principal_by_sdk_key(request, recall_principal)
+    if found is None:
+        raise errors.Unauthorized
+    guards.authenticate_as(request, found)
 
 
 def serve(request: ClientRequest, name: str) -> Response:
@@ -77,7 +71,14 @@ providers = Blueprint(
     description="The upstream services that can be called, and their prices.",
     cacheable=True,
 )
-
+_CALL_ERRORS = (
+    errors.Unauthorized, errors.InsufficientCredits, errors.RouteNotAllowed, errors.PayloadTooLarge,
+    errors.ProviderNotConfigured, errors.Overloaded, errors.UpstreamError, errors.UpstreamTimeout,
+)  # fmt: skip
+_LIMIT_HEADERS = (
+    "X-Max-Tokens-Applied", "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
+    "X-Advisor-Max-Tokens-Applied",
+)  # fmt: skip
 
 add_views(
     gateway,
@@ -95,17 +96,57 @@ add_views(
     """,
     answer=schemas.UpstreamAnswerShape,
     errors=(
-        Unauthorized, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending,
-        RouteNotAllowed, NotFound, PayloadTooLarge, ProviderNotConfigured, Overloaded, UpstreamError, UpstreamTimeout,
+        *_CALL_ERRORS, errors.PaymentRequired, errors.PaymentInvalid, errors.PaymentAlreadyUsed, errors.PaymentPending,
+        errors.NotFound,
     ),
     request_headers=PAYMENT_CHAIN,
     bodies={**JSON_BODY, **MULTIPART_BODY},
-    further_response_headers=(
-        "X-Max-Tokens-Applied", "X-Max-Tool-Calls-Applied", "X-Max-Uses-Applied", "X-Max-Content-Tokens-Applied",
-        "X-Advisor-Max-Tokens-Applied",
-    ),
+    further_response_headers=_LIMIT_HEADERS,
     others={_RULE: _FURTHER_METHODS},
 )  # fmt: skip
+
+
+models = Blueprint(
+    "models",
+    guard=Guard(schemes=_GUARD.schemes[:2], check=_require_key, errors=(errors.InsufficientScope,)),
+    url_prefix="/v1",
+    description="Language models under one base URL, with fallbacks.",
+)
+
+
+def _add_endpoint(rule: str, surface: Surface, name: str) -> None:
+    def view() -> Response:
+        return fallback.serve(current_request(), surface, guards.current_principal())
+
+    view.__name__ = f"create_{name}"
+    view.__doc__ = f"Create a {name.replace('_', ' ')} by the first of the named models that answers."
+    headers = response_headers("X-Gateway-Model", *CALL_HEADERS, *_LIMIT_HEADERS)
+    documented = models.raises(*_CALL_ERRORS)(models.response(200, schemas.UpstreamAnswerShape, headers=headers)(view))
+    documentation_section(documented, "manual_doc")["requestBody"] = {"content": JSON_BODY}
+    models.route(rule, methods=["POST"])(documented)
+
+
+_add_endpoint("/chat/completions", Surface.CHAT, "chat_completion")
+_add_endpoint("/messages", Surface.MESSAGES, "message")
+_add_endpoint("/responses", Surface.RESPONSES, "response")
+_add_endpoint("/embeddings", Surface.EMBEDDINGS, "list_of_embeddings")
+
+
+@models.get("/models")
+@models.response(200, schemas.ModelList)
+def list_models() -> dict[str, Any]:
+    """List the models that can be named in `model`, with the prices of their tokens."""
+    return {"object": "list", "data": listing.list_models()}
+
+
+@models.get("/models/<path:model_id>")
+@models.response(200, schemas.ModelShape)
+def get_model(model_id: str) -> dict[str, Any]:
+    """Return a model of the list."""
+    for each in listing.list_models():
+        if each["id"] == model_id:
+            return each
+    raise errors.NotFound
 
 
 @providers.get("")

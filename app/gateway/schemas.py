@@ -37,6 +37,23 @@ class ProviderList(Schema):
     providers = fields.List(fields.Nested(ProviderShape), required=True)
 
 
+class ModelShape(Schema):
+    """A model that the endpoints of language models accept."""
+
+    id = fields.String(required=True)
+    object = fields.String(required=True)
+    created = fields.Integer(required=True)
+    owned_by = fields.String(required=True)
+    pricing = fields.Dict(keys=fields.String(), values=fields.String(), required=True, allow_none=True)
+
+
+class ModelList(Schema):
+    """The models that the endpoints of language models accept."""
+
+    object = fields.String(required=True)
+    data = fields.List(fields.Nested(ModelShape), required=True)
+
+
 class UpstreamAnswerShape(Schema):
     """The upstream's response with its status and headers; not necessarily JSON."""
 

@@ -98,6 +98,10 @@ class PaidCall(ABC):
         """Return the rest of what the client gets."""
         return b""
 
+    def with_cost(self, rest: bytes) -> bytes:
+        """Return the whole response, or the end of a stream, once the call was settled."""
+        return rest
+
     def end(self, ending: RelayOutcome) -> None:
         """Settle the call."""
         self._end(ending)
@@ -111,6 +115,10 @@ class PaidCall(ABC):
     def start_span(self, outgoing: UpstreamRequest, parent: Span | None) -> UpstreamRequest:
         """Start the span of the exchange, if traces are on; return the request with its `traceparent`."""
         self._span = tracing.start(f"{self._operation} {self._call.model}".strip(), "CLIENT", parent=parent)
+        return self.traced(outgoing)
+
+    def traced(self, outgoing: UpstreamRequest) -> UpstreamRequest:
+        """Return a request with the `traceparent` of the exchange's span, if there is one."""
         if self._span is None:
             return outgoing
         provider, model = self._call.provider, self._call.model

@@ -23,6 +23,8 @@ class UpstreamRequest:
     body: bytes = field(repr=False, default=b"")
     timeout_seconds: int | None = None
     """The time limit of the whole response; None is the adapter's, of the head and of each piece."""
+    head_seconds: Decimal | None = None
+    """The time limit of the head, if it is another."""
 
 
 class UpstreamResponse(Protocol):

@@ -50,6 +50,7 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = {
         "description": "Identifies the forwarded call, whatever `X-Request-Id` the upstream has set.",
         "schema": {"type": "string", "format": "uuid"},
     },
+    "X-Gateway-Model": {"description": "The model that answered, as `provider/name`.", "schema": {"type": "string"}},
     "X-Cost-Usd": {
         "description": "The cost of the call. Absent from streams, and from calls paid by x402.",
         "schema": {"type": "string"},

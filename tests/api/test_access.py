@@ -223,6 +223,12 @@ TABLE: dict[str, Access] = {
     f"POST {ONE}/swap": moves(lambda _: SWAP),
     f"POST {ONE}/bridge": moves(lambda _: BRIDGE),
     "GET /v1/gateway/<provider>/<rest:path>": PAID,
+    "GET /v1/models": access(200, _KEYS),
+    "GET /v1/models/<path:model_id>": access(404, _KEYS),
+    **dict.fromkeys(
+        ("POST /v1/chat/completions", "POST /v1/messages", "POST /v1/responses", "POST /v1/embeddings"),
+        access(400, _KEYS),
+    ),
     # The order of the former key repeats the open one of its successor.
     "POST /v1/gateway/shopping/buy": access(
         202, (ClientKind.OWNER, ClientKind.OTHER, ClientKind.GATEWAY), frozen=403, grace=409,
@@ -437,6 +443,7 @@ class _Scene:
         values = {
             "provider": "openai",
             "path": "models",
+            "model_id": "openai/gpt-5",
             "agent_id": owner.id,
             "wallet_id": owner.wallet_id,
             "token": "x",

@@ -85,8 +85,9 @@ NEVER_SERVED = {
     "POST /v1/trading/perpdex",
     "GET /v1/wallets/{wallet_id}/x402/purchases/{transaction_id}",
     *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
+    *(f"POST /v1/{path}" for path in ("chat/completions", "messages", "responses", "embeddings")),
 }
-"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no seller."""
+"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
 EXAMPLES = Path(published_document.__file__).with_name("examples.json")
@@ -122,6 +123,7 @@ class Scene:
             "key_id": self._new_master_key if "master-keys" in path else self._new_gateway_key,
             "provider": lambda: "brave",
             "path": lambda: "web/search",
+            "model_id": lambda: "openai/gpt-5",
             "transaction_id": lambda: str(self.agent.history()[0]["id"]),
             "purchase_id": self._purchase if "cancel" in path else lambda: self.bought["id"],
             "domain": self._payee,

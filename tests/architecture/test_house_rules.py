@@ -35,6 +35,7 @@ FLOATS_OF_TIME = (
     "app/adapters/",
     "app/wallets/transactions/outcome_polling.py",
     "app/forwarding/relay.py",
+    "app/gateway/fallback.py",
     "app/web/fields.py",
     "app/capacity/rate_limiter.py",
     "app/web/lifecycle.py",

@@ -31,11 +31,15 @@ Document = dict[str, Any]
 WITHOUT_EXAMPLE = {
     ("buy", "200"),
     ("call_perpdex", "200"),
+    ("create_chat_completion", "200"),
+    ("create_list_of_embeddings", "200"),
+    ("create_message", "200"),
+    ("create_response", "200"),
     ("get_purchase_evidence", "200"),
     ("get_service_purchase", "200"),
     ("subscribe", "200"),
 }
-"""Responses that are no JSON, or that no request of `test_any_request` gets: there is no exchange and no seller."""
+"""Responses that are no JSON, or that no request of `test_any_request` gets: there is no exchange and no model."""
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 

@@ -161,9 +161,11 @@ class HttpUpstream:
         if open_socket is None:
             raise Unreachable("no_connection")
         seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
-        set_timeout(open_socket, seconds)
+        head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
+        set_timeout(open_socket, head_seconds)
         _write(open_socket, head, request.body)
-        reader = Http1Reader(open_socket, method=request.method, seconds=seconds)
+        reader = Http1Reader(open_socket, method=request.method, seconds=head_seconds)
+        reader.seconds = seconds
         extends_deadline = request.timeout_seconds is None
         return HttpUpstreamResponse(reader, connection, self._pool, extends_deadline=extends_deadline)
 

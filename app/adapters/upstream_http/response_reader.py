@@ -99,7 +99,7 @@ class Http1Reader:
 
     def __init__(self, open_socket: socket.socket, *, method: str, seconds: float) -> None:
         self._socket = open_socket
-        self._seconds = seconds
+        self.seconds = seconds
         self.silence_seconds: float | None = None
         """After this time without a byte, a read raises StillSilent; None: it waits until the time limit."""
         self._buffer = b""
@@ -117,7 +117,7 @@ class Http1Reader:
         return self._ended and has_framing and self.head.is_persistent and not self._buffer
 
     def restart_timeout(self) -> None:
-        self._deadline = time.monotonic() + self._seconds
+        self._deadline = time.monotonic() + self.seconds
 
     def read(self) -> bytes:
         """Return what arrived, at least a byte; empty at the end. Raises: MalformedResponse, OSError, StillSilent."""

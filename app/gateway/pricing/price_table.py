@@ -242,6 +242,10 @@ def _providers() -> dict[str, Provider]:
     return {provider.id: provider for provider in data_snapshot.get_snapshot().providers}
 
 
+def model_names(table: str) -> list[str]:
+    return [model.id for model in _providers()[table].models if not model.deprecated]
+
+
 def table_names() -> frozenset[str]:
     return frozenset(_providers())
 

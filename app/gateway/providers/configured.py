@@ -25,8 +25,10 @@ from app.gateway.pricing.price_table import Rates
 from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, ReportedPrice, TokenPrices
 from app.gateway.pricing.rates import FallbackRates
 from app.gateway.providers.table import (
+    MAX_MODELS,
     Credential,
     HeaderName,
+    ModelName,
     Provider,
     ProviderKind,
     ProviderTable,
@@ -219,6 +221,15 @@ class ProvidersFile(pydantic.BaseModel):
     model_config = _STRICT
 
     providers: Annotated[dict[Name, ProviderRow], AfterValidator(_check_names)]
+    models: dict[ModelName, Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=MAX_MODELS)]] = {}
+
+    @pydantic.model_validator(mode="after")
+    def _check_models(self) -> Self:
+        known = {name for slug, row in self.providers.items() for name in (slug, *row.aliases)}
+        named = [each.partition("/") for targets in self.models.values() for each in targets]
+        if not all(slash and slug in known for slug, slash, _ in named):
+            raise ValueError("models must be lists of provider/name, such as openai/gpt-5")
+        return self
 
 
 def load_table(settings: Settings) -> ProviderTable:
@@ -227,7 +238,7 @@ def load_table(settings: Settings) -> ProviderTable:
     if settings.gateway_providers_file:
         document = _merge(document["providers"], _read_file(Path(settings.gateway_providers_file)))
     try:
-        rows = ProvidersFile.model_validate(document).providers
+        parsed = ProvidersFile.model_validate(document)
     except pydantic.ValidationError as error:
         raise SystemExit("\n".join(["GATEWAY_PROVIDERS_FILE is invalid:", *_lines(error)])) from None
     floor_nanos = nanos_from_usd(settings.x402_price_usd)
@@ -238,11 +249,11 @@ def load_table(settings: Settings) -> ProviderTable:
             x402_floor_nanos=row.x402_price_usd or floor_nanos,
             **{name: getattr(row, name) for name in names},
         )
-        for slug, row in rows.items()
+        for slug, row in parsed.providers.items()
     }
     row = table["alchemy"]
     table["alchemy"] = replace(row, endpoints={**_sandbox_chains(settings), **row.endpoints})
-    return ProviderTable(table)
+    return ProviderTable(table, parsed.models)
 
 
 def _lines(error: pydantic.ValidationError) -> Iterator[str]:

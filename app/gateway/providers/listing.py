@@ -1,8 +1,13 @@
-"""The list of providers for `GET /v1/providers`, without upstream URLs and keys."""
+"""The lists of providers and of models for `/v1/providers` and `/v1/models`, without upstream URLs and keys."""
 
 from collections.abc import Iterator
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
+from app.core import clock
+from app.core.money import NANOS_PER_USD
+from app.gateway.dialects.request.cost_params import Surface
 from app.gateway.pricing import price_table, price_updates
 from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, ReportedPrice, TokenPrices
 from app.gateway.providers.table import Provider, ProviderTable
@@ -52,3 +57,31 @@ def _pricing(row: Provider) -> dict[str, Any]:
 
 def _pricing_document(model: str, nanos: int | None, **prices: int) -> dict[str, Any]:
     return {"model": model, "nanos": nanos, "prices": prices, "table": None}
+
+
+def list_models() -> list[dict[str, Any]]:
+    """Return the operator's own names, and the models of configured providers that the price table has."""
+    table, hour = app_state().part(ProviderTable), clock.now().replace(minute=0, second=0, microsecond=0)
+    price_updates.follow()
+    listed = [each for row in table.rows if row.is_configured for each in _models(row, price_updates.version(), hour)]
+    known = {each["id"]: each["pricing"] for each in listed}
+    own = [_model(name, "operator", known.get(targets[0])) for name, targets in table.models.items()]
+    return [*own, *listed]
+
+
+@lru_cache(maxsize=64)
+def _models(row: Provider, _version: str, at: datetime) -> list[dict[str, Any]]:
+    surfaces = [surface for surface in (Surface.CHAT, Surface.MESSAGES, Surface.EMBEDDINGS) if row.path_of(surface)]
+    rule = next((each.rule for each in row.routes if each.surface in surfaces), None)
+    if not isinstance(rule, TokenPrices):
+        return []
+    rates = {name: rule.rates_for(name, at, 0)[0] for name in price_table.model_names(rule.table)}
+    prices = {name: {"prompt": each.input or 0, "completion": each.output or 0} for name, each in rates.items()}
+    return [
+        _model(f"{row.slug}/{name}", row.slug, {kind: f"{nanos / NANOS_PER_USD:f}" for kind, nanos in each.items()})
+        for name, each in prices.items()
+    ]
+
+
+def _model(name: str, owner: str, pricing: dict[str, str] | None) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner, "pricing": pricing}

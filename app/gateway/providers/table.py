@@ -24,6 +24,7 @@ from app.gateway.validation.rules import FieldRule, Pattern, QueryParameter, not
 _VERSION = re.compile(r"(?:^|/)v[0-9]$", re.ASCII)
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_PREFIXES = ("", "v1/", "v1beta/openai/")
 _ROUTE_TEXT = re.compile(rf"({'|'.join(METHODS)})(?: ([^ ]+))?")
 
 
@@ -78,6 +79,10 @@ class ProviderKind(StrEnum):
     OTHER = "other"
 
 
+MAX_MODELS = 8
+MODEL_NAME = re.compile(r"[\x21-\x7e]{1,200}")
+ModelName = Annotated[str, StringConstraints(pattern=rf"^{MODEL_NAME.pattern}$")]
+"""It is part of a header of the response."""
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 
 
@@ -135,6 +140,13 @@ class Provider:
             return {}
         return {self.credential.header: self.credential.value.replace("{key}", self.api_key)}
 
+    def path_of(self, surface: Surface) -> str | None:
+        """Return the path of a surface of OpenAI's or Anthropic's API; None if the provider does not have it."""
+        routes = [route for route in self.routes if route.surface is surface and route.method == "POST"]
+        name = "chat/completions" if surface is Surface.CHAT else surface.value
+        paths = [f"{prefix}{name}" for prefix in _PREFIXES]
+        return next((path for path in paths for route in routes if route.path.regex.fullmatch(path)), None)
+
     def locate(self, method: str, target: RequestTarget) -> UpstreamLocation:
         """Return the upstream location of a call. Raises: RouteNotAllowed; InvalidInput for an unknown network."""
         if not self.has_network_segment:
@@ -191,8 +203,9 @@ class UpstreamLocation:
 class ProviderTable:
     """All rows, by slug or alias."""
 
-    def __init__(self, rows: Mapping[str, Provider]) -> None:
+    def __init__(self, rows: Mapping[str, Provider], models: Mapping[str, tuple[str, ...]] | None = None) -> None:
         self.rows = tuple(rows.values())
+        self.models = dict(models or {})
         self._by_name = {alias: row for row in self.rows for alias in (row.slug, *row.aliases)}
 
     def has(self, name: str) -> bool:

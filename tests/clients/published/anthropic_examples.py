@@ -105,3 +105,14 @@ def example_errors(gateway: Gateway) -> None:
             kind, lambda message=message: client.messages.create(model=MODEL, max_tokens=10, messages=[message])
         )
         assert failure.body["error"]["message"] == "As asked for."
+
+
+def example_one_base_url_for_all_models(gateway: Gateway) -> None:
+    client = Anthropic(base_url=gateway.url, api_key=gateway.key, max_retries=0)
+    named = {"model": f"anthropic/{MODEL}", "extra_body": {"models": ["openrouter/anthropic/claude-sonnet-4.5"]}}
+    answer = client.messages.create(max_tokens=100, messages=MESSAGES, **named)
+    assert answer.content[0].text == "Hello there"
+    assert answer.usage.cost > 0
+    with client.messages.stream(max_tokens=100, messages=MESSAGES, **named) as stream:
+        assert "".join(stream.text_stream) == "Hello there"
+    assert f"anthropic/{MODEL}" in [model.id for model in client.models.list()]

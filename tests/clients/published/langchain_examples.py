@@ -71,3 +71,12 @@ def example_errors(gateway: Gateway) -> None:
     raises(openai.RateLimitError, lambda: model_of(gateway).invoke("answer 429"))
     unknown = ChatOpenAI(model="gpt-5", base_url=gateway.base("openai"), api_key="ak_wrong", max_retries=0)
     raises(openai.AuthenticationError, lambda: unknown.invoke("Hi"))
+
+
+def example_one_base_url_for_all_models(gateway: Gateway) -> None:
+    model = ChatOpenAI(
+        model="openai/gpt-5", base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0,
+        extra_body={"models": ["groq/llama-3.3-70b-versatile"]},
+    )  # fmt: skip
+    assert model.invoke("Say hello.").content == "Hello there"
+    assert "".join(chunk.content for chunk in model.stream("Say hello.")) == "Hello there"

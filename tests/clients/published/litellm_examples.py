@@ -94,3 +94,12 @@ def example_errors(gateway: Gateway) -> None:
                 model=model, messages=[{"role": "user", "content": "answer 429"}], **connection(gateway, provider)
             ),
         )
+
+
+def example_one_base_url_for_all_models(gateway: Gateway) -> None:
+    one = {"api_base": f"{gateway.url}/v1", "api_key": gateway.key}
+    named = {"model": "openai/groq/llama-3.3-70b-versatile", "extra_body": {"models": ["openai/gpt-5"]}}
+    answer = litellm.completion(messages=MESSAGES, **named, **one)
+    assert answer.choices[0].message.content == "Hello there"
+    chunks = litellm.completion(messages=MESSAGES, stream=True, **named, **one)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello there"

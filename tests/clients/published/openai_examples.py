@@ -192,3 +192,21 @@ def example_retry_after_a_rate_limit(gateway: Gateway) -> None:
     message = {"role": "user", "content": "answer 429 once"}
     answer = client.chat.completions.create(model="gpt-5", messages=[message])
     assert answer.choices[0].message.content == "Hello there"
+
+
+def example_one_base_url_for_all_models(gateway: Gateway) -> None:
+    client = OpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, max_retries=0)
+    assert "groq/llama-3.3-70b-versatile" in [model.id for model in client.models.list()]
+    assert client.models.retrieve("openai/gpt-5").owned_by == "openai"
+    named = {"model": "openai/gpt-5", "extra_body": {"models": ["groq/llama-3.3-70b-versatile"]}}
+    raw = client.chat.completions.with_raw_response.create(messages=MESSAGES, **named)
+    assert raw.headers["X-Gateway-Model"] == "openai/gpt-5"
+    assert raw.parse().choices[0].message.content == "Hello there"
+    assert raw.parse().usage.cost == float(raw.headers["X-Cost-Usd"]) > 0
+    chunks = client.chat.completions.create(messages=MESSAGES, stream=True, **named)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello there"
+    with client.responses.stream(model="openai/gpt-5", input="Say hello.", store=False) as stream:
+        assert stream.get_final_response().output_text == "Hello there"
+    embedded = client.embeddings.create(model="openai/text-embedding-3-small", input=["a", "b"])
+    assert embedded.data[1].embedding == [0.5, -0.25]
+    raises(openai.BadRequestError, lambda: client.chat.completions.create(model="gpt-5", messages=MESSAGES))

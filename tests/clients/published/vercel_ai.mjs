@@ -39,6 +39,13 @@ export const examples = {
     const answer = await generateImage({ model: providerOf(gateway).image("gpt-image-1"), prompt: "A cat", size: "1024x1024" });
     assert.equal(answer.image.base64, "aGVsbG8=");
   },
+  async "one base URL for all models"(gateway) {
+    const provider = createOpenAI({ baseURL: `${gateway.url}/v1`, apiKey: gateway.key });
+    assert.equal((await text(gateway, { model: provider.chat("groq/llama-3.3-70b-versatile") })).text, "Hello there");
+    let said = "";
+    for await (const piece of streamText({ model: provider("openai/gpt-5"), prompt: "Say hello." }).textStream) said += piece;
+    assert.equal(said, "Hello there");
+  },
   async errors(gateway) {
     const has = (status) => (error) => APICallError.isInstance(error) && error.statusCode === status;
     await assert.rejects(text(gateway, { model: providerOf(gateway, "ak_wrong")("gpt-5") }), has(401));

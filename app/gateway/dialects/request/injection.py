@@ -97,6 +97,25 @@ def limit_tools(body: bytes, limits: Sequence[ToolLimit]) -> bytes:
     return _with_limits(body.decode("utf-8", "surrogatepass"), limits).encode("utf-8", "surrogatepass")
 
 
+def name_model(body: bytes, model: str) -> bytes:
+    """Return the bytes of an object that names this model, and no list of models. All other bytes stay."""
+    text = body.decode("utf-8-sig", "surrogatepass")
+    if "models" in _value_spans(text):
+        start, end = member_span(text, "models")
+        text = text[:start] + text[end:]
+    return _with_member(text, "model", json.dumps(model)).encode("utf-8", "surrogatepass")
+
+
+def add_cost(body: bytes, cost: str) -> bytes:
+    """Return the bytes of a response with its cost in dollars in `usage`; unchanged if it has no usage."""
+    try:
+        text = body.decode("utf-8")
+        start, end = _value_spans(text)["usage"]
+        return (text[:start] + _with_member(text[start:end], "cost", cost) + text[end:]).encode()
+    except (ValueError, LookupError, RecursionError):
+        return body
+
+
 def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:
     """Return the text of an object in which each of these limits is at most `bound`, and one is set.
 

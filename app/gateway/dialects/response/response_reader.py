@@ -207,6 +207,7 @@ class ResponseReader:
         self._received = 0
         self._reading: UsageReading | None = None
         kind = (content_type or "").split(";")[0].strip().lower()
+        self.kind = "" if content_encoding else kind
         self._frames: SseParser | JsonArrayParser | None = None
         if kind == "text/event-stream":
             self._frames = SseParser()
@@ -232,6 +233,11 @@ class ResponseReader:
             for frame in self._frames.flush():
                 self._record_frame(frame)
         return b""
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether a stream has some content, or has failed."""
+        return self._usage.content_bytes > 0 or self._usage.has_failed
 
     def finish(self, *, is_broken: bool = False) -> UsageReading:
         """Return the usage; idempotent. `is_broken`: the response did not reach its end."""

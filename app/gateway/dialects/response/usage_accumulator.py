@@ -64,7 +64,7 @@ class UsageAccumulator:
         self._model: str | None = None
         self._tier: str | None = None
         self._speed: str | None = None
-        self._has_failed = False
+        self.has_failed = False
         self._search_nanos: int | None = None
         self._is_blank = True
         self._has_audio = False
@@ -90,7 +90,7 @@ class UsageAccumulator:
         elif "candidates" in payload:
             self._add_candidates(payload["candidates"])
         if payload.get("error") or inner.get("error") or kind in _FAILURES or _is_failed(payload):
-            self._has_failed = True
+            self.has_failed = True
         self._add_content(payload, inner, omitted)
         self._merge_usage(payload, inner)
         self._duration = payload.get("duration", self._duration)
@@ -98,7 +98,7 @@ class UsageAccumulator:
             self._search_nanos = usage_readers.search_nanos(payload, self._search_nanos)
 
     def fail(self) -> None:
-        self._has_failed = True
+        self.has_failed = True
 
     def reading(self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int) -> UsageReading:
         return UsageReading(
@@ -106,7 +106,7 @@ class UsageAccumulator:
             usage=self._usage(),
             # Gemini reports running counts with every event; all others report once, at the end.
             is_complete=self._has_counts
-            and (self._has_ended or not self._is_gemini or not (is_broken or self._has_failed)),
+            and (self._has_ended or not self._is_gemini or not (is_broken or self.has_failed)),
             bytes_received=bytes_received,
             bytes_unread=bytes_unread,
             streamed_bytes=self.content_bytes,
@@ -115,7 +115,7 @@ class UsageAccumulator:
             speed=self._speed,
             region=self._region,
             tool_calls=Counter(self._tool_calls.values()),
-            has_failed=self._has_failed,
+            has_failed=self.has_failed,
             has_audio=self._has_audio,
             is_blank=self._is_blank and not bytes_unread,
         )
