@@ -1,6 +1,6 @@
 """The operator's console: sessions, and services that an operator paused.
 
-Revision: 0035; after: 0033
+Revision: 0034; after: 0033
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0035"
+revision = "0034"
 down_revision = "0033"
 branch_labels = None
 depends_on = None
