@@ -1059,7 +1059,13 @@ class Operations:
         return result
 
     def list_agents(
-        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, after: str | Omit = OMIT
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        search: str | Omit = OMIT,
+        frozen: bool | Omit = OMIT,
     ) -> api.ListedAgents:
         """List agents with their keys, oldest first. The access is recorded in the audit log.
 
@@ -1069,9 +1075,14 @@ class Operations:
         offset: Rows to skip.
         after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
             if entries are added in the meantime.
+        search: A part of a name or email address, or a wallet's address, or the id of an agent or wallet.
+        frozen: Only agents that are frozen, or only those that are not.
         """
         result: api.ListedAgents = self._request(
-            "GET", "/v1/platform/agents", query={"limit": limit, "offset": offset, "after": after}, is_repeatable=True
+            "GET",
+            "/v1/platform/agents",
+            query={"limit": limit, "offset": offset, "after": after, "search": search, "frozen": frozen},
+            is_repeatable=True,
         )
         return result
 
@@ -1156,6 +1167,113 @@ class Operations:
         result: api.RemovedAgent = self._request(
             "DELETE", f"/v1/platform/agents/{quote(agent_id, safe='')}", is_repeatable=True
         )
+        return result
+
+    def list_agent_transactions(
+        self,
+        agent_id: str,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
+        status: api.TransactionStatus | Omit = OMIT,
+        chain: Literal["ethereum", "base", "solana", "perpdex"] | Omit = OMIT,
+        type: api.TransactionType | Omit = OMIT,
+        kind: Literal[
+            "transfer",
+            "withdrawal",
+            "swap",
+            "bridge",
+            "topup",
+            "x402",
+            "purchase",
+            "bridge_leg",
+            "gas",
+            "gas_sale",
+            "deposit",
+            "recovered",
+            "settlement",
+        ]
+        | Omit = OMIT,
+        request_id: str | Omit = OMIT,
+    ) -> api.TransactionPage:
+        """List the transactions of all wallets of an agent, newest first.
+
+        Filter by `request_id`, `status`, `chain`, `type` or time. For long histories continue with `after`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
+        status: Only entries with this status.
+        chain: Only transactions of this chain; `perpdex` is the exchange.
+        type: Only transactions of this type.
+        kind: Only transactions of this kind.
+        request_id: Only those that the request with this `X-Request-Id` caused.
+        """
+        result: api.TransactionPage = self._request(
+            "GET",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/transactions",
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
+                "status": status,
+                "chain": chain,
+                "type": type,
+                "kind": kind,
+                "request_id": request_id,
+            },
+            is_repeatable=True,
+        )
+        return result
+
+    def get_usage_by_day(self, *, days: int | Omit = OMIT, agent_id: str | Omit = OMIT) -> api.UsageDays:
+        """Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first.
+
+        Reads the log of the days: for many calls, ask for few of them.
+
+        days: UTC days up to today, at most 92.
+        agent_id: The unique identifier of the agent (UUID).
+        """
+        result: api.UsageDays = self._request(
+            "GET", "/v1/platform/usage", query={"days": days, "agent_id": agent_id}, is_repeatable=True
+        )
+        return result
+
+    def list_all_services(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.OwnedPage:
+        """List the services of all agents, oldest first, without retired ones.
+
+        Use `limit` and `offset` for further pages.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.OwnedPage = self._request(
+            "GET", "/v1/platform/services", query={"limit": limit, "offset": offset}, is_repeatable=True
+        )
+        return result
+
+    def pause_service(self, service_id: str) -> api.OwnedEntry:
+        """Stop all calls of a service; its owner cannot resume it.
+
+        It is neither in the catalog nor callable, until an operator resumes it.
+        """
+        result: api.OwnedEntry = self._request("POST", f"/v1/platform/services/{quote(service_id, safe='')}/pause")
+        return result
+
+    def resume_service(self, service_id: str) -> api.OwnedEntry:
+        """Permit the calls of a service again, unless its owner has paused it.
+
+        Without effect on a service that is not paused.
+        """
+        result: api.OwnedEntry = self._request("POST", f"/v1/platform/services/{quote(service_id, safe='')}/resume")
         return result
 
     def rotate_agent_key(
@@ -1348,7 +1466,7 @@ class Operations:
         return result
 
     def list_master_keys(self) -> api.MasterKeyList:
-        """List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log.
+        """List master keys: to an admin, active ones in full. The access is recorded in the audit log.
 
         Use `id` to revoke a key.
         """
@@ -1360,6 +1478,7 @@ class Operations:
         *,
         idempotency_key: str | Omit = OMIT,
         name: str | None | Omit = OMIT,
+        role: Literal["viewer", "operator", "admin"] | Omit = OMIT,
         owner_email: str | None | Omit = OMIT,
     ) -> api.NewMasterKey:
         """Create a master key.
@@ -1368,13 +1487,14 @@ class Operations:
 
         idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
         name: The name of the key, such as of the person or system that holds it.
+        role: What the key may do: read, also stop things and repeat deliveries, or all. Default: `"admin"`.
         owner_email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`,
             `.localhost`, `.onion`, `.arpa`.
         """
         result: api.NewMasterKey = self._request(
             "POST",
             "/v1/platform/master-keys",
-            body={"name": name, "owner_email": owner_email},
+            body={"name": name, "role": role, "owner_email": owner_email},
             headers={"Idempotency-Key": idempotency_key},
             is_keyed=True,
             is_repeatable=True,
@@ -1441,7 +1561,12 @@ class Operations:
         return result
 
     def list_all_approvals(
-        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, status: api.ApprovalStatus | Omit = OMIT
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        status: api.ApprovalStatus | Omit = OMIT,
+        agent_id: str | Omit = OMIT,
     ) -> api.ApprovalPage:
         """List the approvals of all agents, newest first. Only their owners decide.
 
@@ -1450,11 +1575,12 @@ class Operations:
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         status: Only entries with this status.
+        agent_id: The unique identifier of the agent (UUID).
         """
         result: api.ApprovalPage = self._request(
             "GET",
             "/v1/platform/approvals",
-            query={"limit": limit, "offset": offset, "status": status},
+            query={"limit": limit, "offset": offset, "status": status, "agent_id": agent_id},
             is_repeatable=True,
         )
         return result
@@ -1835,6 +1961,66 @@ class Operations:
         has not set up.
         """
         result: api.ProviderList = self._request("GET", "/v1/providers", is_repeatable=True)
+        return result
+
+    def create_chat_completion(self, *, body: Any = OMIT) -> Any:
+        """Create a chat completion by the first of the named models that answers.
+
+        The body and the response are those of OpenAI's Chat Completions API. `model` is `provider/name` or a name
+        from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout,
+        429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it,
+        and a stream's last comment has its cost.
+        """
+        result: Any = self._request("POST", "/v1/chat/completions", body=body)
+        return result
+
+    def create_message(self, *, body: Any = OMIT) -> Any:
+        """Create a message by the first of the named models that answers.
+
+        The body and the response are those of Anthropic's Messages API. `model` is `provider/name` or a name from
+        `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429
+        or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and
+        a stream's last comment has its cost.
+        """
+        result: Any = self._request("POST", "/v1/messages", body=body)
+        return result
+
+    def create_response(self, *, body: Any = OMIT) -> Any:
+        """Create a response by the first of the named models that answers.
+
+        The body and the response are those of OpenAI's Responses API. `model` is `provider/name` or a name from
+        `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429
+        or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and
+        a stream's last comment has its cost.
+        """
+        result: Any = self._request("POST", "/v1/responses", body=body)
+        return result
+
+    def create_list_of_embeddings(self, *, body: Any = OMIT) -> Any:
+        """Create a list of embeddings by the first of the named models that answers.
+
+        The body and the response are those of OpenAI's Embeddings API. `model` is `provider/name` or a name from
+        `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429
+        or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and
+        a stream's last comment has its cost.
+        """
+        result: Any = self._request("POST", "/v1/embeddings", body=body)
+        return result
+
+    def list_models(self) -> api.ModelList:
+        """List the models that can be named in `model`, with the prices of their tokens.
+
+        In the shape of OpenAI's API, with prices. Models that are missing in the price table can be named as well.
+        """
+        result: api.ModelList = self._request("GET", "/v1/models", is_repeatable=True)
+        return result
+
+    def get_model(self, model_id: str) -> api.Model:
+        """Return a model of the list.
+
+        The identifier may be sent with plain slashes.
+        """
+        result: api.Model = self._request("GET", f"/v1/models/{quote(model_id, safe='')}", is_repeatable=True)
         return result
 
     def list_catalog(
@@ -2608,6 +2794,14 @@ class Operations:
         Needs no key. For probes that restart a process; `/v1/health` is for those that route requests.
         """
         result: api.Liveness = self._request("GET", "/v1/health/live", is_repeatable=True)
+        return result
+
+    def run_doctor(self) -> api.Findings:
+        """Check settings, database, Redis, workers, chains, prices and providers; takes some seconds.
+
+        The findings of `flask doctor`, which asks the database, Redis, the chains and the sources of prices.
+        """
+        result: api.Findings = self._request("GET", "/v1/platform/doctor", is_repeatable=True)
         return result
 
     def openai_chat_completions(

@@ -1025,6 +1025,28 @@ class FetchedResource(TypedDict):
     """Null if the service asked for no payment."""
 
 
+class Finding(TypedDict):
+    """The state of a component, and how to fix it."""
+
+    component: str
+    """The part that was checked."""
+    severity: Literal["ok", "warn", "FAIL"]
+    """`FAIL` needs action; `warn` is a risk."""
+    message: str
+    """What was found."""
+    fix: str
+    """What to do; empty if nothing is wrong."""
+
+
+class Findings(TypedDict):
+    """What `flask doctor` finds; `ok` if nothing fails."""
+
+    ok: bool
+    """False if a check fails."""
+    findings: list[Finding]
+    """One for each check."""
+
+
 class FleetBody(TypedDict):
     """Controls for the agents in `agent_ids`, or with `all` for every agent."""
 
@@ -1238,7 +1260,7 @@ class KeyResponse(TypedDict):
     id: str
     """The unique identifier (UUID)."""
     api_key: str
-    """`gw_…`"""
+    """`gw_…`."""
     email: str | None
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
@@ -1296,14 +1318,16 @@ class MarketsOrigin(TypedDict):
 
 
 class MasterKey(TypedDict):
-    """A master key; the key of a revoked one is truncated."""
+    """A master key; that of a revoked one is truncated, and so are all that another role than an admin reads."""
 
     id: str
     """The unique identifier (UUID)."""
     key: str
-    """`mk_…`"""
+    """`mk_…`; truncated for other roles than an admin's, and once it is revoked."""
     name: str
     """The name, 1 to 100 characters."""
+    role: Literal["viewer", "operator", "admin"]
+    """What the key may do."""
     owner_email: str | None
     """The email address of the person who holds the key; null if none was given."""
     created_at: str
@@ -1319,6 +1343,8 @@ class MasterKeyBody(TypedDict):
 
     name: NotRequired[str | None]
     """The name of the key, such as of the person or system that holds it."""
+    role: NotRequired[Literal["viewer", "operator", "admin"]]
+    """What the key may do: read, also stop things and repeat deliveries, or all. Default: `"admin"`."""
     owner_email: NotRequired[str | None]
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
@@ -1332,6 +1358,34 @@ class MasterKeyList(TypedDict):
     """All master keys, oldest first."""
     count: int
     """The number of entries in the list."""
+
+
+class Model(TypedDict):
+    """A model that the endpoints of language models accept."""
+
+    id: str
+    """The value of `model` in a request: `provider/name`, or a name that the operator has given to a list of
+    models.
+    """
+    object: str
+    """Always `model`."""
+    created: int
+    """Always 0: the time is not known."""
+    owned_by: str
+    """The provider; `operator` for a name of the operator's."""
+    pricing: dict[str, str] | None
+    """US dollars for one token of text: `prompt` of the input, `completion` of the output. Null if no price is
+    known; an operator's name has the price of its first model.
+    """
+
+
+class ModelList(TypedDict):
+    """The models that the endpoints of language models accept."""
+
+    object: str
+    """Always `list`."""
+    data: list[Model]
+    """The operator's names, then the models of each configured provider that the price table has."""
 
 
 Movement = TypedDict(
@@ -1391,7 +1445,7 @@ class NewAgent(TypedDict):
     agentId: str
     """The unique identifier of the agent (UUID)."""
     apiKey: str
-    """`ak_…`"""
+    """`ak_…`."""
     name: str
     """The name, 1 to 100 characters."""
     email: str | None
@@ -1462,6 +1516,8 @@ class NewMasterKey(TypedDict):
     """`mk_…`"""
     name: str
     """The name, 1 to 100 characters."""
+    role: Literal["viewer", "operator", "admin"]
+    """What the key may do."""
     owner_email: str | None
     """The email address of the person who holds the key; null if none was given."""
     created_at: str
@@ -1581,6 +1637,8 @@ class OwnedEntry(TypedDict):
     """The time of creation (ISO 8601, UTC)."""
     status: ServiceStatus
     """`active`, or `paused`: not in the catalog, and not callable."""
+    suspended: bool
+    """Whether the operator has stopped all calls."""
     updated_at: str
     """The time of the last change (ISO 8601, UTC)."""
 
@@ -2026,7 +2084,7 @@ class RegisterResponse(TypedDict):
     agentId: str
     """The unique identifier of the agent (UUID)."""
     apiKey: str
-    """`ak_…`"""
+    """`ak_…`."""
     claimCode: str
     """Four letters, a hyphen, four digits."""
     verificationUri: str
@@ -2181,7 +2239,7 @@ class RotatedKey(TypedDict):
     agentId: str
     """The unique identifier of the agent (UUID)."""
     apiKey: str
-    """`ak_…`"""
+    """`ak_…`."""
     rotated_at: str
     """The time when the new key was made (ISO 8601, UTC)."""
     previous_key_valid_until: str
@@ -2772,9 +2830,9 @@ class TradingRead(TypedDict):
     mid_price: NotRequired[str]
     """`ticker` with a symbol."""
     orderbook: NotRequired[OrderBook]
-    """`orderbook`."""
+    """`orderbook`: bids and asks."""
     funding: NotRequired[FundingRates]
-    """`funding`."""
+    """`funding`: the rates of all markets."""
 
 
 class TradingRefusal(TypedDict):
@@ -3051,6 +3109,26 @@ class UpdatedService(TypedDict):
     """Always `true`: the change is stored."""
 
 
+class UsageDay(TypedDict):
+    """The calls to one provider on one day."""
+
+    day: str
+    """The UTC day."""
+    provider: str
+    """The provider, or `service:` and the id of a service of the catalog."""
+    calls: int
+    """The number of calls."""
+    cost_usd: float
+    """What they were charged, in US dollars."""
+
+
+class UsageDays(TypedDict):
+    """Calls by day and provider."""
+
+    days: list[UsageDay]
+    """One for each day and provider with calls."""
+
+
 class UsageLog(TypedDict):
     """One charged call."""
 
@@ -3269,6 +3347,9 @@ AuditAction: TypeAlias = Literal[
     "agent.credits_granted",
     "claim.repeated",
     "agent.claim_code_revoked",
+    "master_key.console_sign_in",
+    "service.paused",
+    "service.resumed",
     "gateway_keys.shown",
     "gateway_key.revoked",
     "master_keys.shown",

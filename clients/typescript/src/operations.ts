@@ -421,7 +421,7 @@ export abstract class Operations {
    * Use `limit` and `offset` for further pages.
    */
   listAgents(args: Input<"list_agents", ""> = {}, options?: CallOptions): Promise<Output<"list_agents">> {
-    return this.call({ method: "GET", path: "/v1/platform/agents", query: ["limit","offset","after"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/platform/agents", query: ["limit","offset","after","search","frozen"] }, args, options);
   }
 
   /**
@@ -458,6 +458,51 @@ export abstract class Operations {
    */
   deleteAgent(args: Input<"delete_agent", "">, options?: CallOptions): Promise<Output<"delete_agent">> {
     return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}" }, args, options);
+  }
+
+  /**
+   * List the transactions of all wallets of an agent, newest first.
+   *
+   * Filter by `request_id`, `status`, `chain`, `type` or time. For long histories continue with `after`.
+   */
+  listAgentTransactions(args: Input<"list_agent_transactions", "">, options?: CallOptions): Promise<Output<"list_agent_transactions">> {
+    return this.call({ method: "GET", path: "/v1/platform/agents/{agent_id}/transactions", query: ["limit","offset","after","created_after","created_before","status","chain","type","kind","request_id"] }, args, options);
+  }
+
+  /**
+   * Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first.
+   *
+   * Reads the log of the days: for many calls, ask for few of them.
+   */
+  getUsageByDay(args: Input<"get_usage_by_day", ""> = {}, options?: CallOptions): Promise<Output<"get_usage_by_day">> {
+    return this.call({ method: "GET", path: "/v1/platform/usage", query: ["days","agent_id"] }, args, options);
+  }
+
+  /**
+   * List the services of all agents, oldest first, without retired ones.
+   *
+   * Use `limit` and `offset` for further pages.
+   */
+  listAllServices(args: Input<"list_all_services", ""> = {}, options?: CallOptions): Promise<Output<"list_all_services">> {
+    return this.call({ method: "GET", path: "/v1/platform/services", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Stop all calls of a service; its owner cannot resume it.
+   *
+   * It is neither in the catalog nor callable, until an operator resumes it.
+   */
+  pauseService(args: Input<"pause_service", "">, options?: CallOptions): Promise<Output<"pause_service">> {
+    return this.call({ method: "POST", path: "/v1/platform/services/{service_id}/pause" }, args, options);
+  }
+
+  /**
+   * Permit the calls of a service again, unless its owner has paused it.
+   *
+   * Without effect on a service that is not paused.
+   */
+  resumeService(args: Input<"resume_service", "">, options?: CallOptions): Promise<Output<"resume_service">> {
+    return this.call({ method: "POST", path: "/v1/platform/services/{service_id}/resume" }, args, options);
   }
 
   /**
@@ -524,7 +569,7 @@ export abstract class Operations {
   }
 
   /**
-   * List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log.
+   * List master keys: to an admin, active ones in full. The access is recorded in the audit log.
    *
    * Use `id` to revoke a key.
    */
@@ -583,7 +628,7 @@ export abstract class Operations {
    * For operators. Filter by `status` to find what waits.
    */
   listAllApprovals(args: Input<"list_all_approvals", ""> = {}, options?: CallOptions): Promise<Output<"list_all_approvals">> {
-    return this.call({ method: "GET", path: "/v1/platform/approvals", query: ["limit","offset","status"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/platform/approvals", query: ["limit","offset","status","agent_id"] }, args, options);
   }
 
   /**
@@ -754,6 +799,60 @@ export abstract class Operations {
    */
   listProviders(args: Input<"list_providers", ""> = {}, options?: CallOptions): Promise<Output<"list_providers">> {
     return this.call({ method: "GET", path: "/v1/providers" }, args, options);
+  }
+
+  /**
+   * Create a chat completion by the first of the named models that answers.
+   *
+   * The body and the response are those of OpenAI's Chat Completions API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+   */
+  createChatCompletion(args: Input<"create_chat_completion", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/chat/completions", body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Create a message by the first of the named models that answers.
+   *
+   * The body and the response are those of Anthropic's Messages API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+   */
+  createMessage(args: Input<"create_message", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/messages", body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Create a response by the first of the named models that answers.
+   *
+   * The body and the response are those of OpenAI's Responses API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+   */
+  createResponse(args: Input<"create_response", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/responses", body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * Create a list of embeddings by the first of the named models that answers.
+   *
+   * The body and the response are those of OpenAI's Embeddings API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+   */
+  createListOfEmbeddings(args: Input<"create_list_of_embeddings", "", "whole"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "POST", path: "/v1/embeddings", body: "whole", raw: true }, args, options);
+  }
+
+  /**
+   * List the models that can be named in `model`, with the prices of their tokens.
+   *
+   * In the shape of OpenAI's API, with prices. Models that are missing in the price table can be named as well.
+   */
+  listModels(args: Input<"list_models", ""> = {}, options?: CallOptions): Promise<Output<"list_models">> {
+    return this.call({ method: "GET", path: "/v1/models" }, args, options);
+  }
+
+  /**
+   * Return a model of the list.
+   *
+   * The identifier may be sent with plain slashes.
+   */
+  getModel(args: Input<"get_model", "">, options?: CallOptions): Promise<Output<"get_model">> {
+    return this.call({ method: "GET", path: "/v1/models/{model_id}" }, args, options);
   }
 
   /**
@@ -1026,6 +1125,15 @@ export abstract class Operations {
    */
   getLiveness(args: Input<"get_liveness", ""> = {}, options?: CallOptions): Promise<Output<"get_liveness">> {
     return this.call({ method: "GET", path: "/v1/health/live" }, args, options);
+  }
+
+  /**
+   * Check settings, database, Redis, workers, chains, prices and providers; takes some seconds.
+   *
+   * The findings of `flask doctor`, which asks the database, Redis, the chains and the sources of prices.
+   */
+  runDoctor(args: Input<"run_doctor", ""> = {}, options?: CallOptions): Promise<Output<"run_doctor">> {
+    return this.call({ method: "GET", path: "/v1/platform/doctor" }, args, options);
   }
 
   /**

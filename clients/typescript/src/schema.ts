@@ -891,6 +891,115 @@ export interface paths {
         patch: operations["change_agent"];
         trace?: never;
     };
+    "/v1/platform/agents/{agent_id}/transactions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * List the transactions of all wallets of an agent, newest first.
+         * @description Filter by `request_id`, `status`, `chain`, `type` or time. For long histories continue with `after`.
+         */
+        get: operations["list_agent_transactions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first.
+         * @description Reads the log of the days: for many calls, ask for few of them.
+         */
+        get: operations["get_usage_by_day"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/services": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the services of all agents, oldest first, without retired ones.
+         * @description Use `limit` and `offset` for further pages.
+         */
+        get: operations["list_all_services"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/services/{service_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the service (UUID). */
+                service_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop all calls of a service; its owner cannot resume it.
+         * @description It is neither in the catalog nor callable, until an operator resumes it.
+         */
+        post: operations["pause_service"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/services/{service_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the service (UUID). */
+                service_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Permit the calls of a service again, unless its owner has paused it.
+         * @description Without effect on a service that is not paused.
+         */
+        post: operations["resume_service"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/agents/{agent_id}/rotate-key": {
         parameters: {
             query?: never;
@@ -1057,7 +1166,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List master keys: active ones in full, revoked ones truncated. The access is recorded in the audit log.
+         * List master keys: to an admin, active ones in full. The access is recorded in the audit log.
          * @description Use `id` to revoke a key.
          */
         get: operations["list_master_keys"];
@@ -1436,6 +1545,129 @@ export interface paths {
          * @description Needs no key. Prices are those that are charged now; `configured` is false for a provider that the operator has not set up.
          */
         get: operations["list_providers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/chat/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a chat completion by the first of the named models that answers.
+         * @description The body and the response are those of OpenAI's Chat Completions API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+         */
+        post: operations["create_chat_completion"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a message by the first of the named models that answers.
+         * @description The body and the response are those of Anthropic's Messages API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+         */
+        post: operations["create_message"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a response by the first of the named models that answers.
+         * @description The body and the response are those of OpenAI's Responses API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+         */
+        post: operations["create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a list of embeddings by the first of the named models that answers.
+         * @description The body and the response are those of OpenAI's Embeddings API. `model` is `provider/name` or a name from `GET /v1/models`; `models` lists further ones. The next is asked after a refused connection, a timeout, 429 or 5xx, until some content was sent. Only the model that answers is charged; `X-Gateway-Model` names it, and a stream's last comment has its cost.
+         */
+        post: operations["create_list_of_embeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the models that can be named in `model`, with the prices of their tokens.
+         * @description In the shape of OpenAI's API, with prices. Models that are missing in the price table can be named as well.
+         */
+        get: operations["list_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models/{model_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The model as `GET /v1/models` lists it, which may have slashes. */
+                model_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Return a model of the list.
+         * @description The identifier may be sent with plain slashes.
+         */
+        get: operations["get_model"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1857,6 +2089,26 @@ export interface paths {
          * @description Needs no key. For probes that restart a process; `/v1/health` is for those that route requests.
          */
         get: operations["get_liveness"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/doctor": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Check settings, database, Redis, workers, chains, prices and providers; takes some seconds.
+         * @description The findings of `flask doctor`, which asks the database, Redis, the chains and the sources of prices.
+         */
+        get: operations["run_doctor"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3674,7 +3926,7 @@ export interface components {
         RegisterResponse: {
             /** @description The unique identifier of the agent (UUID). */
             agentId: string;
-            /** @description `ak_…` */
+            /** @description `ak_…`. */
             apiKey: string;
             /** @description Four letters, a hyphen, four digits. */
             claimCode: string;
@@ -3708,7 +3960,7 @@ export interface components {
         KeyResponse: {
             /** @description The unique identifier (UUID). */
             id: string;
-            /** @description `gw_…` */
+            /** @description `gw_…`. */
             api_key: string;
             /** @description The email address that was given at registration; null if there was none. */
             email: string | null;
@@ -5342,7 +5594,7 @@ export interface components {
              * @description The unique identifier of the agent (UUID).
              */
             agentId: string;
-            /** @description `ak_…` */
+            /** @description `ak_…`. */
             apiKey: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
@@ -5438,6 +5690,77 @@ export interface components {
             /** @description The wallets with their addresses and controls. */
             wallets: components["schemas"]["Wallet"][];
         };
+        /** @description The calls to one provider on one day. */
+        UsageDay: {
+            /**
+             * Format: date
+             * @description The UTC day.
+             */
+            day: string;
+            /** @description The provider, or `service:` and the id of a service of the catalog. */
+            provider: string;
+            /** @description The number of calls. */
+            calls: number;
+            /** @description What they were charged, in US dollars. */
+            cost_usd: number;
+        };
+        /** @description Calls by day and provider. */
+        UsageDays: {
+            /** @description One for each day and provider with calls. */
+            days: components["schemas"]["UsageDay"][];
+        };
+        /** @description A service that you own. */
+        OwnedEntry: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The name, 1 to 100 characters. */
+            name: string;
+            /** @description A text that describes the service to other agents, at most 4000 characters. */
+            description: string;
+            /** @description The URL below which calls are forwarded: https on port 443 of a public host. */
+            base_url: string;
+            /**
+             * @description How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`.
+             * @enum {string}
+             */
+            pricing_model: "per_call";
+            /** @description The price of one call, in US dollars. */
+            price_per_call_usd: number;
+            /** @description The category under which the catalog lists the service, 1 to 50 characters. */
+            category: string;
+            /** @description Others call it below this URL, with an API key. */
+            proxy_url: string;
+            /** @description Others call it below this URL without an account, and pay each call (x402). */
+            x402_url: string;
+            /** @description The number of calls that were charged since the service was registered. */
+            total_calls: number;
+            /** @description What callers have paid for the service in total, in US dollars. */
+            total_revenue_usd: number;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /** @description `active`, or `paused`: not in the catalog, and not callable. */
+            status: components["schemas"]["ServiceStatus"];
+            /** @description Whether the operator has stopped all calls. */
+            suspended: boolean;
+            /**
+             * Format: date-time
+             * @description The time of the last change (ISO 8601, UTC).
+             */
+            updated_at: string;
+        };
+        /** @description A page of your services, oldest first. */
+        OwnedPage: {
+            /** @description The services on this page. */
+            services: components["schemas"]["OwnedEntry"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
         /** @description The fields to change; a null or blank `email` removes it. */
         AgentBody: {
             /** @description The new name of the agent, 1 to 100 characters. */
@@ -5484,7 +5807,7 @@ export interface components {
              * @description The unique identifier of the agent (UUID).
              */
             agentId: string;
-            /** @description `ak_…` */
+            /** @description `ak_…`. */
             apiKey: string;
             /**
              * Format: date-time
@@ -5636,17 +5959,22 @@ export interface components {
             /** @description Whether the agent had an open code. It is invalid now. */
             revoked: boolean;
         };
-        /** @description A master key; the key of a revoked one is truncated. */
+        /** @description A master key; that of a revoked one is truncated, and so are all that another role than an admin reads. */
         MasterKey: {
             /**
              * Format: uuid
              * @description The unique identifier (UUID).
              */
             id: string;
-            /** @description `mk_…` */
+            /** @description `mk_…`; truncated for other roles than an admin's, and once it is revoked. */
             key: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
+            /**
+             * @description What the key may do.
+             * @enum {string}
+             */
+            role: "viewer" | "operator" | "admin";
             /** @description The email address of the person who holds the key; null if none was given. */
             owner_email: string | null;
             /**
@@ -5677,6 +6005,11 @@ export interface components {
              */
             name?: string | null;
             /**
+             * @description What the key may do: read, also stop things and repeat deliveries, or all. Default: `"admin"`.
+             * @enum {string}
+             */
+            role?: "viewer" | "operator" | "admin";
+            /**
              * Format: email
              * @description Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`.
              */
@@ -5693,6 +6026,11 @@ export interface components {
             key: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
+            /**
+             * @description What the key may do.
+             * @enum {string}
+             */
+            role: "viewer" | "operator" | "admin";
             /** @description The email address of the person who holds the key; null if none was given. */
             owner_email: string | null;
             /**
@@ -6102,9 +6440,9 @@ export interface components {
             symbol?: string;
             /** @description `ticker` with a symbol. */
             mid_price?: string;
-            /** @description `orderbook`. */
+            /** @description `orderbook`: bids and asks. */
             orderbook?: components["schemas"]["OrderBook"];
-            /** @description `funding`. */
+            /** @description `funding`: the rates of all markets. */
             funding?: components["schemas"]["FundingRates"];
         };
         /** @description The payload for the exchange. The order of the keys in `action` is part of what is signed. */
@@ -6224,6 +6562,28 @@ export interface components {
         ProviderList: {
             /** @description All providers, in a fixed order. */
             providers: components["schemas"]["Provider"][];
+        };
+        /** @description A model that the endpoints of language models accept. */
+        Model: {
+            /** @description The value of `model` in a request: `provider/name`, or a name that the operator has given to a list of models. */
+            id: string;
+            /** @description Always `model`. */
+            object: string;
+            /** @description Always 0: the time is not known. */
+            created: number;
+            /** @description The provider; `operator` for a name of the operator's. */
+            owned_by: string;
+            /** @description US dollars for one token of text: `prompt` of the input, `completion` of the output. Null if no price is known; an operator's name has the price of its first model. */
+            pricing: {
+                [key: string]: string;
+            } | null;
+        };
+        /** @description The models that the endpoints of language models accept. */
+        ModelList: {
+            /** @description Always `list`. */
+            object: string;
+            /** @description The operator's names, then the models of each configured provider that the price table has. */
+            data: components["schemas"]["Model"][];
         };
         /** @description A service in the catalog. */
         CatalogEntry: {
@@ -6408,56 +6768,6 @@ export interface components {
         SubscriptionPage: {
             /** @description The subscriptions on this page. */
             subscriptions: components["schemas"]["Subscription"][];
-            /** @description The position of this page in the whole list. */
-            pagination: components["schemas"]["Pagination"];
-        };
-        /** @description A service that you own. */
-        OwnedEntry: {
-            /**
-             * Format: uuid
-             * @description The unique identifier (UUID).
-             */
-            id: string;
-            /** @description The name, 1 to 100 characters. */
-            name: string;
-            /** @description A text that describes the service to other agents, at most 4000 characters. */
-            description: string;
-            /** @description The URL below which calls are forwarded: https on port 443 of a public host. */
-            base_url: string;
-            /**
-             * @description How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`.
-             * @enum {string}
-             */
-            pricing_model: "per_call";
-            /** @description The price of one call, in US dollars. */
-            price_per_call_usd: number;
-            /** @description The category under which the catalog lists the service, 1 to 50 characters. */
-            category: string;
-            /** @description Others call it below this URL, with an API key. */
-            proxy_url: string;
-            /** @description Others call it below this URL without an account, and pay each call (x402). */
-            x402_url: string;
-            /** @description The number of calls that were charged since the service was registered. */
-            total_calls: number;
-            /** @description What callers have paid for the service in total, in US dollars. */
-            total_revenue_usd: number;
-            /**
-             * Format: date-time
-             * @description The time of creation (ISO 8601, UTC).
-             */
-            created_at: string;
-            /** @description `active`, or `paused`: not in the catalog, and not callable. */
-            status: components["schemas"]["ServiceStatus"];
-            /**
-             * Format: date-time
-             * @description The time of the last change (ISO 8601, UTC).
-             */
-            updated_at: string;
-        };
-        /** @description A page of your services, oldest first. */
-        OwnedPage: {
-            /** @description The services on this page. */
-            services: components["schemas"]["OwnedEntry"][];
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
         };
@@ -7020,6 +7330,27 @@ export interface components {
              */
             status: "ok";
         };
+        /** @description The state of a component, and how to fix it. */
+        Finding: {
+            /** @description The part that was checked. */
+            component: string;
+            /**
+             * @description `FAIL` needs action; `warn` is a risk.
+             * @enum {string}
+             */
+            severity: "ok" | "warn" | "FAIL";
+            /** @description What was found. */
+            message: string;
+            /** @description What to do; empty if nothing is wrong. */
+            fix: string;
+        };
+        /** @description What `flask doctor` finds; `ok` if nothing fails. */
+        Findings: {
+            /** @description False if a check fails. */
+            ok: boolean;
+            /** @description One for each check. */
+            findings: components["schemas"]["Finding"][];
+        };
         /**
          * @description The control that asks the owner.
          * @enum {string}
@@ -7034,7 +7365,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "gateway_keys.shown" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "gateway_keys.shown" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -9326,6 +9657,10 @@ export interface operations {
                 offset?: number;
                 /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
                 after?: string;
+                /** @description A part of a name or email address, or a wallet's address, or the id of an agent or wallet. */
+                search?: string;
+                /** @description Only agents that are frozen, or only those that are not. */
+                frozen?: boolean;
             };
             header?: never;
             path?: never;
@@ -9591,6 +9926,277 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["ChangedAgent"];
+                };
+            };
+        };
+    };
+    list_agent_transactions: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
+                /** @description Only entries with this status. */
+                status?: components["schemas"]["TransactionStatus"];
+                /** @description Only transactions of this chain; `perpdex` is the exchange. */
+                chain?: "ethereum" | "base" | "solana" | "perpdex";
+                /** @description Only transactions of this type. */
+                type?: components["schemas"]["TransactionType"];
+                /** @description Only transactions of this kind. */
+                kind?: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase" | "bridge_leg" | "gas" | "gas_sale" | "deposit" | "recovered" | "settlement";
+                /** @description Only those that the request with this `X-Request-Id` caused. */
+                request_id?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 3
+                     *       },
+                     *       "transactions": [
+                     *         {
+                     *           "amount": "0.001",
+                     *           "chain": "base",
+                     *           "confirmed_at": null,
+                     *           "cost_usd": 0,
+                     *           "created_at": "2026-11-27T05:17:28.503Z",
+                     *           "currency": "ETH",
+                     *           "error": null,
+                     *           "explorer_url": null,
+                     *           "from_address": null,
+                     *           "gas_fee": null,
+                     *           "id": "a75eb296-decd-42d9-a715-2d52f2c79d76",
+                     *           "kind": null,
+                     *           "previous_hashes": [],
+                     *           "status": "pending",
+                     *           "to_address": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *           "tx_hash": null,
+                     *           "type": "funding",
+                     *           "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *         },
+                     *         {
+                     *           "amount": "0.001",
+                     *           "chain": "base",
+                     *           "confirmed_at": null,
+                     *           "cost_usd": 0,
+                     *           "created_at": "2026-11-27T05:17:28.312Z",
+                     *           "currency": "ETH",
+                     *           "error": null,
+                     *           "explorer_url": null,
+                     *           "from_address": null,
+                     *           "gas_fee": null,
+                     *           "id": "a2cb73a8-2038-4189-89e6-7d8fd8d3e7b0",
+                     *           "kind": null,
+                     *           "previous_hashes": [],
+                     *           "status": "pending",
+                     *           "to_address": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *           "tx_hash": null,
+                     *           "type": "funding",
+                     *           "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["TransactionPage"];
+                };
+            };
+        };
+    };
+    get_usage_by_day: {
+        parameters: {
+            query?: {
+                /** @description UTC days up to today, at most 92. */
+                days?: number;
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "days": [
+                     *         {
+                     *           "calls": 42,
+                     *           "cost_usd": 0.187215,
+                     *           "day": "2026-11-27",
+                     *           "provider": "openai"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["UsageDays"];
+                };
+            };
+        };
+    };
+    list_all_services: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
+                     *       "services": [
+                     *         {
+                     *           "base_url": "https://api.example.com",
+                     *           "category": "weather",
+                     *           "created_at": "2026-11-27T05:18:25.310Z",
+                     *           "description": "Current weather of any city.",
+                     *           "id": "7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *           "name": "City weather",
+                     *           "price_per_call_usd": 0.25,
+                     *           "pricing_model": "per_call",
+                     *           "proxy_url": "http://purser.test/v1/proxy/7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *           "status": "active",
+                     *           "suspended": false,
+                     *           "total_calls": 0,
+                     *           "total_revenue_usd": 0,
+                     *           "updated_at": "2026-11-27T05:18:25.310Z",
+                     *           "x402_url": "http://purser.test/v1/x402/services/7220bcab-60db-4aa0-aabe-b0d47e06e942"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OwnedPage"];
+                };
+            };
+        };
+    };
+    pause_service: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the service (UUID). */
+                service_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "base_url": "https://api.example.com",
+                     *       "category": "weather",
+                     *       "created_at": "2026-11-27T05:18:25.310Z",
+                     *       "description": "Current weather of any city.",
+                     *       "id": "7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *       "name": "City weather",
+                     *       "price_per_call_usd": 0.25,
+                     *       "pricing_model": "per_call",
+                     *       "proxy_url": "http://purser.test/v1/proxy/7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *       "status": "active",
+                     *       "suspended": true,
+                     *       "total_calls": 0,
+                     *       "total_revenue_usd": 0,
+                     *       "updated_at": "2026-11-27T05:18:25.310Z",
+                     *       "x402_url": "http://purser.test/v1/x402/services/7220bcab-60db-4aa0-aabe-b0d47e06e942"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OwnedEntry"];
+                };
+            };
+        };
+    };
+    resume_service: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the service (UUID). */
+                service_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "base_url": "https://api.example.com",
+                     *       "category": "weather",
+                     *       "created_at": "2026-11-27T05:18:25.310Z",
+                     *       "description": "Current weather of any city.",
+                     *       "id": "7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *       "name": "City weather",
+                     *       "price_per_call_usd": 0.25,
+                     *       "pricing_model": "per_call",
+                     *       "proxy_url": "http://purser.test/v1/proxy/7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *       "status": "active",
+                     *       "suspended": false,
+                     *       "total_calls": 0,
+                     *       "total_revenue_usd": 0,
+                     *       "updated_at": "2026-11-27T05:18:25.310Z",
+                     *       "x402_url": "http://purser.test/v1/x402/services/7220bcab-60db-4aa0-aabe-b0d47e06e942"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OwnedEntry"];
                 };
             };
         };
@@ -9911,7 +10517,8 @@ export interface operations {
                      *           "key": "mk_…",
                      *           "name": "ops",
                      *           "owner_email": null,
-                     *           "revoked_at": null
+                     *           "revoked_at": null,
+                     *           "role": "admin"
                      *         }
                      *       ]
                      *     }
@@ -9954,7 +10561,8 @@ export interface operations {
                      *       "id": "1781d787-2ecf-4fe4-9d07-0e8298ba8397",
                      *       "key": "mk_…",
                      *       "name": "Ada",
-                     *       "owner_email": null
+                     *       "owner_email": null,
+                     *       "role": "admin"
                      *     }
                      */
                     "application/json": components["schemas"]["NewMasterKey"];
@@ -10295,6 +10903,8 @@ export interface operations {
                 offset?: number;
                 /** @description Only entries with this status. */
                 status?: components["schemas"]["ApprovalStatus"];
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id?: string;
             };
             header?: never;
             path?: never;
@@ -11101,6 +11711,223 @@ export interface operations {
             };
         };
     };
+    create_chat_completion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-5-mini",
+                 *       "models": [
+                 *         "groq/llama-3.3-70b-versatile"
+                 *       ],
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UpstreamAnswer"];
+                };
+            };
+        };
+    };
+    create_message: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "anthropic/claude-sonnet-4-5",
+                 *       "max_tokens": 100,
+                 *       "messages": [
+                 *         {
+                 *           "role": "user",
+                 *           "content": "Say hello."
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UpstreamAnswer"];
+                };
+            };
+        };
+    };
+    create_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "openai/gpt-5-mini",
+                 *       "input": "Say hello.",
+                 *       "store": false
+                 *     }
+                 */
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UpstreamAnswer"];
+                };
+            };
+        };
+    };
+    create_list_of_embeddings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "openai/text-embedding-3-small",
+                 *       "input": "hello"
+                 *     }
+                 */
+                "application/json": unknown;
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UpstreamAnswer"];
+                };
+            };
+        };
+    };
+    list_models: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "data": [
+                     *         {
+                     *           "created": 0,
+                     *           "id": "openai/gpt-5",
+                     *           "object": "model",
+                     *           "owned_by": "openai",
+                     *           "pricing": {
+                     *             "completion": "0.00001",
+                     *             "prompt": "0.00000125"
+                     *           }
+                     *         },
+                     *         {
+                     *           "created": 0,
+                     *           "id": "openai/gpt-5-mini",
+                     *           "object": "model",
+                     *           "owned_by": "openai",
+                     *           "pricing": {
+                     *             "completion": "0.000002",
+                     *             "prompt": "0.00000025"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "object": "list"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ModelList"];
+                };
+            };
+        };
+    };
+    get_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The model as `GET /v1/models` lists it, which may have slashes. */
+                model_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created": 0,
+                     *       "id": "openai/gpt-5",
+                     *       "object": "model",
+                     *       "owned_by": "openai",
+                     *       "pricing": {
+                     *         "completion": "0.00001",
+                     *         "prompt": "0.00000125"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Model"];
+                };
+            };
+        };
+    };
     list_catalog: {
         parameters: {
             query?: {
@@ -11369,6 +12196,7 @@ export interface operations {
                      *           "pricing_model": "per_call",
                      *           "proxy_url": "http://purser.test/v1/proxy/7220bcab-60db-4aa0-aabe-b0d47e06e942",
                      *           "status": "active",
+                     *           "suspended": false,
                      *           "total_calls": 0,
                      *           "total_revenue_usd": 0,
                      *           "updated_at": "2026-11-27T05:18:25.310Z",
@@ -12178,6 +13006,12 @@ export interface operations {
                 content: {
                     /**
                      * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
                      *       "purchases": [
                      *         {
                      *           "cost_usd": "0.25",
@@ -12225,13 +13059,7 @@ export interface operations {
                      *           "status_url": "http://purser.test/v1/gateway/shopping/purchases/d13fbf32-cce3-4cd2-9b0a-6842901e375b",
                      *           "url": "https://shop.example/p/2"
                      *         }
-                     *       ],
-                     *       "pagination": {
-                     *         "total": 1,
-                     *         "limit": 50,
-                     *         "offset": 0,
-                     *         "has_more": false
-                     *       }
+                     *       ]
                      *     }
                      */
                     "application/json": components["schemas"]["PurchasePage"];
@@ -12454,6 +13282,45 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Liveness"];
+                };
+            };
+        };
+    };
+    run_doctor: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "findings": [
+                     *         {
+                     *           "component": "redis",
+                     *           "fix": "",
+                     *           "message": "responds",
+                     *           "severity": "ok"
+                     *         },
+                     *         {
+                     *           "component": "base",
+                     *           "fix": "add a second provider to BASE_RPC_URL",
+                     *           "message": "has a single endpoint",
+                     *           "severity": "warn"
+                     *         }
+                     *       ],
+                     *       "ok": true
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Findings"];
                 };
             };
         };
