@@ -186,9 +186,7 @@ class EvmDrafter:
         native_units, token_units, l1_fee_units = figures.result
         if price is None:
             price = transactions.market_price(
-                history.result,
-                suggested_tip=None if tip.error else tip.result,
-                is_rollup=deployment.gas_price_oracle is not None,
+                history.result, suggested_tip=tip.result_or_none, is_rollup=deployment.gas_price_oracle is not None
             )
             self._market_price = time.monotonic(), price
         return EvmDraftData(
@@ -197,7 +195,7 @@ class EvmDrafter:
             token_units=token_units,
             price=price,
             l1_fee_units=l1_fee_units,
-            gas=estimate.result if estimates and estimate.error is None else None,
+            gas=estimate.result_or_none,
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
         )
 

@@ -127,5 +127,5 @@ def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
     """Read the raw signed bytes; not every node has the method."""
     found = call(lambda eth: eth.get_raw_transaction(tx_hash), bytes, tolerates=accept_any_error)
     endpoint.run([found])
-    raw = None if found.error is not None else found.result
+    raw = found.result_or_none
     return raw if raw and transactions.hash_of(raw) == tx_hash else None

@@ -121,8 +121,6 @@ def _simulate(
         before=found.result.found,
         after=tried.accounts if tried.error is None else (),
         simulation=tried,
-        price=transactions.priority_price(
-            prices.result, estimate.result if estimates and estimate.error is None else None
-        ),
+        price=transactions.priority_price(prices.result, estimate.result_or_none),
         rents={size: call.result for size, call in rents.items()},
     )
