@@ -173,10 +173,7 @@ class EvmDrafter:
         if deployment.gas_price_oracle is not None:
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, self._placeholder(target)))
         sequence = calls.nonce(sender)
-        figures = calls.contract_call(
-            contracts.aggregate(deployment.multicall3, inner),
-            lambda returned: _balances_and_l1_fee(contracts.read_aggregate(returned, inner)),
-        )
+        figures = contracts.multicall(deployment.multicall3, inner, read=_balances_and_l1_fee)
         price = self._remembered_price()
         history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
