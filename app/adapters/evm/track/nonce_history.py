@@ -43,15 +43,11 @@ class NonceHistoryReader:
         best: SentTransaction | None = None
         answered = False
         # An endpoint may lag, keep no old states, or omit fields: another one may have everything.
-        for sent_transaction in self._rpc.run_on_each(
-            lambda endpoint: self._find(endpoint, sender, sequence, expected)
-        ):
+        for sent in self._rpc.run_on_each(lambda endpoint: self._find(endpoint, sender, sequence, expected)):
             answered = True
-            best = sent_transaction or best
-            if sent_transaction is not None and (
-                sent_transaction.raw is not None or sent_transaction.nonce_use is NonceUse.OTHER
-            ):
-                return sent_transaction
+            best = sent or best
+            if sent is not None and (sent.raw is not None or sent.nonce_use is NonceUse.OTHER):
+                return sent
         if not answered:
             raise Unreachable("chain_unreachable")
         return best
@@ -60,17 +56,13 @@ class NonceHistoryReader:
         self, endpoint: RpcEndpoint, sender: str, sequence: int, expected: StoredTransaction | None
     ) -> SentTransaction | None:
         found = _find_by_nonce(endpoint, sender, sequence)
-        return None if found is None else self._describe(endpoint, found, sender, expected)
-
-    def _describe(
-        self, endpoint: RpcEndpoint, found: RpcTransaction, sender: str, expected: StoredTransaction | None
-    ) -> SentTransaction:
-        data = found.data
-        target = CallTarget(found.recipient or "", found.value_units, data)
+        if found is None:
+            return None
+        target = CallTarget(found.recipient or "", found.value_units, found.data)
         recipient, amount = found.recipient, None
-        if not data:
+        if not found.data:
             amount = TokenAmount(found.value_units, self._native)
-        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(data)):
+        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(found.data)):
             recipient, amount = moved[0], TokenAmount(moved[1], USDC)
         nonce_use = NonceUse.OTHER
         if target == CallTarget(sender, 0, b""):

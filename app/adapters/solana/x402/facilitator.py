@@ -51,11 +51,8 @@ class SolanaFacilitator:
 
     def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
         """Read what a finalized transaction paid to the recipient's own token account. Raises: Unreachable."""
-        call = account_history.transaction_call(
-            tx_hash, CommitmentLevel.Finalized, landed_or_none(tx_hash, _DatedTransaction)
-        )
-        self._rpc.run(call)
-        landed = call.result
+        read = landed_or_none(tx_hash, _DatedTransaction)
+        landed = self._rpc.ask(account_history.transaction_call(tx_hash, CommitmentLevel.Finalized, read))
         if landed is None:
             return None
         account = str(tokens.account_of(Pubkey.from_string(recipient), self._mint))
