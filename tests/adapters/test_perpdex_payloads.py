@@ -54,7 +54,7 @@ ONE_USDC = TokenAmount(10**6, USDC)
 
 
 def built(action: Action, *, nonce: int = NONCE, deployment: PerpdexDeployment = MAINNET) -> ActionPayload:
-    return exchange.build_payload(action, nonce=nonce, deployment=deployment)
+    return exchange.HyperliquidExchange(deployment).build_payload(action, nonce=nonce)
 
 
 def signed(payload: ActionPayload, deployment: PerpdexDeployment) -> tuple[str, str, int]:

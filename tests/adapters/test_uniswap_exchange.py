@@ -10,7 +10,7 @@ from eth_abi.abi import decode, encode
 
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.swaps import uniswap
-from app.adapters.swaps.uniswap import PermitSignature, UniswapExchange, UniswapSwap
+from app.adapters.swaps.uniswap import UniswapExchange, UniswapSwap
 from app.core.chains import ETH, USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import SignedTransaction, TransactionQuery, TransactionStatus
@@ -22,7 +22,7 @@ from tests.support.swaps import router_may_take
 
 pytestmark = pytest.mark.chain
 
-SIGNATURE = PermitSignature(27, bytes(32), bytes(32))
+SIGNATURE = (27, bytes(32), bytes(32))
 OTHER = "0x00000000000000000000000000000000C0FFEE00"
 
 

@@ -511,7 +511,7 @@ def sent_by_the_faucet(chain: SolanaChain, instruction: Instruction) -> str:
     def landed() -> LandedTransaction | None:
         call = account_history.transaction(signature, CommitmentLevel.Confirmed)
         chain.rpc.run(call)
-        return account_history.landed_transaction(call)
+        return call.result_or_none
 
     wait_until(landed, what="the transaction")
     return signature

@@ -83,6 +83,11 @@ class RpcCall(Generic[T]):
         """Return the result of a call that was run and has no `error`."""
         return self._answers[0]
 
+    @property
+    def result_or_none(self) -> T | None:
+        """Return the result of a call that was run, or None if it has an `error`."""
+        return self._answers[0] if self._answers else None
+
     def set_reply(self, reply: Mapping[str, object]) -> None:
         """Store a reply. Raises: EndpointError for a malformed one that is not tolerated."""
         self.error, self._answers = None, []

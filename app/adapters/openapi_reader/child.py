@@ -238,7 +238,7 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
         }
     kind = schema.get("type")
     kind = next(iter(kind), None) if isinstance(kind, list) else kind
-    return _SAMPLES.get(kind, f"<{_single_line(name)}>") if isinstance(kind, str) else f"<{_single_line(name)}>"
+    return _SAMPLES.get(str(kind), f"<{_single_line(name)}>")
 
 
 def _single_line(text: str) -> str:
@@ -261,8 +261,7 @@ def main() -> None:
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     text = sys.stdin.buffer.read().decode(errors="replace")
-    result = json.dumps(read_document(text, schemas)).encode()
-    sys.stdout.buffer.write(result + b"\n")
+    sys.stdout.buffer.write(json.dumps(read_document(text, schemas)).encode() + b"\n")
     sys.stdout.buffer.flush()
     # No clean-up is needed for what the document left behind.
     os._exit(0)

@@ -1,7 +1,7 @@
 """The exchange's address on each network, and the network's names in actions. Only data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,5 @@ DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {
     ),
     "testnet": _TESTNET,
     # The stand-in numbers its markets like the real exchange, but nothing signed for it may be valid there.
-    "sandbox": PerpdexDeployment(
-        url="http://127.0.0.1:18548",
-        chain=_TESTNET.chain,
-        signature_chain_id=_TESTNET.signature_chain_id,
-        source=_TESTNET.source,
-        asset_numbering="mainnet",
-    ),
+    "sandbox": replace(_TESTNET, url="http://127.0.0.1:18548", asset_numbering="mainnet"),
 }

@@ -61,7 +61,7 @@ def parse(body: bytes) -> Json:
     try:
         return parse_response(body, parse_float=_fraction)
     except ValueError:
-        raise unexpected_answer() from None
+        raise Unreachable("unexpected_answer") from None
 
 
 class _Order(ForeignModel):
@@ -88,21 +88,28 @@ class _Book(ForeignModel):
 
 
 _read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
-_CHECKS: Mapping[PerpdexTopic, Callable[[object], object]] = {
-    PerpdexTopic.ACCOUNT: reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
-    PerpdexTopic.SPOT: reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
-    PerpdexTopic.ORDERS: _read_orders,
-    PerpdexTopic.FILLS: reader(_Objects),
-    PerpdexTopic.MARKETS: _Meta.read,
-    PerpdexTopic.FUNDING: reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)]),
-    PerpdexTopic.MIDS: reader(Annotated[Items[Text], parsed(lambda mids: mids.values())]),
-    PerpdexTopic.BOOK: reader(_Book | None),
+_LIGHT, _HEAVY = 2, 20
+_QUERIES: Mapping[PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
+    PerpdexTopic.ACCOUNT: (
+        "clearinghouseState",
+        _LIGHT,
+        reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
+    ),
+    PerpdexTopic.SPOT: ("spotClearinghouseState", _LIGHT, reader(Annotated[_Objects, parsed(itemgetter("balances"))])),
+    PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
+    PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
+    PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
+    PerpdexTopic.FUNDING: ("metaAndAssetCtxs", _HEAVY, reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)])),
+    PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
+    PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
 }
+"""The type in the request, the weight ("Rate limits"), and the check of the response."""
 
 
 def read(topic: PerpdexTopic, document: Json) -> Json:
     """Return the document for a topic; None for the book of an unknown market. Raises: Unreachable."""
-    _checked(_CHECKS[topic], document)
+    _type, _weight, check = _QUERIES[topic]
+    _checked(check, document)
     if topic is PerpdexTopic.FUNDING:
         return _rates(*document)
     if topic is PerpdexTopic.BOOK and document is not None:
@@ -131,22 +138,18 @@ def parse_orders(document: Json) -> list[tuple[str, int]]:
     return [(order.coin, order.oid) for order in _checked(_read_orders, document)]
 
 
-def unexpected_answer() -> Unreachable:
-    return Unreachable("unexpected_answer")
-
-
 def _checked(check: Callable[[object], T], document: Json) -> T:
     try:
         return check(document)
     except MalformedResponseError:
-        raise unexpected_answer() from None
+        raise Unreachable("unexpected_answer") from None
 
 
 def _rates(meta: Json, contexts: list[dict[str, Json]]) -> list[dict[str, Json]]:
     """Pair the markets of a `metaAndAssetCtxs` response with their figures; delisted ones have no rate."""
     markets = parse_markets(meta)
     if len(contexts) != len(markets):
-        raise unexpected_answer()
+        raise Unreachable("unexpected_answer")
     return [
         {
             "symbol": market.symbol,
@@ -165,10 +168,6 @@ def _fraction(text: str) -> Decimal:
     return number
 
 
-def build_payload(action: Action, *, nonce: int, deployment: PerpdexDeployment) -> ActionPayload:
-    return ActionPayload(_action(action, nonce, deployment), nonce)
-
-
 def format_decimal(number: Decimal) -> str:
     """Format a positive number as the exchange requires: no exponent, no trailing zeros."""
     text = format(number, "f")
@@ -176,6 +175,7 @@ def format_decimal(number: Decimal) -> str:
 
 
 def _action(action: Action, nonce: int, deployment: PerpdexDeployment) -> dict[str, Json]:
+    chain = {"hyperliquidChain": deployment.chain, "signatureChainId": deployment.signature_chain_id}
     match action:
         case LimitOrder():
             return {"type": "order", "orders": [_order(action)], "grouping": "na"}
@@ -193,23 +193,11 @@ def _action(action: Action, nonce: int, deployment: PerpdexDeployment) -> dict[s
                 "leverage": action.leverage,
             }
         case Withdraw():
-            return {
-                "type": "withdraw3",
-                "hyperliquidChain": deployment.chain,
-                "signatureChainId": deployment.signature_chain_id,
-                "amount": str(action.amount),
-                "time": nonce,
-                "destination": action.destination.lower(),
-            }
+            sent = {"amount": str(action.amount), "time": nonce, "destination": action.destination.lower()}
+            return {"type": "withdraw3", **chain, **sent}
         case SendUsdc():
-            return {
-                "type": "usdSend",
-                "hyperliquidChain": deployment.chain,
-                "signatureChainId": deployment.signature_chain_id,
-                "destination": action.destination.lower(),
-                "amount": str(action.amount),
-                "time": nonce,
-            }
+            sent = {"destination": action.destination.lower(), "amount": str(action.amount), "time": nonce}
+            return {"type": "usdSend", **chain, **sent}
 
 
 def _order(order: LimitOrder) -> dict[str, Json]:
@@ -228,20 +216,6 @@ _CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0
 _MAX_BYTES = 2**23
 """Two thousand fills are less than a megabyte."""
-_TYPES: Mapping[PerpdexTopic, str] = {
-    PerpdexTopic.ACCOUNT: "clearinghouseState",
-    PerpdexTopic.SPOT: "spotClearinghouseState",
-    PerpdexTopic.ORDERS: "frontendOpenOrders",
-    PerpdexTopic.FILLS: "userFills",
-    PerpdexTopic.MARKETS: "meta",
-    PerpdexTopic.FUNDING: "metaAndAssetCtxs",
-    PerpdexTopic.MIDS: "allMids",
-    PerpdexTopic.BOOK: "l2Book",
-}
-# "Rate limits": these weigh 2, every other query that is used here weighs 20.
-_LIGHT = frozenset({PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTopic.MIDS, PerpdexTopic.BOOK})
-_LIGHT_WEIGHT = 2
-_HEAVY_WEIGHT = 20
 _ROWS_PER_WEIGHT = 20
 _BUNDLED = json.loads(Path(__file__).with_name("markets.json").read_text())
 
@@ -260,12 +234,13 @@ class HyperliquidExchange:
         self._outage = OutageLog("exchange", name="perpdex")
 
     def query_weight(self, query: PerpdexQuery) -> int:
-        return _LIGHT_WEIGHT if query.topic in _LIGHT else _HEAVY_WEIGHT
+        _type, weight, _check = _QUERIES[query.topic]
+        return weight
 
     def fetch(self, query: PerpdexQuery) -> PerpdexReply:
         try:
             # "Addresses should be lowercased."
-            body = {"type": _TYPES[query.topic], "user": (query.address or "").lower(), "coin": query.symbol or ""}
+            body = {"type": _QUERIES[query.topic][0], "user": (query.address or "").lower(), "coin": query.symbol or ""}
             given = {name: value for name, value in body.items() if value}
             response = self._http.post(self._info_url, json.dumps(given).encode())
             document = _document(response)
@@ -284,7 +259,7 @@ class HyperliquidExchange:
         return BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
 
     def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
-        return build_payload(action, nonce=nonce, deployment=self._deployment)
+        return ActionPayload(_action(action, nonce, self._deployment), nonce)
 
 
 def _document(response: HttpResponse) -> Json:
@@ -301,4 +276,4 @@ def _document(response: HttpResponse) -> Json:
         raise Unreachable("exchange_failed")
     if response.status >= HTTPStatus.BAD_REQUEST:
         raise Rejected("refused")
-    raise unexpected_answer()
+    raise Unreachable("unexpected_answer")

@@ -101,7 +101,6 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _ScannedAccount:
-    watched: WatchedAddress
     holder: TokenHolder
     scan_state: SolanaScanState
     lamports: int
@@ -139,10 +138,7 @@ class SolanaDepositScanner:
             return before
         holder = self._holder(address)
         units_held = self._holdings([holder], CommitmentLevel.Confirmed, at_least=None)
-        wallet, token_account = (
-            account_history.newest_entry(address),
-            account_history.newest_entry(holder.token_account),
-        )
+        wallet, token_account = map(account_history.newest_entry, (address, holder.token_account))
         self._rpc.run(units_held, wallet, token_account)
         slot = units_held.result.slot
         lamports, usdc_units = self._units(holder, units_held.result, place=0)
@@ -173,7 +169,7 @@ class SolanaDepositScanner:
         scan_states: dict[str, Terms] = {}
         deposits: list[Deposit] = []
         for history in unread:
-            address = history.account.watched.address
+            address = history.account.holder.address
             scan_state, found = _read_deposits(history, shares[address], landed_by_signature, at=latest.slot)
             deposits += found
             if scan_state != history.account.scan_state:
@@ -198,7 +194,7 @@ class SolanaDepositScanner:
             for place, entry in enumerate(chunk):
                 holder = self._holder(entry.address)
                 units = self._units(holder, call.result, place=place)
-                yield _ScannedAccount(entry, holder, SolanaScanState.from_terms(entry.scan_state), *units)
+                yield _ScannedAccount(holder, SolanaScanState.from_terms(entry.scan_state), *units)
 
     def _holder(self, address: str) -> TokenHolder:
         token_account = tokens.account_of(Pubkey.from_string(address), self._mint)
@@ -252,7 +248,7 @@ def _allocate(histories: Sequence[_UnreadHistory], budget: int) -> Mapping[str, 
     by_length = sorted(histories, key=lambda history: len(history.entries))
     for place, history in enumerate(by_length):
         share = max(budget // (len(by_length) - place), 1)
-        shares[history.account.watched.address] = history.entries[:share]
+        shares[history.account.holder.address] = history.entries[:share]
         budget = max(budget - share, 0) if len(history.entries) > share else budget - len(history.entries)
     return shares
 

@@ -80,7 +80,7 @@ class _SolanaEndpointProbes:
             return "USDC has no transactions yet"
         call = account_history.transaction(newest.result[0].signature, CommitmentLevel.Confirmed)
         self._chain.rpc.run(call)
-        landed = account_history.landed_transaction(call)
+        landed = call.result_or_none
         if landed is None:
             raise UnexpectedAnswer("the newest transaction of USDC cannot be read")
         orphaned, _ = self._chain.orphaned_blocks([BlockRef(landed.slot, newest.result[0].signature)])

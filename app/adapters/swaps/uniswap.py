@@ -42,11 +42,8 @@ _ROUTER_ADDRESS_ALIAS = "0x0000000000000000000000000000000000000002"
 """SwapRouter02's `Constants.ADDRESS_THIS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PermitSignature:
-    v: int
-    r: bytes
-    s: bytes
+PermitSignature = tuple[int, bytes, bytes]
+"""v, r and s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class UniswapSwap:
     fee_tier: int
     minimum_units: int
     deadline: int
-    permit: PermitSignature | None
+    permit: PermitSignature | None = None
 
 
 def quote(deployment: EvmDeployment, request: SwapRequest, fee_tier: int) -> MulticallItem:
@@ -78,8 +75,7 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
         steps.append(_REFUND.encode())
     else:
         if swap.permit is not None:
-            signature = (swap.permit.v, swap.permit.r, swap.permit.s)
-            steps.insert(0, _SELF_PERMIT.encode(input_address, amount, swap.deadline, *signature))
+            steps.insert(0, _SELF_PERMIT.encode(input_address, amount, swap.deadline, *swap.permit))
         steps.append(_UNWRAP.encode(swap.minimum_units, request.owner))
     data = _MULTICALL.encode(swap.deadline, steps)
     return CallTarget(deployment.uniswap_router, amount if pays_ether else 0, data)
@@ -167,7 +163,7 @@ def sign(
         SigningDomain(facts.name, facts.version, deployment.chain_id, deployment.usdc),
     )
     y_parity, r, s = signer.sign_digest(signatures.digest_of(message))
-    return PermitSignature(_LEGACY_V + y_parity, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
+    return _LEGACY_V + y_parity, r.to_bytes(32, "big"), s.to_bytes(32, "big")
 
 
 _VALID_SECONDS = 600
@@ -231,7 +227,7 @@ class UniswapExchange:
             # A deadline that far in the future would be ineffective.
             raise Unreachable("chain_unreachable")
         deadline = max(now, block_time) + _VALID_SECONDS
-        swap = UniswapSwap(request, fee_tier, minimum_units, deadline, permit=None)
+        swap = UniswapSwap(request, fee_tier, minimum_units, deadline)
         if permit_facts is not None and signer is not None:
             swap = self._with_permit(swap, permit_facts, signer)
         is_whole = permit_facts is None or signer is not None
@@ -302,5 +298,4 @@ def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:
         fee_tier=int(terms["fee_tier"] or 0),
         minimum_units=int(str(terms["minimum"])),
         deadline=int(terms["valid_until"] or 0),
-        permit=None,
     )

@@ -1,6 +1,6 @@
 """The functions and events of several features, and Multicall3, which combines calls at one block. No network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from web3.types import TxParams
@@ -41,16 +41,16 @@ def read_transfer(data: bytes) -> tuple[str, int] | None:
 
 
 def multicall(
-    address: str, items: Sequence[MulticallItem], block: Block = "latest", *, tolerates: Tolerance | None = None
+    address: str,
+    items: Sequence[MulticallItem],
+    block: Block = "latest",
+    *,
+    read: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
+    tolerates: Tolerance | None = None,
 ) -> RpcCall[tuple[Any, ...]]:
     """Return the call that reads the results of several functions at one block."""
-    return calls.contract_call(
-        aggregate(address, items), lambda returned: read_aggregate(returned, items), block, tolerates=tolerates
-    )
-
-
-def aggregate(address: str, items: Sequence[MulticallItem]) -> TxParams:
-    return {"to": address, "data": aggregate_data(items)}
+    sent: TxParams = {"to": address, "data": aggregate_data(items)}
+    return calls.contract_call(sent, lambda returned: read(read_aggregate(returned, items)), block, tolerates=tolerates)
 
 
 def aggregate_data(items: Sequence[MulticallItem]) -> bytes:

@@ -112,24 +112,25 @@ def find_deposits(
     An address keeps its scan state while one of its own transactions is pending: the difference is undetermined. The
     state of an unused address is not renewed; its balance was compared at block `compared_at`.
     """
-    outdated = [entry for entry in watched if EvmScanState.from_terms(entry.scan_state).number < block.number]
-    balances = _balances(endpoint, deployment.multicall3, [entry.address for entry in outdated], block)
+    states = [(entry, EvmScanState.from_terms(entry.scan_state)) for entry in watched]
+    outdated = [(entry, state) for entry, state in states if state.number < block.number]
+    balances = _balances(endpoint, deployment.multicall3, [entry.address for entry, _ in outdated], block)
     scan_states: dict[str, EvmScanState] = {}
-    moved: list[WatchedAddress] = []
-    for entry in outdated:
-        state = EvmScanState.from_terms(entry.scan_state)
+    moved: list[tuple[WatchedAddress, EvmScanState]] = []
+    for entry, state in outdated:
         may_have_changed = any(
             ours.sequence is not None and ours.sequence >= state.sequence for ours in entry.own_transactions
         )
         if balances[entry.address] != state.native_units or may_have_changed:
-            moved.append(entry)
+            moved.append((entry, state))
         elif entry.own_transactions and block.number - state.number >= _RENEW_AFTER_BLOCKS:
             scan_states[entry.address] = state.at_block(block.number, state.native_units, state.sequence)
-    counts = _counts(endpoint, [entry.address for entry in moved], block)
+    counts = {entry.address: calls.nonce(entry.address, block.number) for entry, _ in moved}
+    endpoint.run([*counts.values()])
     increases: list[_BalanceIncrease] = []
-    for entry in moved:
-        state = EvmScanState.from_terms(entry.scan_state)
-        after, found = _increases(entry, state, at=(block.number, balances[entry.address], counts[entry.address]))
+    for entry, state in moved:
+        at = block.number, balances[entry.address], counts[entry.address].result
+        after, found = _increases(entry, state, at=at)
         if after != state:
             scan_states[entry.address] = after
         # Of an unused address, the balance was the same at the last comparison.
@@ -282,9 +283,3 @@ def _balances(endpoint: RpcEndpoint, multicall: str, addresses: Sequence[str], b
     endpoint.run(readings)
     figures = [units for reading in readings for units in reading.result]
     return dict(zip(addresses, figures, strict=True))
-
-
-def _counts(endpoint: RpcEndpoint, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
-    counts = {address: calls.nonce(address, block.number) for address in addresses}
-    endpoint.run([*counts.values()])
-    return {address: call.result for address, call in counts.items()}

@@ -173,10 +173,7 @@ class EvmDrafter:
         if deployment.gas_price_oracle is not None:
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, self._placeholder(target)))
         sequence = calls.nonce(sender)
-        figures = calls.contract_call(
-            contracts.aggregate(deployment.multicall3, inner),
-            lambda returned: _balances_and_l1_fee(contracts.read_aggregate(returned, inner)),
-        )
+        figures = contracts.multicall(deployment.multicall3, inner, read=_balances_and_l1_fee)
         price = self._remembered_price()
         history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
@@ -186,9 +183,7 @@ class EvmDrafter:
         native_units, token_units, l1_fee_units = figures.result
         if price is None:
             price = transactions.market_price(
-                history.result,
-                suggested_tip=None if tip.error else tip.result,
-                is_rollup=deployment.gas_price_oracle is not None,
+                history.result, suggested_tip=tip.result_or_none, is_rollup=deployment.gas_price_oracle is not None
             )
             self._market_price = time.monotonic(), price
         return EvmDraftData(
@@ -197,7 +192,7 @@ class EvmDrafter:
             token_units=token_units,
             price=price,
             l1_fee_units=l1_fee_units,
-            gas=estimate.result if estimates and estimate.error is None else None,
+            gas=estimate.result_or_none,
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
         )
 

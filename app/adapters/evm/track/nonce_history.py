@@ -42,15 +42,11 @@ class NonceHistoryReader:
         best: SentTransaction | None = None
         answered = False
         # An endpoint may lag, keep no old states, or omit fields: another one may have everything.
-        for sent_transaction in self._rpc.run_on_each(
-            lambda endpoint: self._find(endpoint, sender, sequence, expected)
-        ):
+        for sent in self._rpc.run_on_each(lambda endpoint: self._find(endpoint, sender, sequence, expected)):
             answered = True
-            best = sent_transaction or best
-            if sent_transaction is not None and (
-                sent_transaction.raw is not None or sent_transaction.nonce_use is NonceUse.OTHER
-            ):
-                return sent_transaction
+            best = sent or best
+            if sent is not None and (sent.raw is not None or sent.nonce_use is NonceUse.OTHER):
+                return sent
         if not answered:
             raise Unreachable("chain_unreachable")
         return best
@@ -59,17 +55,13 @@ class NonceHistoryReader:
         self, endpoint: RpcEndpoint, sender: str, sequence: int, expected: StoredTransaction | None
     ) -> SentTransaction | None:
         found = _find_by_nonce(endpoint, sender, sequence)
-        return None if found is None else self._describe(endpoint, found, sender, expected)
-
-    def _describe(
-        self, endpoint: RpcEndpoint, found: RpcTransaction, sender: str, expected: StoredTransaction | None
-    ) -> SentTransaction:
-        data = found.data
-        target = CallTarget(found.recipient or "", found.value_units, data)
+        if found is None:
+            return None
+        target = CallTarget(found.recipient or "", found.value_units, found.data)
         recipient, amount = found.recipient, None
-        if not data:
+        if not found.data:
             amount = TokenAmount(found.value_units, self._native)
-        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(data)):
+        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(found.data)):
             recipient, amount = moved[0], TokenAmount(moved[1], USDC)
         nonce_use = NonceUse.OTHER
         if target == CallTarget(sender, 0, b""):
@@ -126,5 +118,5 @@ def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
     """Read the raw signed bytes; not every node has the method."""
     found = call(lambda eth: eth.get_raw_transaction(tx_hash), bytes, tolerates=accept_any_error)
     endpoint.run([found])
-    raw = None if found.error is not None else found.result
+    raw = found.result_or_none
     return raw if raw and transactions.hash_of(raw) == tx_hash else None

@@ -191,9 +191,8 @@ class EvmFacilitator:
             raise Rejected(_INVALID_SIGNATURE)
         if isinstance(owner, int):
             reading = known_wallets.OWNER_AT_INDEX.at(str(terms["from"]), owner, may_fail=True)
-            asked = contracts.multicall(self._multicall, [reading])
-            self._rpc.run(asked)
-            owner = bytes(asked.result[0] or b"")
+            (at_index,) = self._rpc.ask(contracts.multicall(self._multicall, [reading]))
+            owner = bytes(at_index or b"")
         address = None if owner is None else known_wallets.contract_owner(owner)
         if address is not None and self._rpc.ask(calls.code(address)):
             raise Rejected(known_wallets.NOT_SUPPORTED)
@@ -240,15 +239,12 @@ class EvmFacilitator:
         )
 
     def _find_settlement(self, endpoint: RpcEndpoint, authorization: PaymentAuthorization) -> str | None:
-        head = calls.head()
-        endpoint.run([head])
+        head = endpoint.ask(calls.head())
         topics = contracts.AUTHORIZATION_USED_EVENT.topics(authorization.terms["from"], _nonce(authorization))
-        first = max(head.result - _SEARCH_BLOCKS, 0)
-        for _until, logs in read_logs(endpoint, self._usdc, topics, first=first, last=head.result):
+        for _until, logs in read_logs(endpoint, self._usdc, topics, first=max(head - _SEARCH_BLOCKS, 0), last=head):
             for log in logs:
-                found = calls.receipt(log.tx_hash)
-                endpoint.run([found])
-                if found.result is not None and self._is_settled_by(found.result, authorization):
+                found = endpoint.ask(calls.receipt(log.tx_hash))
+                if found is not None and self._is_settled_by(found, authorization):
                     return log.tx_hash
         return None
 
@@ -262,9 +258,8 @@ class EvmFacilitator:
             used = contracts.AUTHORIZATION_USED_EVENT.decode(first)
             transfer = contracts.TRANSFER_EVENT.decode(second)
             if receipt.succeeded and used and transfer and self._claim(*used) == authorization.claim:
-                payer, recipient, units = transfer
-                parties = (authorization.payer, authorization.recipient)
-                if (payer, recipient) == parties and units >= authorization.units:
+                *parties, units = transfer
+                if parties == [authorization.payer, authorization.recipient] and units >= authorization.units:
                     return True
         return False
 

@@ -7,6 +7,7 @@ proxy transfers what the payer signed, and to no other than the recipient in it 
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.adapters.evm import signatures
@@ -108,9 +109,7 @@ class EvmPaymentSigner:
             return {}
         usdc = self._deployment.usdc
         inner = [contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2), contracts.PERMIT_NONCE.at(usdc, intent.payer)]
-        reading = contracts.multicall(self._deployment.multicall3, inner)
-        self._chain.rpc.run(reading)
-        allowance, permit_nonce = reading.result
+        allowance, permit_nonce = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         if allowance >= intent.units:
             return {}
         if SPONSORING not in intent.extensions:
@@ -120,17 +119,11 @@ class EvmPaymentSigner:
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign an authorization with a random nonce, which the token, or Permit2, accepts once."""
         nonce, end = secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
-        by_permit2 = _method(intent.extra) == METHOD
-        opened = OpenAuthorization(
-            signer.evm_address,
-            nonce,
-            # Permit2 accepts its deadline itself, too.
-            end + 1 if by_permit2 else end,
-            intent.since_block,
-            intent.recipient if by_permit2 else None,
-        )
+        opened = OpenAuthorization(signer.evm_address, nonce, end, intent.since_block)
         extensions = {}
-        if by_permit2:
+        if _method(intent.extra) == METHOD:
+            # Permit2 accepts its deadline itself, too.
+            opened = replace(opened, valid_before=end + 1, permit2_recipient=intent.recipient)
             number = int.from_bytes(nonce, "big")
             payload = sign_transfer(self._deployment, intent, signer, nonce=number, deadline=end)
             if "permit_nonce" in prepared:

@@ -8,9 +8,11 @@ import base64
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
+from operator import itemgetter
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import AliasPath, Field, model_validator
+from pydantic import AfterValidator, AliasPath, Field, model_validator
 from solders.hash import Hash
 from solders.pubkey import Pubkey
 from solders.signature import Signature
@@ -192,28 +194,22 @@ class TracedTransaction(LandedTransaction):
         return self
 
 
-class _PriorityEstimate(ForeignModel):
-    fee: Annotated[Decimal, Field(ge=0, lt=_MAX_ESTIMATE), parsed(lambda fee: Decimal(str(fee)))] = Field(
-        alias="priorityFeeEstimate"
-    )
-
-
-class _PriorityPrice(ForeignModel):
-    fee: U64 = Field(alias="prioritizationFee")
-
-
 number: Callable[[object], int] = reader(U64)
 text: Callable[[object], str] = reader(Text)
 history: Callable[[object], tuple[HistoryEntry, ...]] = reader(Items[HistoryEntry])
-_read_prices: Callable[[object], tuple[_PriorityPrice, ...]] = reader(Items[_PriorityPrice])
-
-
-def accounts(count: int) -> Callable[[object], Accounts]:
-    return _with_each(Accounts.read, count)
-
-
-def statuses(count: int) -> Callable[[object], SignatureStatuses]:
-    return _with_each(SignatureStatuses.read, count)
+priority_prices: Callable[[object], tuple[int, ...]] = reader(
+    Items[Annotated[U64, parsed(itemgetter("prioritizationFee"))]]
+)
+"""`getRecentPrioritizationFees`: micro-lamports per compute unit, one figure per slot."""
+priority_estimate: Callable[[object], int] = reader(
+    Annotated[
+        Decimal,
+        Field(ge=0, lt=_MAX_ESTIMATE),
+        AfterValidator(math.ceil),
+        parsed(lambda found: Decimal(str(found["priorityFeeEstimate"]))),
+    ]
+)
+"""Helius's `getPriorityFeeEstimate`: micro-lamports per compute unit, possibly with a fraction."""
 
 
 def simulation(count: int = 0) -> Callable[[object], Simulation]:
@@ -226,16 +222,6 @@ def simulation(count: int = 0) -> Callable[[object], Simulation]:
         return tried
 
     return read
-
-
-def priority_prices(result: object) -> list[int]:
-    """Read `getRecentPrioritizationFees`: micro-lamports per compute unit, one figure per slot."""
-    return [each.fee for each in _read_prices(result)]
-
-
-def priority_estimate(result: object) -> int:
-    """Read Helius's `getPriorityFeeEstimate`: micro-lamports per compute unit, possibly with a fraction."""
-    return math.ceil(_PriorityEstimate.read(result).fee)
 
 
 def landed_or_none(signature: str, kind: type[L]) -> Callable[[object], L | None]:
@@ -257,6 +243,12 @@ def _with_each(read: Callable[[object], F], count: int) -> Callable[[object], F]
         return found
 
     return read_all
+
+
+accounts: Callable[[int], Callable[[object], Accounts]] = partial(_with_each, Accounts.read)
+"""Returns a reader of `getMultipleAccounts` for this many accounts."""
+statuses: Callable[[int], Callable[[object], SignatureStatuses]] = partial(_with_each, SignatureStatuses.read)
+"""Returns a reader of `getSignatureStatuses` for this many signatures."""
 
 
 def _assert_count(listed: Sequence[object], count: int) -> None:

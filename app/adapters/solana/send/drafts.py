@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from solders.commitment_config import CommitmentLevel
-from solders.hash import Hash
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
 
@@ -16,8 +15,6 @@ from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Shortage
-
-_NO_BLOCKHASH = str(Hash.default())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +36,15 @@ class SolanaDrafter:
         self._level = level
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:
-        reference = transactions.new_reference()
-        readings = self._simulate(intent, reference)
+        trial = transactions.trial_plan()
+        message = transactions.transfer_message(intent, trial, mint=self._mint)
+        owners = [Pubkey.from_string(each) for each in (intent.sender, intent.recipient)]
+        keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners)]
+        readings = simulate(self._rpc, self._level, message, keys)
         parties = TransferParties(*readings.before)
         assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
         creates_account = intent.amount.token == USDC and tokens.read_account(parties.recipient_tokens) is None
-        plan = readings.plan(reference, creates_account=creates_account)
+        plan = readings.plan(trial.reference, creates_account=creates_account)
         fee_units = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
         assert_payer_rent_exempt(readings.empty_rent, lamports=parties.lamports, network_fee=fee_units)
         rent_units = readings.missing_rent(parties.recipient_tokens) if creates_account else 0
@@ -73,17 +73,6 @@ class SolanaDrafter:
         held = lamports, lamports if moves_native else token_units
         kind = recipient_kind(intent.recipient, parties.recipient)
         return readings.draft(intent, plan.as_terms(), fee_units, held, kind)
-
-    def _simulate(self, intent: TransferIntent, reference: str) -> SimulatedTransaction:
-        sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
-        keys = [sender, recipient, *(tokens.account_of(key, self._mint) for key in (sender, recipient))]
-        # What is not known yet is estimated at its maximum: the account creation is included, and has no effect when
-        # the account exists.
-        unsimulated = TransactionPlan(
-            _NO_BLOCKHASH, 0, 0, transactions.MAX_COMPUTE_UNITS, 0, reference, creates_account=True
-        )
-        message = transactions.transfer_message(intent, unsimulated, mint=self._mint)
-        return simulate(self._rpc, self._level, message, keys)
 
 
 def assert_valid_recipient(intent: TransferIntent, parties: TransferParties, empty_rent: int, *, mint: Pubkey) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from solders.commitment_config import CommitmentLevel
 from solders.message import MessageV0
@@ -77,25 +78,21 @@ def simulate(
     rpc: SolanaRpc, level: CommitmentLevel, message: MessageV0, keys: Sequence[Pubkey], *, new_account_bytes: int = 0
 ) -> SimulatedTransaction:
     """Simulate a message, and read accounts before and after, all at one level. Raises: Unreachable."""
-    return rpc.run_on_first(
-        lambda endpoint: _simulate(
-            rpc, endpoint, level, message, keys=keys, rent_bytes={0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes}
-        )
-    )
+    rents = {size: calls.rent(size) for size in (0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes)}
+    return rpc.run_on_first(partial(_simulate, rpc, level, message, keys=keys, rents=rents))
 
 
 def _simulate(
     rpc: SolanaRpc,
-    endpoint: RpcEndpoint,
     level: CommitmentLevel,
     message: MessageV0,
+    endpoint: RpcEndpoint,
     *,
     keys: Sequence[Pubkey],
-    rent_bytes: set[int],
+    rents: Mapping[int, RpcCall[int]],
 ) -> SimulatedTransaction:
     writable = [key for place, key in enumerate(message.account_keys) if message.is_maybe_writable(place)]
     latest, found = calls.blockhash(level), calls.accounts(keys, level)
-    rents = {size: calls.rent(size) for size in rent_bytes}
     # Our own accounts are idle: the fees of busy ones show what landing costs now. A node returns the highest of all.
     priced = [*writable, *rpc.busy_accounts]
     prices = SolanaRpcCall(GetRecentPrioritizationFees(priced), priority_prices)
@@ -121,8 +118,6 @@ def _simulate(
         before=found.result.found,
         after=tried.accounts if tried.error is None else (),
         simulation=tried,
-        price=transactions.priority_price(
-            prices.result, estimate.result if estimates and estimate.error is None else None
-        ),
+        price=transactions.priority_price(prices.result, estimate.result_or_none),
         rents={size: call.result for size, call in rents.items()},
     )

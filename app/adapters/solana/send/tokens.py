@@ -25,26 +25,24 @@ def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
 
 def create_account(payer: Pubkey, owner: Pubkey, mint: Pubkey) -> Instruction:
     """Build the creation of the associated token account, which does nothing if there is one."""
-    from spl.token.instructions import create_idempotent_associated_token_account  # noqa: PLC0415 - see above
+    from spl.token import instructions  # noqa: PLC0415 - see above
 
-    return create_idempotent_associated_token_account(payer, owner, mint)
+    return instructions.create_idempotent_associated_token_account(payer, owner, mint)
 
 
 def sync_native(account: Pubkey) -> Instruction:
     """Build SyncNative: count the lamports of an account of wrapped SOL as tokens."""
-    from spl.token.instructions import sync_native as build  # noqa: PLC0415 - see above
-    from spl.token.models import SyncNativeParams  # noqa: PLC0415 - see above
+    from spl.token import instructions, models  # noqa: PLC0415 - see above
 
-    return build(SyncNativeParams(program_id=TOKEN_PROGRAM, account=account))
+    return instructions.sync_native(models.SyncNativeParams(program_id=TOKEN_PROGRAM, account=account))
 
 
 def transfer_checked(owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int) -> Instruction:
     """Build TransferChecked between the two associated token accounts; the chain compares the decimals."""
-    from spl.token.instructions import transfer_checked as build  # noqa: PLC0415 - see above
-    from spl.token.models import TransferCheckedParams  # noqa: PLC0415 - see above
+    from spl.token import instructions, models  # noqa: PLC0415 - see above
 
-    return build(
-        TransferCheckedParams(
+    return instructions.transfer_checked(
+        models.TransferCheckedParams(
             program_id=TOKEN_PROGRAM,
             source=account_of(owner, mint),
             mint=mint,
@@ -58,19 +56,18 @@ def transfer_checked(owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: i
 
 def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
     """Build CloseAccount: return all lamports of a token account to its owner, wrapped SOL included."""
-    from spl.token.instructions import close_account as build  # noqa: PLC0415 - see above
-    from spl.token.models import CloseAccountParams  # noqa: PLC0415 - see above
+    from spl.token import instructions, models  # noqa: PLC0415 - see above
 
-    return build(CloseAccountParams(program_id=TOKEN_PROGRAM, account=account, dest=owner, owner=owner))
+    closing = models.CloseAccountParams(program_id=TOKEN_PROGRAM, account=account, dest=owner, owner=owner)
+    return instructions.close_account(closing)
 
 
 def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
     """Build Revoke and SetAuthority: only the owner may transfer or close; either fails if the owner has changed."""
-    from spl.token.instructions import revoke  # noqa: PLC0415 - see above
-    from spl.token.models import RevokeParams  # noqa: PLC0415 - see above
+    from spl.token import instructions, models  # noqa: PLC0415 - see above
 
     account = account_of(owner, mint)
-    revoking = revoke(RevokeParams(program_id=TOKEN_PROGRAM, account=account, owner=owner))
+    revoking = instructions.revoke(models.RevokeParams(program_id=TOKEN_PROGRAM, account=account, owner=owner))
     # The library would add 32 zero bytes for the new authority, which a large swap has no room for.
     return [revoking, Instruction(TOKEN_PROGRAM, _NO_CLOSE_AUTHORITY, revoking.accounts)]
 
@@ -85,11 +82,16 @@ def read_account(account: AccountState | None) -> TokenAccount | None:
         return None
 
 
-def units_of(account: AccountState | None, *, owner: Pubkey, mint: Pubkey) -> int:
-    """Return what an account holds for its owner.
+def held_account(account: AccountState | None, *, owner: Pubkey, mint: Pubkey) -> TokenAccount | None:
+    """Return the content of a token account if the wallet holds it.
 
     Anyone can send SOL to the address before the token account exists, and an owner can transfer the account's
     ownership: such an account holds nothing of the wallet's.
     """
     state = read_account(account)
-    return state.amount if state is not None and (state.mint, state.owner) == (mint, owner) else 0
+    return state if state is not None and (state.mint, state.owner) == (mint, owner) else None
+
+
+def units_of(account: AccountState | None, *, owner: Pubkey, mint: Pubkey) -> int:
+    state = held_account(account, owner=owner, mint=mint)
+    return state.amount if state is not None else 0

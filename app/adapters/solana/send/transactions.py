@@ -87,29 +87,34 @@ class TransactionPlan:
             raise ValueError("these are not the terms of a Solana transaction") from None
 
 
+def trial_plan() -> TransactionPlan:
+    """Return the plan to simulate: what is not known yet is at its maximum, with a creation that may do nothing."""
+    return TransactionPlan(str(Hash.default()), 0, 0, MAX_COMPUTE_UNITS, 0, new_reference(), creates_account=True)
+
+
 def new_reference() -> str:
     """Generate a public key without a private one; 256 random bits never repeat."""
     return str(Pubkey.from_bytes(secrets.token_bytes(Pubkey.LENGTH)))
 
 
-def transfer_instructions(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> Sequence[Instruction]:
-    sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
-    budget = [set_compute_unit_limit(plan.compute_units), set_compute_unit_price(plan.micro_lamports_per_unit)]
-    if intent.amount.token != USDC:
-        paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=intent.amount.units))
-        return [*budget, with_reference(paying, plan.reference)]
-    creating = [tokens.create_account(sender, recipient, mint)] if plan.creates_account else []
-    paying = tokens.transfer_checked(sender, recipient, mint, units=intent.amount.units, decimals=USDC.decimals)
-    return [*budget, *creating, with_reference(paying, plan.reference)]
-
-
 def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> MessageV0:
-    return MessageV0.try_compile(
+    sender, recipient, units = (
         Pubkey.from_string(intent.sender),
-        transfer_instructions(intent, plan, mint=mint),
-        [],
-        Hash.from_string(plan.blockhash),
+        Pubkey.from_string(intent.recipient),
+        intent.amount.units,
     )
+    if intent.amount.token != USDC:
+        paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=units))
+        return compiled(sender, [with_reference(paying, plan.reference)], plan)
+    creating = [tokens.create_account(sender, recipient, mint)] if plan.creates_account else []
+    paying = tokens.transfer_checked(sender, recipient, mint, units=units, decimals=USDC.decimals)
+    return compiled(sender, [*creating, with_reference(paying, plan.reference)], plan)
+
+
+def compiled(payer: Pubkey, instructions: Sequence[Instruction], plan: TransactionPlan) -> MessageV0:
+    """Return a message with the compute budget and the blockhash of a plan."""
+    budget = [set_compute_unit_limit(plan.compute_units), set_compute_unit_price(plan.micro_lamports_per_unit)]
+    return MessageV0.try_compile(payer, [*budget, *instructions], [], Hash.from_string(plan.blockhash))
 
 
 def unsigned_transaction(message: MessageV0) -> VersionedTransaction:

@@ -151,11 +151,6 @@ def transaction_call(
     return SolanaRpcCall(GetTransaction(Signature.from_string(signature), config), read, tolerates=tolerates)
 
 
-def landed_transaction(call: SolanaRpcCall[LandedTransaction | None]) -> LandedTransaction | None:
-    """Return a requested transaction, or None if the node cannot show it in a readable form."""
-    return None if call.error is not None else call.result
-
-
 def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[str, LandedTransaction | None]:
     """Return finalized transactions, None for one not shown; a time limit omits the last. Raises: EndpointError."""
     until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
@@ -164,7 +159,7 @@ def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[
     while waiting and (not read or time.monotonic_ns() < until):
         calls = {name: transaction(name, CommitmentLevel.Finalized) for name in waiting[:MAX_LARGE_BATCH]}
         endpoint.run([*calls.values()], max_batch=MAX_LARGE_BATCH)
-        read |= {name: landed_transaction(call) for name, call in calls.items()}
+        read |= {name: call.result_or_none for name, call in calls.items()}
         del waiting[:MAX_LARGE_BATCH]
     return read
 

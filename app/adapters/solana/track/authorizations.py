@@ -228,5 +228,5 @@ class SponsoredTransferPoller:
         for name, call in reading.items():
             if call.error is not None and call.error.code == _OTHER_VERSION:
                 self._signatures[name] = frozenset()
-            elif (landed := account_history.landed_transaction(call)) is not None:
+            elif (landed := call.result_or_none) is not None:
                 self._signatures[name] = frozenset(map(str, landed.transaction.signatures))

@@ -3,8 +3,9 @@
 Instructions are not read: a transfer may be hidden in a call of any program, and a balance cannot be.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from solders.pubkey import Pubkey
 from spl.token.constants import WRAPPED_SOL_MINT
@@ -50,15 +51,17 @@ def payer_of_lamports(landed: LandedTransaction) -> str:
     """Return the account that paid the most, fees aside; the fee payer if none did."""
     payments = [before - after for before, after in zip(landed.before, landed.after, strict=True)]
     payments[0] -= landed.fee_units
-    largest = max(payments)
-    return landed.keys[payments.index(largest)] if largest > 0 else landed.keys[0]
+    return _largest_payer(landed, zip(landed.keys, payments, strict=True))
 
 
 def payer_of_tokens(landed: LandedTransaction, mint: str) -> str:
     """Return the owner who paid the most of a mint's tokens; the fee payer if none did."""
-    payments = token_payments(landed, mint)
-    largest = max(payments.values(), default=0)
-    return next(owner for owner, units in payments.items() if units == largest) if largest > 0 else landed.keys[0]
+    return _largest_payer(landed, token_payments(landed, mint).items())
+
+
+def _largest_payer(landed: LandedTransaction, payments: Iterable[tuple[str, int]]) -> str:
+    payer, units = max(payments, key=itemgetter(1), default=("", 0))
+    return payer if units > 0 else landed.keys[0]
 
 
 def token_payments(landed: LandedTransaction, mint: str) -> Mapping[str, int]:

@@ -184,7 +184,7 @@ class SolanaReceiptPoller:
             if watch.key not in landed:
                 continue
             tx_hash, status = landed[watch.key]
-            landed_transaction = account_history.landed_transaction(calls[tx_hash])
+            landed_transaction = calls[tx_hash].result_or_none
             received = None
             if watch.expected_token is not None and landed_transaction is not None:
                 received = swap_output(landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint)
@@ -268,9 +268,9 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
         },
     )
     is_gone = {
-        block: block.number in skipped or (proof.result is not None and block.hash not in proof.result.signatures)
+        block: shown is None or block.hash not in shown.signatures
         for block, proof in proofs.items()
-        if block.number in skipped or (proof.error is None and proof.result is not None)
+        if (shown := proof.result_or_none) is not None or block.number in skipped
     }
     return _BlockCheck(
         orphaned=frozenset(block for block, orphaned in is_gone.items() if orphaned),
@@ -291,14 +291,11 @@ def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[i
     parents = {
         slot: SolanaRpcCall(GetBlock(call.result[0], _HEADER), or_none(_BlockHeader.read), tolerates=accept_any_error)
         for slot, call in following.items()
-        if call.error is None and call.result
+        if call.result_or_none
     }
     endpoint.run([*parents.values()])
-    return frozenset(
-        slot
-        for slot, call in parents.items()
-        if call.error is None and call.result is not None and call.result.parent_slot < slot
-    )
+    headers = {slot: call.result_or_none for slot, call in parents.items()}
+    return frozenset(slot for slot, header in headers.items() if header is not None and header.parent_slot < slot)
 
 
 def _fee_units(landed: LandedTransaction) -> int:

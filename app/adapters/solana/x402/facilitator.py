@@ -51,11 +51,8 @@ class SolanaFacilitator:
 
     def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
         """Read what a finalized transaction paid to the recipient's own token account. Raises: Unreachable."""
-        call = account_history.transaction_call(
-            tx_hash, CommitmentLevel.Finalized, landed_or_none(tx_hash, _DatedTransaction)
-        )
-        self._rpc.run(call)
-        landed = call.result
+        read = landed_or_none(tx_hash, _DatedTransaction)
+        landed = self._rpc.ask(account_history.transaction_call(tx_hash, CommitmentLevel.Finalized, read))
         if landed is None:
             return None
         account = str(tokens.account_of(Pubkey.from_string(recipient), self._mint))
@@ -93,22 +90,16 @@ class SolanaFacilitator:
         return None
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
-        account = tokens.account_of(Pubkey.from_string(recipient), self._mint)
-        rent = calls.rent(0)
-        found = calls.accounts([Pubkey.from_string(settler), account], _CONFIRMED)
+        owner, rent = Pubkey.from_string(recipient), calls.rent(0)
+        found = calls.accounts([Pubkey.from_string(settler), tokens.account_of(owner, self._mint)], _CONFIRMED)
         self._rpc.run(rent, found)
         settler_state, receiving = found.result.found
-        settler_lamports = tokens.read_account(receiving)
-        has_account = settler_lamports is not None and (settler_lamports.owner, settler_lamports.mint) == (
-            Pubkey.from_string(recipient),
-            self._mint,
-        )
         spendable = max((settler_state.lamports if settler_state else 0) - rent.result, 0)
         return SettlementCapacity(
             spendable,
             payments.MAX_FEE_LAMPORTS,
             max_fee_units=payments.TYPICAL_FEE_LAMPORTS,
-            recipient_can_receive=has_account,
+            recipient_can_receive=tokens.held_account(receiving, owner=owner, mint=self._mint) is not None,
         )
 
     def draft_recipient_account(self, settler: str, recipient: str) -> TransactionDraft | None:

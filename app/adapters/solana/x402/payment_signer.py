@@ -72,8 +72,7 @@ class SolanaPaymentSigner:
         receiving = calls.accounts([tokens.account_of(owner, self._mint)], self._chain.level)
         simulated = calls.simulation(transactions.unsigned_transaction(message), self._chain.level)
         self._rpc.run(latest, receiving, simulated)
-        account = tokens.read_account(receiving.result.found[0])
-        if account is None or (account.owner, account.mint) != (owner, self._mint):
+        if tokens.held_account(receiving.result.found[0], owner=owner, mint=self._mint) is None:
             raise Rejected("recipient_cannot_receive")
         if (error := simulated.result.error) is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(error)})

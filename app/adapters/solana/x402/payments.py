@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from solders.compute_budget import ID as COMPUTE_BUDGET
 from solders.errors import BincodeError
 from solders.instruction import CompiledInstruction
 from solders.message import MessageV0, to_bytes_versioned
@@ -27,7 +28,6 @@ from app.ports.facilitator import ExpectedPayment, PaymentAsset
 
 MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 MAX_MEMO_BYTES = 256
-_COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 _LIGHTHOUSE = Pubkey.from_string("L2TExMFKdjpN9kozasaurPirfHy9P8sbXoAN1qA3S95")
 # Compute limit, compute price and transfer; then up to three of Lighthouse or Memo, which wallets inject, and a Memo.
 _INSTRUCTIONS = range(3, 8)
@@ -38,7 +38,6 @@ _MAX_MICRO_LAMPORTS_PER_UNIT = 5_000_000
 MAX_FEE_LAMPORTS = 60_000
 USUAL_FEE_LAMPORTS = 20_000
 """Above it, what a payment costs that fails is the payer's choice."""
-_MAX_TRANSACTION_BYTES = 1232
 _SIGNATURES = 2
 _CAIP_LETTERS = 32
 # Two signatures, and the priority fee that x402's own clients offer. No account is created, so there is no rent.
@@ -98,11 +97,11 @@ def source_of(transaction: VersionedTransaction) -> Pubkey:
 
 
 def _transaction(value: object) -> VersionedTransaction:
-    if not isinstance(value, str) or len(value) > 2 * _MAX_TRANSACTION_BYTES:
+    if not isinstance(value, str) or len(value) > 2 * transactions.MAX_BYTES:
         raise Rejected("invalid_payload")
     try:
         raw = base64.b64decode(value, validate=True)
-        if len(raw) > _MAX_TRANSACTION_BYTES:
+        if len(raw) > transactions.MAX_BYTES:
             raise Rejected("invalid_payload")
         transaction = VersionedTransaction.from_bytes(raw)
         # Parsing does not check whether the account indexes of instructions exist.
@@ -147,7 +146,7 @@ def _fee(message: MessageV0) -> int:
 def _budget(message: MessageV0, instruction: CompiledInstruction, kind: int, layout: str) -> int:
     data = bytes(instruction.data)
     if (
-        message.account_keys[instruction.program_id_index] != _COMPUTE_BUDGET
+        message.account_keys[instruction.program_id_index] != COMPUTE_BUDGET
         or len(data) != struct.calcsize(layout)
         or data[0] != kind
     ):

@@ -3,11 +3,8 @@
 The wallet signs it first; only the sponsor can complete it.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
-from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
@@ -38,8 +35,7 @@ class SolanaTransferSponsor:
         self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
-        blockhash, reference = str(Hash.default()), transactions.new_reference()
-        trial = TransactionPlan(blockhash, 0, 0, transactions.MAX_COMPUTE_UNITS, 0, reference, creates_account=True)
+        trial = transactions.trial_plan()
         owners = [Pubkey.from_string(each) for each in (transfer.sender, transfer.recipient)]
         submitter = Pubkey.from_string(transfer.sponsor.submitter)
         keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners), submitter]
@@ -52,7 +48,7 @@ class SolanaTransferSponsor:
         Shortage.check(USDC, "insufficient_funds", token_units, transfer.units)
         readings.assert_succeeded()
         creates_account = tokens.read_account(parties.recipient_tokens) is None
-        plan = readings.plan(reference, creates_account=creates_account)
+        plan = readings.plan(trial.reference, creates_account=creates_account)
         cost = self._cost(plan, readings, parties)
         lamports = readings.before[4].lamports if readings.before[4] else 0
         if lamports < cost + readings.empty_rent:
@@ -85,14 +81,12 @@ class SolanaTransferSponsor:
         creating = tokens.create_account(submitter, recipient, self._mint)
         paying = self._payment(sender, recipient, transfer.units)
         charging = self._payment(sender, Pubkey.from_string(transfer.sponsor.fee_recipient), fee_units)
-        instructions: Sequence[Instruction] = [
-            set_compute_unit_limit(plan.compute_units),
-            set_compute_unit_price(plan.micro_lamports_per_unit),
+        instructions = [
             *([creating] if plan.creates_account else []),
             transactions.with_reference(paying, plan.reference),
             *([charging] if fee_units else []),
         ]
-        return MessageV0.try_compile(submitter, instructions, [], Hash.from_string(plan.blockhash))
+        return transactions.compiled(submitter, instructions, plan)
 
     def _payment(self, sender: Pubkey, recipient: Pubkey, units: int) -> Instruction:
         return tokens.transfer_checked(sender, recipient, self._mint, units=units, decimals=USDC.decimals)

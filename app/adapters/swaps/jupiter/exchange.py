@@ -121,7 +121,6 @@ def _do_accounts_match(keys: list[Pubkey], layout: _RouteLayout, pair: SwapAccou
 
 _NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
-_MAX_TRANSACTION_BYTES = 1232
 _MAX_ACCOUNT_LOCKS = 64
 """Accounts in one transaction, `MAX_TX_ACCOUNT_LOCKS` of Agave."""
 _SLIPPAGE_EXCEEDED = "custom program error 0x1771"
@@ -213,20 +212,14 @@ class JupiterExchange:
             self._usdc_mint if token == USDC else WRAPPED_SOL_MINT
             for token in (request.input_amount.token, request.output_token)
         )
-        return SwapAccounts(
-            owner,
-            tokens.account_of(owner, input_token),
-            tokens.account_of(owner, output_token),
-            input_token,
-            output_token,
-        )
+        taken_from, paid_to = (tokens.account_of(owner, token) for token in (input_token, output_token))
+        return SwapAccounts(owner, taken_from, paid_to, input_token, output_token)
 
     def _instructions(
         self, request: SwapRequest, pair: SwapAccounts, built: JupiterRoute, minimum_units: int
     ) -> list[Instruction]:
         """Return Jupiter's route among our instructions. Raises: Rejected("unsafe_instructions") for other ones."""
-        owner = pair.owner
-        wrapped = tokens.account_of(owner, WRAPPED_SOL_MINT)
+        owner, wrapped = pair.owner, tokens.account_of(pair.owner, WRAPPED_SOL_MINT)
         before = [tokens.create_account(owner, owner, WRAPPED_SOL_MINT)]
         if request.input_amount.token == SOL:
             before += [
