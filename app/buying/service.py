@@ -256,7 +256,9 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
                 with read_only_unit() as session:
                     spending_holds.check(session, wallet.id, movement.spending_request)
             except errors.ApprovalRequired:
-                _assert_funds(movement)
+                # The owner is not asked for what the balance does not cover, as far as the chain can be read now.
+                with suppress(Unreachable):
+                    _affordable_funds(movement)
                 raise
             with read_only_unit() as session:
                 records.check_payee(session, wallet.id, order.request.host, offer)
@@ -269,19 +271,17 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
     raise failures[0]
 
 
-def _assert_funds(movement: Movement) -> None:
-    """Check the balance before the owner is asked, as far as the chain can be read now. Raises: NotAffordable."""
-    with suppress(Unreachable):
-        funds = authorizations.read_funds(movement)
-        with read_only_unit() as session:
-            authorizations.assert_affordable(session, movement, funds)
+def _affordable_funds(movement: Movement) -> AvailableFunds:
+    """Return a balance that covers a payment. Raises: NotAffordable, Unreachable."""
+    funds = authorizations.read_funds(movement)
+    with read_only_unit() as session:
+        authorizations.assert_affordable(session, movement, funds)
+    return funds
 
 
 def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
     """Read the balance and what signing needs of the chain. Raises: NotAffordable, Rejected, Unreachable."""
-    funds = authorizations.read_funds(movement)
-    with read_only_unit() as session:
-        authorizations.assert_affordable(session, movement, funds)
+    funds = _affordable_funds(movement)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
         offer.extra, offer.terms.answerable, funds.block,

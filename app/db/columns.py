@@ -50,9 +50,7 @@ class Units(TypeDecorator[int]):
         return dialect.type_descriptor(String(80) if dialect.name == "sqlite" else Numeric(78, 0))
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        return str(value) if dialect.name == "sqlite" else value
+        return str(value) if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any, _dialect: Dialect) -> int | None:
         return None if value is None else int(value)

@@ -7,7 +7,6 @@ that no function has to declare them.
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
@@ -68,21 +67,13 @@ RANKS: Mapping[str, LockRank] = {table: rank for rank in LockRank for table in r
 """Rows of other tables are locked under one of these, or in units of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatementLocks:
-    """The ranks of the rows that a statement locks, and of those that it inserts, which no other unit sees."""
-
-    locked: tuple[LockRank, ...]
-    inserted: tuple[LockRank, ...]
-
-
 @functools.lru_cache(maxsize=4096)
-def locks_of(statement: str) -> StatementLocks:
-    """Return what a statement locks, in the order in which it names the tables."""
+def locks_of(statement: str) -> tuple[tuple[LockRank, ...], tuple[LockRank, ...]]:
+    """Return the ranks of the rows that a statement locks, in its order of tables, and of those that it inserts."""
     locking = sorted(
         (found for pattern in (_UPSERTS, _WRITES, _LOCKS) for found in pattern.finditer(statement)), key=re.Match.start
     )
-    return StatementLocks(_ranks(locking), _ranks(_INSERTS.finditer(statement)))
+    return _ranks(locking), _ranks(_INSERTS.finditer(statement))
 
 
 def check(statement: str, locked: set[LockRank], inserted: set[LockRank]) -> str | None:
@@ -92,12 +83,12 @@ def check(statement: str, locked: set[LockRank], inserted: set[LockRank]) -> str
     inserted need no order, since no other unit sees them.
     """
     problem = None
-    locks = locks_of(statement)
-    for rank in locks.locked:
+    locking, inserting = locks_of(statement)
+    for rank in locking:
         if rank not in locked | inserted and rank < max(locked, default=rank):
             problem = f"{rank.name} must be locked before {max(locked).name}: see docs/concurrency.md"
         locked.add(rank)
-    inserted.update(locks.inserted)
+    inserted.update(inserting)
     return problem
 
 

@@ -73,13 +73,10 @@ def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
     if market is not None:
         return market
     suggestions = _suggest_symbols(symbol, [each.symbol for each in market_list.markets if not each.is_delisted])
-    problem = "is not a market of the exchange; the action `markets` lists them all"
-    message = f"symbol {problem}."
-    if suggestions:
-        problem = f"is not a market of the exchange; did you mean {' or '.join(suggestions)}"
-        message = f"symbol {problem}?"
-    failure = InvalidInput.field("symbol", problem)
-    raise InvalidInput(message, details={**failure.details, "near_matches": suggestions})
+    hint = f"did you mean {' or '.join(suggestions)}" if suggestions else "the action `markets` lists them all"
+    problem = f"is not a market of the exchange; {hint}"
+    details = {"fields": {"symbol": [problem]}, "near_matches": suggestions}
+    raise InvalidInput(f"symbol {problem}{'?' if suggestions else '.'}", details=details)
 
 
 def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:

@@ -44,10 +44,8 @@ def _ticker(_wallet: WalletView, parameters: Parameters) -> dict[str, Json]:
     symbol = parameters["symbol"]
     if symbol is None:
         return {"mids": mids}
-    spelling = symbol if symbol in mids else None
-    if spelling is None:
-        # Pairs that are not perpetuals (`@107`) have a mid price but are not in the list of markets.
-        spelling = _market(symbol).symbol
+    # Pairs that are not perpetuals (`@107`) have a mid price but are not in the list of markets.
+    spelling = symbol if symbol in mids else _market(symbol).symbol
     if spelling not in mids:
         raise InvalidInput.field("symbol", f"has no mid price now: {spelling} has no order book")
     return {"symbol": spelling, "mid_price": mids[spelling]}

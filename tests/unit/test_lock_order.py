@@ -102,8 +102,7 @@ def test_rows_that_the_unit_inserted_need_no_order(app: Flask) -> None:
 def test_the_locks_of_a_statement_are_read_from_its_text(
     statement: str, locked: tuple[LockRank, ...], inserted: tuple[LockRank, ...]
 ) -> None:
-    found = lock_order.locks_of(statement)
-    assert (found.locked, found.inserted) == (locked, inserted)
+    assert lock_order.locks_of(statement) == (locked, inserted)
 
 
 def test_every_ranked_table_exists_and_every_rank_is_used() -> None:

@@ -178,7 +178,7 @@ class TokenPrices(RateBook):
     def quote(self, request: PricedRequest) -> CallQuote:
         """Return the quote of a request. Raises: LookupError without parameters, which is a bug."""
         params, at = request.cost_params, request.at
-        if params.is_free:
+        if params.surface is Surface.FREE:
             return _fixed_quote(params.model or path_prefix(request.path), 0)
         with localcontext(EXACT_CONTEXT):
             quotes = [self._quote(params, model, at) for model in dict.fromkeys((params.model, *params.alternatives))]

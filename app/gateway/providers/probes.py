@@ -12,7 +12,7 @@ from app.core import clock
 from app.core.content_decoding import UndecodableResponse, decoder_for
 from app.core.money import usd_string
 from app.core.request_target import RequestTarget
-from app.gateway.dialects.request.cost_params import CostParams
+from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.parse import read_cost_params
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.dialects.response.usage_readers import UsageReading
@@ -154,7 +154,7 @@ class _Call:
             raise Rejected(f"http_{response.status}", details={"answer": _error_text(document)})
         if not isinstance(document, dict):
             raise UnexpectedAnswer("not a JSON object")
-        if self._params is None or self._params.is_free:
+        if self._params is None or self._params.surface is Surface.FREE:
             return self._describe(document)
         reader = ResponseReader(
             self._params,

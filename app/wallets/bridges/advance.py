@@ -23,9 +23,7 @@ from app.ports.chain import BlockRef
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
-from app.wallets.bridges import state as bridge_fees
 from app.wallets.bridges import state as bridge_states
-from app.wallets.bridges import state as bridge_views
 from app.wallets.bridges.state import BridgeStage, BridgeState
 from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core.lifecycle import MovementStatus, StatusReason
@@ -108,7 +106,7 @@ def apply_source_status(bridge_id: str) -> BridgeStage | None:
         bridge = bridge_states.lock(session, bridge_id)
         if bridge is None:
             return None
-        source = bridge_states.source_of(bridge_views.legs_of(session, bridge_id))
+        source = bridge_states.source_of(bridge_states.legs_of(session, bridge_id))
         parent = session.get(Transaction, bridge_id)
         if source is None or parent is None:
             return None
@@ -158,13 +156,12 @@ def _deliver(ports: Ports, state: BridgeState, adapter: BridgePort, progress: Br
     if progress.proof is not None:
         crossing = replace(crossing, proof=progress.proof)
     step_ = adapter.prepare_delivery(crossing)
-    if not network_fees.is_within_cap(step_.chain, step_.draft.fee_units):
-        raise Rejected("network_fee_too_high")
+    network_fees.assert_acceptable(step_.chain, step_.draft.fee_units)
     signer = custody.signer_of(state.wallet_id)
     with unit_of_work() as session:
         bridge = _lock(session, state)
         # Another worker may have recorded a delivery.
-        if bridge is None or bridge_states.is_delivering(bridge_views.legs_of(session, state.id)):
+        if bridge is None or bridge_states.is_delivering(bridge_states.legs_of(session, state.id)):
             return
         sent = bridge_states.record_leg(session, state.id, state.wallet_id, step_, adapter, signer=signer)
         bridge.next_step_at = clock.now() + timedelta(seconds=_RECHECK_SECONDS[1])
@@ -213,7 +210,7 @@ def is_claimed_by_another_bridge(session: Session, bridge: Bridge, arrival: Brid
 
 def _record_refund(state: BridgeState, refund: BridgeArrival | None) -> None:
     amount = state.crossing.request.amount
-    is_covered = refund is None or bridge_fees.is_sufficient_refund(refund.units, amount)
+    is_covered = refund is None or bridge_states.is_sufficient_refund(refund.units, amount)
     with unit_of_work() as session:
         bridge = _lock(session, state)
         if bridge is None:

@@ -17,8 +17,6 @@ from app.wallets.core.models import Bridge, DepositScanState, Transaction
 def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozenset[Token]]:
     """Return the tokens that bridges may deliver or refund to wallets on a chain."""
     tokens_by_wallet: dict[str, frozenset[Token]] = defaultdict(frozenset)
-    if not wallet_ids:
-        return tokens_by_wallet
     rows = session.execute(
         select(Bridge.wallet_id, Transaction.currency)
         .join(Transaction, Transaction.id == Bridge.id)
@@ -41,8 +39,6 @@ def recorded_arrivals(
 ) -> Mapping[str, list[OwnTransaction]]:
     """Return the recent arrivals and refunds; `is_recent` compares a block with the wallet's scan state."""
     arrivals: dict[str, list[OwnTransaction]] = defaultdict(list)
-    if not wallet_ids:
-        return arrivals
     # A bridge has an arrival or a refund, never both.
     tx_hash = func.coalesce(Bridge.refund_hash, Bridge.arrival_hash)
     block = func.coalesce(Bridge.refund_block, Bridge.arrival_block)

@@ -25,7 +25,6 @@ from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets import gas
 from app.wallets.bridges import advance as bridge_steps
-from app.wallets.bridges import state as bridge_fees
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BRIDGES, BridgeStage, SentLeg
 from app.wallets.core import custody, lifecycle, network_fees
@@ -195,7 +194,7 @@ def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) 
     )  # fmt: skip
     offer = adapter.quote(request)
     fee = TokenAmount(offer.fee_units, order.amount.token)
-    if not bridge_fees.is_fee_acceptable(fee.units, order.amount):
+    if not bridge_states.is_fee_acceptable(fee.units, order.amount):
         raise Rejected("bridge_fee_too_high", details={"fee": str(fee)})
     value_nanos = network_fees.usd_value_nanos(fee) if fee.units else 0
     movement = _movement(wallet, order, value_nanos=value_nanos)

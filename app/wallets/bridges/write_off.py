@@ -14,7 +14,6 @@ from app.ports.errors import PortError
 from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
 from app.wallets.bridges import advance as bridge_steps
-from app.wallets.bridges import state as bridge_fees
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BridgeStage, BridgeState
 from app.wallets.core.lifecycle import StatusReason
@@ -83,7 +82,7 @@ def _write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArriva
 def _is_final_partial_refund(ports: Ports, state: BridgeState, refund: BridgeArrival) -> bool:
     """Return whether a payment is final and too small to be a refund. Raises: Unreachable."""
     request, block = state.crossing.request, refund.block
-    if block is None or bridge_fees.is_sufficient_refund(refund.units, request.amount) is not False:
+    if block is None or bridge_states.is_sufficient_refund(refund.units, request.amount) is not False:
         return False
     orphaned, safe = ports.chains[request.source].orphaned_blocks([block])
     return block not in orphaned and block.number <= safe

@@ -118,6 +118,8 @@ def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
         cursor_block = None
         if cursor is not None and cursor.block_number is not None:
             cursor_block = BlockRef(cursor.block_number, cursor.block_hash or "")
+        if not wallets:
+            return _ScanInput(cursor_block, {}, ())
         wallet_ids = [row.id for row in wallets]
         is_recent = partial(_is_recent, cursor=cursor_block)
         own = _own_transactions(session, name, wallet_ids, is_recent=is_recent)
@@ -144,8 +146,6 @@ def _own_transactions(
 ) -> dict[str, list[OwnTransaction]]:
     """Return all hashes signed for these wallets that may have landed in a recent block."""
     own: dict[str, list[OwnTransaction]] = defaultdict(list)
-    if not wallet_ids:
-        return own
     rows = session.execute(
         select(
             Transaction.wallet_id, SignedAttempt.tx_hash, Transaction.tx_hash, Transaction.nonce,

@@ -178,10 +178,8 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
     # The limits of the services that give quotes are shared by all agents.
     state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
     prices = state.ports.prices
-    input_price, output_price = (
-        prices.independent_range(order.input_amount.token),
-        prices.independent_range(order.output_token),
-    )
+    input_price = prices.independent_range(order.input_amount.token)
+    output_price = prices.independent_range(order.output_token)
     # Without a market price, a bad offer cannot be distinguished from a good one.
     if input_price is None or output_price is None:
         raise PriceUnavailable(

@@ -5,6 +5,7 @@ Only this service has the keys, so nothing is found unless the database was rest
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Row, select, update
@@ -171,12 +172,10 @@ def adopt_onchain_tx(spend: UnknownSpend, *, on_reopened: Callable[[Session, str
 
 def quarantine(spend: UnknownSpend) -> None:
     """Exclude a pending movement from settlement while it is unknown whether it was executed."""
-    with unit_of_work() as session:
+    # Nothing is left to exclude if its wallet was deleted.
+    with suppress(NotFound), unit_of_work() as session:
         # The lock of settlements: one that fails the movement did so before, or sees this.
-        try:
-            spending_accounts.lock_account(session, spend.movement.wallet_id)
-        except NotFound:
-            return  # its wallet was deleted
+        spending_accounts.lock_account(session, spend.movement.wallet_id)
         session.execute(
             update(Transaction)
             .where(Transaction.id == spend.movement.id, Transaction.status == MovementStatus.PENDING.value)

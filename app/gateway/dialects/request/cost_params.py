@@ -170,11 +170,6 @@ class CostParams(NamedTuple):
     output_limit_field: str = ""
 
     @property
-    def is_free(self) -> bool:
-        """Return whether the upstream bills nothing for this call."""
-        return self.surface is Surface.FREE
-
-    @property
     def applied_limits(self) -> dict[str, str]:
         """The limits that the gateway has set in the body, by name: a number, or one for each tool in their order."""
         found = {} if self.applied_max_tokens is None else {"max_tokens": [str(self.applied_max_tokens)]}

@@ -274,7 +274,11 @@ def _transcription_bound(
         raise InvalidInput.field("file", "must be one recording in the form: its duration is billed")
     (file,) = files
     measured = audio_duration.duration_seconds(file)
-    if measured is None and not _reports_duration(dialect, surface, parsed.get("response_format")):
+    # The response has `usage`, or a `duration` next to its text.
+    reporting_formats: list[str | None] = ["verbose_json"]
+    if dialect is Dialect.OPENAI and surface is Surface.TRANSCRIPTION:
+        reporting_formats += [None, "json", "diarized_json"]
+    if measured is None and parsed.get("response_format") not in reporting_formats:
         formats = "verbose_json" if dialect is Dialect.GROQ or surface is Surface.TRANSLATION else "json"
         raise InvalidInput.field(
             "response_format",
@@ -287,17 +291,6 @@ def _transcription_bound(
         seconds * _AUDIO_TOKENS_PER_SECOND + _text_tokens(parsed, "prompt"),
         max(_MIN_TEXT_TOKENS, seconds * _TEXT_TOKENS_PER_SECOND),
         audio_seconds=seconds,
-    )
-
-
-def _reports_duration(dialect: Dialect, surface: Surface, response_format: Any) -> bool:
-    """Return whether the response has `usage`, or a `duration` next to its text."""
-    if response_format == "verbose_json":
-        return True
-    return (
-        dialect is Dialect.OPENAI
-        and surface is Surface.TRANSCRIPTION
-        and response_format in (None, "json", "diarized_json")
     )
 
 

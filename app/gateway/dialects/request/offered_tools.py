@@ -30,57 +30,46 @@ class ToolBilling(Enum):
     ADVISOR = auto()
 
 
+def _kinds(by_billing: Mapping[ToolBilling, str]) -> Mapping[str, ToolBilling]:
+    return {kind: billing for billing, kinds in by_billing.items() for kind in kinds.split()}
+
+
 # A star matches a date of eight digits.
-OPENAI_TOOLS = {
-    **dict.fromkeys(
-        (
-            "function", "custom", "namespace", "tool_search", "apply_patch", "local_shell", "computer",
-            "computer_use", "computer_use_preview",
-        ),
-        ToolBilling.NOTHING,
-    ),
-    "mcp": ToolBilling.UNBOUNDED,
-    **dict.fromkeys(
-        ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
-        ToolBilling.SEARCHES,
-    ),
-    "code_interpreter": ToolBilling.CONTAINER,
-    "shell": ToolBilling.CONTAINER,
-    "image_generation": ToolBilling.IMAGE,
-}  # fmt: skip
-_ANTHROPIC_TOOLS = {
-    **dict.fromkeys(
-        (
-            "function", "custom", "bash_*", "text_editor_*", "computer_*", "memory_*", "computer_toolset_*",
-            "browser_toolset_*",
-        ),
-        ToolBilling.NOTHING,
-    ),
-    **dict.fromkeys(
-        (
-            "tool_search_tool_bm25", "tool_search_tool_bm25_*",
-            "tool_search_tool_regex", "tool_search_tool_regex_*",
-        ),
-        ToolBilling.TOKENS,
-    ),
-    "mcp_toolset": ToolBilling.UNBOUNDED,
-    "web_fetch_*": ToolBilling.FETCHES,
-    "web_search_*": ToolBilling.SEARCHES,
-    "code_execution_*": ToolBilling.CODE,
-    "advisor_*": ToolBilling.ADVISOR,
-}  # fmt: skip
-_GEMINI_TOOLS = {
-    "function": ToolBilling.NOTHING,
-    "functionDeclarations": ToolBilling.NOTHING,
-    "computerUse": ToolBilling.NOTHING,
-    "urlContext": ToolBilling.UNBOUNDED,
-    "codeExecution": ToolBilling.TOKENS,
-    "mcpServers": ToolBilling.UNBOUNDED,
-    "mcpServer": ToolBilling.UNBOUNDED,
-    "googleSearch": ToolBilling.SEARCHES,
-    "googleSearchRetrieval": ToolBilling.SEARCHES,
-    "googleMaps": ToolBilling.MAPS,
-}
+OPENAI_TOOLS = _kinds(
+    {
+        ToolBilling.NOTHING: "function custom namespace tool_search apply_patch local_shell computer computer_use "
+        "computer_use_preview",
+        ToolBilling.UNBOUNDED: "mcp",
+        ToolBilling.SEARCHES: "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11",
+        ToolBilling.CONTAINER: "code_interpreter shell",
+        ToolBilling.IMAGE: "image_generation",
+    }
+)
+_ANTHROPIC_TOOLS = _kinds(
+    {
+        ToolBilling.NOTHING: "function custom bash_* text_editor_* computer_* memory_* computer_toolset_* "
+        "browser_toolset_*",
+        ToolBilling.TOKENS: "tool_search_tool_bm25 tool_search_tool_bm25_* tool_search_tool_regex "
+        "tool_search_tool_regex_*",
+        ToolBilling.UNBOUNDED: "mcp_toolset",
+        ToolBilling.FETCHES: "web_fetch_*",
+        ToolBilling.SEARCHES: "web_search_*",
+        ToolBilling.CODE: "code_execution_*",
+        ToolBilling.ADVISOR: "advisor_*",
+    }
+)
+_GEMINI_TOOLS = _kinds(
+    {
+        ToolBilling.NOTHING: "function functionDeclarations computerUse",
+        ToolBilling.TOKENS: "codeExecution",
+        ToolBilling.UNBOUNDED: "urlContext mcpServers mcpServer",
+        ToolBilling.SEARCHES: "googleSearch googleSearchRetrieval",
+        ToolBilling.MAPS: "googleMaps",
+    }
+)
+_REPORTED_BY_OPENROUTER = frozenset(
+    {ToolBilling.NOTHING, ToolBilling.TOKENS, ToolBilling.FETCHES, ToolBilling.UNBOUNDED, ToolBilling.SEARCHES}
+)
 OFFERED_TOOLS: Mapping[Dialect, Mapping[str, ToolBilling]] = {
     Dialect.OPENAI: OPENAI_TOOLS,
     Dialect.ANTHROPIC: _ANTHROPIC_TOOLS,
@@ -90,15 +79,8 @@ OFFERED_TOOLS: Mapping[Dialect, Mapping[str, ToolBilling]] = {
     Dialect.OPENROUTER: {
         **{
             kind: billing
-            for kind, billing in (OPENAI_TOOLS | _ANTHROPIC_TOOLS).items()
-            if billing
-            in {
-                ToolBilling.NOTHING,
-                ToolBilling.TOKENS,
-                ToolBilling.FETCHES,
-                ToolBilling.UNBOUNDED,
-                ToolBilling.SEARCHES,
-            }
+            for kind, billing in {**OPENAI_TOOLS, **_ANTHROPIC_TOOLS}.items()
+            if billing in _REPORTED_BY_OPENROUTER
         },
         "openrouter:datetime": ToolBilling.NOTHING,
         "openrouter:web_fetch": ToolBilling.FETCHES,

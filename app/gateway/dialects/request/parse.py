@@ -104,12 +104,7 @@ def read_cost_params(
         model,
         alternatives,
         is_streamed=is_streamed,
-        tokens_in=bound.tokens_in,
-        tokens_in_likely=bound.tokens_in_likely,
-        is_input_unbounded=bound.is_input_unbounded,
-        has_media=bound.has_media,
-        has_audio=bound.has_audio,
-        writes_cache=bound.writes_cache,
+        **bound._asdict(),
         tokens_out=each * candidates,
         is_tokens_out_set=explicit_tokens_out is not None,
         min_tokens_out=min_tokens_out,
@@ -158,24 +153,18 @@ def _thinking_budget(surface: Surface, parsed: Mapping[str, Any]) -> int:
 
 
 def _candidates(surface: Surface, parsed: Mapping[str, Any]) -> int:
-    counts = _counts(surface, parsed, _GEMINI_CANDIDATES if surface is Surface.GENERATE else ("n", "best_of"))
+    names = _GEMINI_CANDIDATES if surface is Surface.GENERATE else ("n", "best_of")
+    counts: Sequence[int | None] = _counts(surface, parsed, names)
+    listed, default = None, 1
     if surface is Surface.OPAQUE and "instances" in parsed:
-        return _image_count(parsed)
-    each = max((count for count in counts if count), default=1)
-    prompts = parsed.get("prompt") if surface is Surface.COMPLETIONS else None
-    # Each prompt of a list gets its own completion; a list of numbers is one prompt in tokens.
-    many = len(prompts) if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list) else 1
-    return min(each, _MAX_COUNT) * min(many, _MAX_COUNT)
-
-
-def _image_count(parsed: Mapping[str, Any]) -> int:
-    """Return the number of images that a call of `:predict` requests, over all its instances."""
-    parameters, instances = parsed.get("parameters"), parsed.get("instances")
-    given = parameters if isinstance(parameters, dict) else {}
-    counts = [_count(given, name) for name in _IMAGE_COUNT_FIELDS]
-    each = max((count for count in counts if count), default=_DEFAULT_IMAGES)
-    many = len(instances) if isinstance(instances, list) and instances else 1
-    return min(each, _MAX_COUNT) * min(many, _MAX_COUNT)
+        # A call of `:predict` generates images for each of its instances.
+        parameters, listed, default = parsed.get("parameters"), parsed["instances"], _DEFAULT_IMAGES
+        counts = [_count(parameters, name) for name in _IMAGE_COUNT_FIELDS] if isinstance(parameters, dict) else []
+    elif surface is Surface.COMPLETIONS and isinstance(prompts := parsed.get("prompt"), list):
+        # Each prompt of a list gets its own completion; a list of numbers is one prompt in tokens.
+        listed = prompts if isinstance(next(iter(prompts), None), str | list) else None
+    many = len(listed) if isinstance(listed, list) and listed else 1
+    return min(max(filter(None, counts), default=default), _MAX_COUNT) * min(many, _MAX_COUNT)
 
 
 def _counts(surface: Surface, parsed: Mapping[str, Any], names: Sequence[str]) -> list[int]:

@@ -296,19 +296,11 @@ def _rows(reported: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _nested(reported: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    for name in names:
-        inner = reported.get(name)
-        if isinstance(inner, dict):
-            return inner
-    return {}
+    return next((inner for name in names if isinstance(inner := reported.get(name), dict)), {})
 
 
 def _first_count(reported: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        count = _count(reported, name)
-        if count is not None:
-            return count
-    return None
+    return next((count for name in names if (count := _count(reported, name)) is not None), None)
 
 
 def _counts(details: Mapping[str, Any]) -> Mapping[str, int]:
