@@ -63,7 +63,7 @@ class Unauthorized(ServiceError, code="UNAUTHORIZED", status=401):
 
 
 class InsufficientScope(ServiceError, code="INSUFFICIENT_SCOPE", status=403):
-    """The owner did not permit this to the application; `details.scopes` would. Some operations need an API key."""
+    """The owner did not permit this to the application; `details.scopes` would. Or the master key's role is too low."""
 
     default_message = "The owner's permission for this application does not include this operation."
 

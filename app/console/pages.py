@@ -176,7 +176,7 @@ def act(slug: str, item_id: str, act: str) -> Response:
 def _assert_host() -> None:
     """Refuse other hosts than the console's: there, it does not exist. Raises: NotFound."""
     host = request.host.rpartition(":")[0] if request.host.rpartition(":")[2].isdecimal() else request.host
-    if host.lower() not in split(app_state().settings.console_hosts):
+    if host.lower() not in split(app_state().settings.console_hosts.lower()):
         raise NotFound
 
 
