@@ -155,7 +155,9 @@ def test_a_form_that_is_sent_twice_grants_once(app: Flask, agent: Agent) -> None
     assert browser.send(page, f"{page}/delete_agent").status_code == 404
 
 
-def test_agents_are_found_by_name_email_address_and_id(app: Flask, agent: Agent) -> None:
+def test_agents_are_found_by_name_email_address_and_id(each_database_url: str, build_app: Callable[..., Flask]) -> None:
+    app = build_app(each_database_url)
+    agent = register(app.test_client(), name="Ada's helper")
     others = [register(app.test_client(), name=f"agent 10{number}%") for number in range(3)]
     browser, ops = signed_in(app)
     for search in ("ada's", agent.id, agent.wallet_id, agent.address.lower(), agent.solana_address):
@@ -166,6 +168,10 @@ def test_agents_are_found_by_name_email_address_and_id(app: Flask, agent: Agent)
     assert ops.get("/agents?search=nobody\x00").status_code in {200, 400}
     ops.post(f"/agents/{others[0].id}/freeze", {})
     assert [each["id"] for each in ops.get("/agents?frozen=true").get_json()["agents"]] == [others[0].id]
+    assert ops.get("/usage?days=92").get_json() == {"days": []}
+    assert ops.get("/services").get_json()["pagination"]["total"] == 0
+    assert ops.get(f"/agents/{agent.id}/transactions?status=pending").get_json()["transactions"] == []
+    assert browser.get("").status_code == 200
     page = text_of(browser.get("/agents?search=agent+10&offset=0"))
     assert "1 to 3 of 3" in page
     assert "Ada" not in page
