@@ -83,7 +83,7 @@ class FindingShape(Schema):
     fix = fields.String(required=True)
 
 
-class Findings(Schema):
+class Diagnosis(Schema):
     """What `flask doctor` finds; `ok` if nothing fails."""
 
     ok = fields.Boolean(required=True)
@@ -91,7 +91,7 @@ class Findings(Schema):
 
 
 @platform_status.get("/doctor")
-@platform_status.response(200, Findings)
+@platform_status.response(200, Diagnosis)
 def run_doctor() -> dict[str, Any]:
     """Check settings, database, Redis, workers, chains, prices and providers; takes some seconds."""
     found = list(run_checks())

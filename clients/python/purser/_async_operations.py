@@ -2816,12 +2816,12 @@ class AsyncOperations:
         result: api.Liveness = await self._request("GET", "/v1/health/live", is_repeatable=True)
         return result
 
-    async def run_doctor(self) -> api.Findings:
+    async def run_doctor(self) -> api.Diagnosis:
         """Check settings, database, Redis, workers, chains, prices and providers; takes some seconds.
 
         The findings of `flask doctor`, which asks the database, Redis, the chains and the sources of prices.
         """
-        result: api.Findings = await self._request("GET", "/v1/platform/doctor", is_repeatable=True)
+        result: api.Diagnosis = await self._request("GET", "/v1/platform/doctor", is_repeatable=True)
         return result
 
     async def openai_chat_completions(

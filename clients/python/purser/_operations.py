@@ -2796,12 +2796,12 @@ class Operations:
         result: api.Liveness = self._request("GET", "/v1/health/live", is_repeatable=True)
         return result
 
-    def run_doctor(self) -> api.Findings:
+    def run_doctor(self) -> api.Diagnosis:
         """Check settings, database, Redis, workers, chains, prices and providers; takes some seconds.
 
         The findings of `flask doctor`, which asks the database, Redis, the chains and the sources of prices.
         """
-        result: api.Findings = self._request("GET", "/v1/platform/doctor", is_repeatable=True)
+        result: api.Diagnosis = self._request("GET", "/v1/platform/doctor", is_repeatable=True)
         return result
 
     def openai_chat_completions(

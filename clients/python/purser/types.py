@@ -874,6 +874,15 @@ class DeliveryPage(TypedDict):
     """The position of this page in the whole list."""
 
 
+class Diagnosis(TypedDict):
+    """What `flask doctor` finds; `ok` if nothing fails."""
+
+    ok: bool
+    """False if a check fails."""
+    findings: list[Finding]
+    """One for each check."""
+
+
 class EndpointDetail(TypedDict):
     """An endpoint of a service, with its parameters."""
 
@@ -1036,15 +1045,6 @@ class Finding(TypedDict):
     """What was found."""
     fix: str
     """What to do; empty if nothing is wrong."""
-
-
-class Findings(TypedDict):
-    """What `flask doctor` finds; `ok` if nothing fails."""
-
-    ok: bool
-    """False if a check fails."""
-    findings: list[Finding]
-    """One for each check."""
 
 
 class FleetBody(TypedDict):

@@ -7345,7 +7345,7 @@ export interface components {
             fix: string;
         };
         /** @description What `flask doctor` finds; `ok` if nothing fails. */
-        Findings: {
+        Diagnosis: {
             /** @description False if a check fails. */
             ok: boolean;
             /** @description One for each check. */
@@ -13320,7 +13320,7 @@ export interface operations {
                      *       "ok": true
                      *     }
                      */
-                    "application/json": components["schemas"]["Findings"];
+                    "application/json": components["schemas"]["Diagnosis"];
                 };
             };
         };
