@@ -324,7 +324,8 @@ def test_a_reorg_of_the_submission_pays_amount_and_fee_once(sponsored: Sponsored
 
 
 def test_all_dollars_leave_less_the_fee_of_the_service(sponsored: Sponsored) -> None:
-    sponsored.agent.controls(per_tx_limit_usd=99.999)
+    # The fee falls with the load of the chain.
+    sponsored.agent.controls(per_tx_limit_usd=99.999999)
     body = sponsored.send("max", to=(to := fresh_address())).get_json()
     assert body["status"] == "confirmed", body
     assert usdc(Decimal(body["amount"]) + Decimal(body["gas_fee"])) == usdc(100)
