@@ -80,7 +80,7 @@ _WORD, _ESCAPE = re.compile(r"[a-z0-9]+"), re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 @dataclass
 class ReadResponse:
-    """A response of which `body` was read; `rest` is what follows."""
+    """A response whose first bytes, `body`, were read; `rest` is what follows."""
 
     status: int
     headers: Headers
