@@ -1,4 +1,4 @@
-"""The operators' console in a browser: by keyboard and without scripts, on a phone and on a desk."""
+"""The operators' console in a browser: by keyboard and without scripts, on phones and desktops."""
 
 from __future__ import annotations
 
