@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -14,6 +15,7 @@ from werkzeug.test import TestResponse
 from app.console.sessions import ConsoleSession
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.identity import principal
 from app.identity.principal import MasterKeyRole
 from tests.support import status_writes
 from tests.support.agents import Agent, register
@@ -259,3 +261,9 @@ def test_guesses_of_a_master_key_are_limited(build_app: Callable[..., Flask], sq
     browser = Browser(build_app(sqlite_url, settings={"device_miss_limit": "3 per hour"}))
     statuses = [browser.sign_in(f"mk_{number:043}").status_code for number in range(5)]
     assert statuses == [403, 403, 403, 429, 429]
+
+
+def test_every_view_that_is_named_exists(app: Flask) -> None:
+    named = re.findall(r'view = "([^"]+)"', Path("app/console/sections.toml").read_text("utf-8"))
+    assert len(named) > 15
+    assert {*named, *principal._OPERATOR_ACTS} <= app.view_functions.keys()
