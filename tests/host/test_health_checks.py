@@ -19,30 +19,32 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
-def passes(service: str, redis_url: str, port: int = 0) -> bool:
+def passes(service: str, environment: dict[str, str], port: int = 0) -> bool:
     """Return whether the check of a service passes, with the web process at another port of this machine."""
     _, _, option, program = compose_services()[service]["healthcheck"]["test"]
     program = program.replace("web:8000", "127.0.0.1:8000").replace("127.0.0.1:8000", f"127.0.0.1:{port}")
     command = [sys.executable, option, program]
-    return subprocess.run(command, env={"REDIS_URL": redis_url}, capture_output=True, check=False).returncode == 0
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
 
 
 def test_each_process_passes_its_check_while_it_works(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        host = Host(environment_of(sqlite_url, redis_url), tmp_path, stack)
-        assert not passes("worker", redis_url)
+        environment = environment_of(sqlite_url, redis_url)
+        host = Host(environment, tmp_path, stack)
+        assert not passes("worker", environment)
         worker = host.start("worker")
-        wait_until(lambda: passes("worker", redis_url), 90, what="a heartbeat of the worker")
+        wait_until(lambda: passes("worker", environment), 90, what="a heartbeat of the worker")
         [web] = host.webs(1)
-        assert passes("web", redis_url, web.port)
-        assert not passes("scheduler", redis_url, web.port)
+        assert passes("web", environment, web.port)
+        assert not passes("scheduler", environment, web.port)
         host.start("scheduler")
-        wait_until(lambda: passes("scheduler", redis_url, web.port), 90, what="a pass of the scheduler")
+        wait_until(lambda: passes("scheduler", environment, web.port), 90, what="a pass of the scheduler")
         worker.send_signal(signal.SIGTERM)
         worker.wait(60)
-        assert not passes("worker", redis_url)
+        assert not passes("worker", environment)
 
 
-def test_the_checks_fail_where_nothing_responds() -> None:
+def test_the_checks_fail_where_nothing_responds(sqlite_url: str) -> None:
+    environment = environment_of(sqlite_url, DEAD_REDIS)
     for service in ("web", "worker", "shopper", "scheduler"):
-        assert not passes(service, DEAD_REDIS, free_port()), service
+        assert not passes(service, environment, free_port()), service
