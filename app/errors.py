@@ -122,6 +122,16 @@ class InsufficientCredits(ServiceError, code="INSUFFICIENT_CREDITS", status=402)
     default_message = "The account does not have enough credits."
 
 
+class BudgetExceeded(InsufficientCredits, code="BUDGET_EXCEEDED", status=402):
+    """The budget of this key does not cover the call; `details` has what is left, and when it begins anew."""
+
+    default_message = "The budget of this key does not cover the call."
+
+
+class ModelNotAllowed(ServiceError, code="MODEL_NOT_ALLOWED", status=403):
+    """This key may not call that model or service; `details.models` has what it may call."""
+
+
 class PaymentRequired(ServiceError, code="PAYMENT_REQUIRED", status=402):
     """The call has neither a key nor a payment. Contains the payment terms."""
 

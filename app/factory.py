@@ -259,6 +259,7 @@ def _register_blueprints(app: Flask) -> None:
         agents.registration,
         agents.agents,
         agents.keys,
+        agents.agent_keys_blueprint,
         device.device,
         wallets.blp,
         buying.blp,

@@ -8,6 +8,7 @@ from rq.timeouts import JobTimeoutException
 
 from app import authenticated
 from app.agents import claims
+from app.agents import keys as agent_keys
 from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
@@ -118,6 +119,7 @@ def sweep() -> None:
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
             "announce_low_credits": accounts.announce_low,
+            "announce_key_budgets": agent_keys.announce_budgets,
             "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,

@@ -1,20 +1,41 @@
-"""The routes of registration, gateway-only keys and claim codes."""
+"""The routes of registration, keys and claim codes."""
 
 from typing import Any
 
 from app.agents import claims, service
-from app.agents.schemas import ClaimCodeResponse, KeyRequest, KeyResponse, RegisterRequest, RegisterResponse
-from app.errors import AlreadyClaimed
+from app.agents import keys as agent_keys
+from app.agents.schemas import (
+    ClaimCodeResponse,
+    KeyChanges,
+    KeyRequest,
+    KeyResponse,
+    LimitedKeyPage,
+    LimitedKeyShape,
+    RegisterRequest,
+    RegisterResponse,
+)
+from app.core.pagination import Page
+from app.errors import AlreadyClaimed, InvalidInput, LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity.guards import AGENT_KEY, REGISTRATION, require_agent
+from app.identity.guards import AGENT_KEY, KEY_OR_REGISTRATION, REGISTRATION, find_principal, require_agent
+from app.identity.key_limits import LimitedKey
 from app.state import app_state
 from app.web.blueprint import Blueprint
+from app.web.schemas import PageQuery, assert_any_field
 
 registration = Blueprint(
     "registration", guard=REGISTRATION, url_prefix="/v1", description="Agents register themselves, without a key."
 )
-keys = Blueprint("keys", guard=REGISTRATION, url_prefix="/v1", description="Gateway-only keys, issued without a key.")
+keys = Blueprint(
+    "keys",
+    guard=KEY_OR_REGISTRATION,
+    url_prefix="/v1",
+    description="Gateway-only keys, issued without a key, and further keys of an agent with limits.",
+)
+agent_keys_blueprint = Blueprint(
+    "agent_keys", guard=AGENT_KEY, url_prefix="/v1/keys", description="The further keys of an agent, and their budgets."
+)
 agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", description="The agent's own administration.")
 
 
@@ -27,12 +48,65 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
     return {"agent_id": made.agent_id, "api_key": made.api_key, "wallet": made.wallet, **_claim_code(made.claim_code)}
 
 
+def _issued(key: LimitedKey, text: str) -> dict[str, Any]:
+    return {
+        "id": key.id, "api_key": text, "email": None, "granted_nanos": 0, "limits": key, "created_at": key.created_at
+    }  # fmt: skip
+
+
 @keys.post("/keys")
+@idempotent(
+    owner=require_agent,
+    applies=lambda: find_principal() is not None,
+    rebuild=lambda key_id: _issued(*agent_keys.reveal(require_agent(), key_id)),
+    note="For the key of an agent: the same `Idempotency-Key` within 24 hours returns the same key.",
+)
 @keys.arguments(KeyRequest, required=False)
 @keys.response(201, KeyResponse)
-def create_gateway_key(body: dict[str, Any]) -> service.IssuedGatewayKey:
-    """Issue a gateway-only key with its own credits; it owns no wallets."""
-    return service.issue_gateway_key(email=body["email"])
+@keys.raises(LimitReached)
+def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
+    """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
+    email = body.pop("email")
+    if find_principal() is not None:
+        if email is not None:
+            raise InvalidInput.field("email", "is only for a key without an agent")
+        return _issued(*agent_keys.create(require_agent(), body, claim=claim))
+    if body:
+        raise InvalidInput(
+            f"Limits ({', '.join(sorted(body))}) are for the further key of an agent: send the agent's X-API-Key."
+        )
+    return service.issue_gateway_key(email=email)
+
+
+@agent_keys_blueprint.get("")
+@agent_keys_blueprint.arguments(PageQuery, location="query")
+@agent_keys_blueprint.response(200, LimitedKeyPage)
+def list_keys(query: dict[str, Any]) -> Page[LimitedKey]:
+    """List the agent's further keys, oldest first, with what is left of their budgets."""
+    return agent_keys.list_keys(require_agent(), query["page"])
+
+
+@agent_keys_blueprint.get("/<string:key_id>")
+@agent_keys_blueprint.response(200, LimitedKeyShape)
+def get_key(key_id: str) -> LimitedKey:
+    """Read a further key, and what is left of its budget."""
+    return agent_keys.get(require_agent(), key_id)
+
+
+@agent_keys_blueprint.patch("/<string:key_id>")
+@agent_keys_blueprint.arguments(KeyChanges)
+@agent_keys_blueprint.response(200, LimitedKeyShape)
+def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
+    """Change the limits of a further key; they apply from its next call on."""
+    assert_any_field(body, KeyChanges)
+    return agent_keys.change(require_agent(), key_id, body)
+
+
+@agent_keys_blueprint.delete("/<string:key_id>")
+@agent_keys_blueprint.response(200, LimitedKeyShape)
+def revoke_key(key_id: str) -> LimitedKey:
+    """Revoke a further key; calls that run are finished and charged."""
+    return agent_keys.revoke(require_agent(), key_id)
 
 
 def _replace_claim_code(agent_id: str, claim: Claim) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import TypeVar
 
 import limits
@@ -43,6 +43,8 @@ _MAX_QUEUES = 1_000
 _MAX_WAITING = 32
 """The share of a process's threads for one client."""
 _MIN_DELAY_SECONDS = 0.01
+# Agents choose the limits of their keys.
+_remembered = lru_cache(maxsize=4096)
 
 
 @dataclass(slots=True)
@@ -200,12 +202,12 @@ class RateLimiter:
         return operation(self._local, _part_of(item, self.processes), *arguments, **options)
 
 
-@cache
+@_remembered
 def _part_of(item: limits.RateLimitItem, processes: int) -> limits.RateLimitItem:
     """Return the part of a limit that one of several processes grants, at least one request."""
     return type(item)(max(1, item.amount // processes), item.multiples, item.namespace)
 
 
-@cache
+@_remembered
 def _parse(limit: str) -> list[limits.RateLimitItem]:
     return sorted(limits.parse_many(limit)) if limit else []

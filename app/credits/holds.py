@@ -3,13 +3,13 @@
 Every function is conditional on the state, so that repeating it changes nothing. The hold is locked before its account.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, Row, bindparam, case, delete, select, update
+from sqlalchemy import BigInteger, Row, bindparam, case, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
@@ -30,7 +30,7 @@ class CreditHoldState(StrEnum):
 
 _COLUMNS = (
     CreditHold.id, CreditHold.account_id, CreditHold.amount_nanos, CreditHold.state, CreditHold.settled_nanos,
-    CreditHold.unpaid_nanos, CreditHold.memo, CreditHold.lease_until,
+    CreditHold.unpaid_nanos, CreditHold.memo, CreditHold.lease_until, CreditHold.created_at,
 )  # fmt: skip
 HOLDS = StateMachine(
     CreditHold.state,
@@ -64,7 +64,8 @@ class HoldResult(NamedTuple):
     """The outcome of a hold: what was charged, and the part of the cost that the account could not pay.
 
     `previous_state` is the state before this call; it equals `state` if the call changed nothing. `credits_nanos` are
-    the credits of the account afterwards, held ones included.
+    the credits of the account afterwards, held ones included, and `budget_nanos` what is left of the budget of a key
+    with limits. `set_aside_nanos` was held or charged since `held_at`.
     """
 
     hold_id: str
@@ -75,6 +76,9 @@ class HoldResult(NamedTuple):
     unpaid_nanos: int
     memo: Mapping[str, Any]
     credits_nanos: int
+    budget_nanos: int | None = None
+    set_aside_nanos: int = 0
+    held_at: datetime | None = None
 
     @property
     def repeated(self) -> bool:
@@ -91,6 +95,14 @@ _REASONS = {
     CreditHoldState.SETTLED: ("refund", "refund"),
 }
 _HoldRow: TypeAlias = Row[*tuple[Any, ...]]
+MostExcess: TypeAlias = Callable[[Mapping[str, Any]], int | None]
+"""Returns by a hold's memo what may be charged beyond it, in nano-dollars; None for no limit."""
+
+
+def _unlimited(_memo: Mapping[str, Any]) -> None:
+    return None
+
+
 _COST = bindparam("cost_nanos", type_=BigInteger)
 _READ = PreparedRead(select(*_COLUMNS).where(CreditHold.id == bindparam("hold_id")))
 _INSERT = PreparedInsert(CreditHold, unique=[CreditHold.id])
@@ -153,20 +165,20 @@ def charge(
     )
 
 
-def settle(session: Session, hold_id: str, cost_nanos: int) -> HoldResult:
+def settle(session: Session, hold_id: str, cost_nanos: int, *, most_excess: MostExcess = _unlimited) -> HoldResult:
     """Charge the cost of a call and release the rest of its hold.
 
-    A cost that exceeds the hold is charged up to the available credits; the remainder is recorded as unpaid, never
-    as a debt. After a lapse the difference from the estimate is entered. A hold that was settled or released
-    before keeps its first outcome.
+    A cost that exceeds the hold is charged up to the available credits, and to what `most_excess` returns for the memo
+    once the account is locked; the remainder is recorded as unpaid, never as a debt. After a lapse the difference from
+    the estimate is entered. A hold that was settled or released before keeps its first outcome.
 
     Raises: LookupError for an unknown hold: a bug.
     """
-    return _finish(session, hold_id, cost_nanos, CreditHoldState.SETTLED)
+    return _finish(session, hold_id, cost_nanos, CreditHoldState.SETTLED, most_excess)
 
 
-def lapse(session: Session, hold_id: str, estimate_nanos: int) -> HoldResult:
-    """Charge an estimate for a hold with an expired lease; the actual cost may still replace it.
+def lapse(session: Session, hold_id: str, estimate_nanos: int, *, most_excess: MostExcess = _unlimited) -> HoldResult:
+    """Charge an estimate for a hold with an expired lease, as `settle` does; the actual cost may still replace it.
 
     A hold that was renewed or has ended is not changed. Raises: LookupError.
     """
@@ -175,7 +187,9 @@ def lapse(session: Session, hold_id: str, estimate_nanos: int) -> HoldResult:
         where=_IS_EXPIRED, parameters={"cost_nanos": estimate_nanos, "now": clock.now()},
     )  # fmt: skip
     if moved:
-        return _close(session, moved[0], CreditHoldState.HELD, estimate_nanos, CreditHoldState.LAPSED)
+        return _close(
+            session, moved[0], CreditHoldState.HELD, estimate_nanos, CreditHoldState.LAPSED, most_excess=most_excess
+        )
     return _result_of(session, _read(session, hold_id))
 
 
@@ -222,32 +236,54 @@ def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHol
     return [_hold_view(row) for row in rows]
 
 
+def total_since(session: Session, account_id: str, since: datetime, *, api_key_id: str) -> int:
+    """Return what the holds of a key since an instant have reserved and charged. For audits."""
+    nanos = case(
+        (CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=CreditHold.settled_nanos
+    )
+    of_key = CreditHold.memo["api_key_id"].as_string() == api_key_id
+    total = select(func.sum(nanos)).where(CreditHold.account_id == account_id, CreditHold.created_at >= since, of_key)
+    return int(session.scalar(total) or 0)
+
+
 def references_of(hold_id: str) -> list[str]:
     """Return every reference that a ledger entry of this hold may have."""
     return [f"{reason}:{hold_id}" for reason in _REFERENCE_PREFIXES]
 
 
-def _finish(session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState) -> HoldResult:
+def _finish(
+    session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState, most_excess: MostExcess = _unlimited
+) -> HoldResult:
     cost = {"cost_nanos": cost_nanos}
     if moved := HOLDS.transition(
         session, hold_id, CreditHoldState.HELD, state, settled_nanos=_CHARGED, parameters=cost
     ):
-        return _close(session, moved[0], CreditHoldState.HELD, cost_nanos, state)
+        return _close(session, moved[0], CreditHoldState.HELD, cost_nanos, state, most_excess=most_excess)
     if moved := HOLDS.transition(session, hold_id, CreditHoldState.LAPSED, state):
-        return _close(session, moved[0], CreditHoldState.LAPSED, cost_nanos, state)
+        return _close(session, moved[0], CreditHoldState.LAPSED, cost_nanos, state, most_excess=most_excess)
     return _result_of(session, _read(session, hold_id))
 
 
 def _close(
-    session: Session, row: _HoldRow, before: CreditHoldState, cost_nanos: int, state: CreditHoldState
+    session: Session,
+    row: _HoldRow,
+    before: CreditHoldState,
+    cost_nanos: int,
+    state: CreditHoldState,
+    *,
+    most_excess: MostExcess = _unlimited,
 ) -> HoldResult:
     """Charge a cost from what was held or charged before, any excess from the available credits; return the rest."""
     was_held = before is CreditHoldState.HELD
     set_aside_nanos = row.amount_nanos if was_held else row.settled_nanos
     covered_nanos = min(set_aside_nanos, cost_nanos)
     rest_nanos, excess_nanos = set_aside_nanos - covered_nanos, cost_nanos - covered_nanos
-    # Only a cost that exceeds what was set aside depends on the available credits, and so needs the lock first.
-    extra_nanos = min(excess_nanos, accounts.lock_available(session, row.account_id)) if excess_nanos else 0
+    extra_nanos = 0
+    if excess_nanos:
+        # Only such a cost depends on the available credits, and so needs the lock first.
+        extra_nanos = min(excess_nanos, accounts.lock_available(session, row.account_id))
+        most_nanos = most_excess(row.memo)
+        extra_nanos = extra_nanos if most_nanos is None else min(extra_nanos, most_nanos)
     charged_nanos, unpaid_nanos = covered_nanos + extra_nanos, excess_nanos - extra_nanos
     balance = accounts.adjust(
         session,
@@ -275,8 +311,9 @@ def _close(
         entries.append(LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos))
     accounts.append_entries(session, row.account_id, entries, at=clock.now())
     return HoldResult(
-        row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance.credits_nanos
-    )
+        row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance.credits_nanos,
+        set_aside_nanos=set_aside_nanos, held_at=row.created_at,
+    )  # fmt: skip
 
 
 def _insert(session: Session, new: CreditHoldView, state: CreditHoldState, at: datetime) -> bool:

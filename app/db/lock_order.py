@@ -51,6 +51,8 @@ class LockRank(IntEnum):
     """For the count of its transactions."""
     CREDIT_HOLD = "credit_holds"
     CREDIT_ACCOUNT = "credit_accounts"
+    KEY_BUDGET = "key_limits"
+    """What a key with limits has used of its account, once that is locked."""
     USAGE_SUM = "usage_by_provider"
     SERVICE = "services", "subscriptions"
     AGENT_KEY = "api_keys", "owner_keys", "claim_codes"

@@ -18,11 +18,12 @@ from sqlalchemy.orm import Session
 from app.core import clock, money
 from app.core.identifiers import new_id
 from app.credits.holds import HoldResult
-from app.errors import InsufficientCredits
+from app.errors import BudgetExceeded, InsufficientCredits
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.pricing.quotes import ESTIMATED, CallQuote
+from app.identity import limits
 from app.identity.principal import Principal
 from app.payments.paid_call import PaidCall
 from app.payments.x402.gate import PaymentGrant
@@ -91,6 +92,9 @@ class GatewayCharge(PaidCall):
         self, payer: Principal | PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None
     ) -> None:
         super().__init__(payer, provider, quote.model)
+        if isinstance(payer, Principal):
+            is_limited = params is not None and not params.is_output_unbounded
+            limits.count_tokens(payer, quote.estimate.tokens_in + (quote.worst_case.tokens_out if is_limited else 0))
         self.params = params
         self._quote = quote
         self._operation = _OPERATIONS.get(params.surface, "call") if params is not None else "call"
@@ -303,5 +307,6 @@ class HeldCharge(GatewayCharge):
             if affordable_tokens
             else "The credits left do not even cover its input."
         )
-        message = f"There are not enough credits left for this call. {advice}"
-        return InsufficientCredits(message, details={**refusal.details, **affordable})
+        lack = "The budget of this key does" if isinstance(refusal, BudgetExceeded) else "The credits left do"
+        message = f"{lack} not cover this call. {advice}"
+        return type(refusal)(message, details={**refusal.details, **affordable})

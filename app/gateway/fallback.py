@@ -31,7 +31,6 @@ from app.ports.errors import OutcomeUnknown, PortError
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.state import app_state
 from app.usage import service as usage
-from app.usage.service import UsageCall
 from app.web import request_bodies
 from app.web.client_request import ClientRequest
 
@@ -49,6 +48,8 @@ class Outages(dict[str, float]):
 def serve(request: ClientRequest, surface: Surface, caller: Principal) -> Response:
     """Forward a request to the first of the models that it names which answers. Raises: ServiceError."""
     calls, outages, now = gateway.candidates(request, surface), app_state().part(Outages), time.monotonic()
+    # If it may call none of them, the first is refused.
+    calls = [call for call in calls if caller.may_call(call.provider.slug, call.model)] or calls[:1]
     paid = ModelCharge(caller, sorted(calls, key=lambda call: outages.get(call.name, 0) > now))
     first, client_id = paid.calls[0], caller.account_id
     options = gateway.options(first, paid, client_id=client_id)._replace(
@@ -117,7 +118,7 @@ class ModelCharge(HeldCharge):
     def _turn_to(self, call: ModelCall) -> None:
         self._quote = call.quote.within(self._held_nanos, clock.now())
         self.params, self._rule = self._quote.params or self.params, self._quote.rule or self._rule
-        self._call = UsageCall(self._call.api_key_id, call.provider.slug, call.model)
+        self._call = self._call._replace(provider=call.provider.slug, model=call.model)
 
     def headers(self) -> Collection[tuple[str, str]]:
         return [("X-Gateway-Model", self.model), *super().headers()]

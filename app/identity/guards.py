@@ -201,9 +201,9 @@ def require_agent() -> str:
 
 
 def idempotency_owner() -> str:
-    """Return whose idempotency keys are used: the account's, or an application's own, which may see less."""
+    """Return whose idempotency keys are used: the account's, or the own ones of a key that may see less."""
     principal = current_principal()
-    return principal.account_id if principal.grant is None else principal.grant.id
+    return principal.account_id if principal.scopes is None else principal.key_id
 
 
 def authenticate_as(request: ClientRequest, principal: Principal) -> None:
@@ -215,6 +215,7 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     """
     if not request.is_counted:
         limits.count_authenticated_request(principal.account_id)
+        limits.count_key_request(principal)
         request.is_counted = True
     assert_permitted(request, principal)
     g.caller = principal
@@ -260,6 +261,14 @@ def _check_agent_key(request: ClientRequest) -> None:
     require_agent()
 
 
+def _check_key_or_registration(request: ClientRequest) -> None:
+    if api_key(request) is None:
+        g.pop("caller", None)
+        _check_registration(request)
+    else:
+        _check_agent_key(request)
+
+
 def _check_master_key(request: ClientRequest) -> None:
     found = request.master_caller or service.find_master_key(request.headers.get("X-Master-Key"))
     if found is None:
@@ -281,6 +290,9 @@ def _check_registration(request: ClientRequest) -> None:
 
 REGISTRATION = Guard(schemes=(), check=_check_registration)
 """No key is required; each client address is limited, and counted before its body is read."""
+
+KEY_OR_REGISTRATION = Guard(schemes=(), check=_check_key_or_registration, errors=(Unauthorized, InsufficientScope))
+"""An agent's key, or none, as for a registration."""
 
 KEYLESS = Guard(schemes=(), check=allow_keyless)
 """No key is required; only requests that fail are counted."""

@@ -9,12 +9,15 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 
 from app.errors import PaymentPending, RateLimited, ServiceError
+from app.identity.principal import Principal
 from app.state import app_state
 from app.web.client_request import ClientRequest
 
 _IPV6_PREFIX_BITS = 64
 # Each repetition of a payment that is not settled asks the chain; a client that waits as it is told stays below this.
 _PENDING_PAYMENTS = "60 per minute"
+# The parts of a limit of tokens that are counted, because each takes a place in memory.
+_TOKEN_UNITS = 1_000
 # Each stores an audit entry that is never deleted.
 _LOOSENED = ("10 per minute;100 per day", "loosened controls")
 
@@ -40,6 +43,20 @@ def count_authenticated_request(key_id: str) -> None:
     """Count one request of a key. Raises: RateLimited when RATE_LIMIT_PER_KEY is exceeded."""
     state = app_state()
     state.rate_limiter.count(state.settings.rate_limit_per_key, "key", key_id)
+
+
+def count_key_request(key: Principal) -> None:
+    """Count one request of a key with limits. Raises: RateLimited when its `requests_per_minute` are exceeded."""
+    if key.limits is not None and key.limits.requests_per_minute is not None:
+        app_state().rate_limiter.count(f"{key.limits.requests_per_minute} per minute", "limited key", key.key_id)
+
+
+def count_tokens(key: Principal, tokens: int) -> None:
+    """Count the tokens that a call is expected to use. Raises: RateLimited when `tokens_per_minute` are exceeded."""
+    most = None if key.limits is None else key.limits.tokens_per_minute
+    if most is not None:
+        unit = -(-most // _TOKEN_UNITS)
+        app_state().rate_limiter.spend(f"{most // unit} per minute", "tokens", key.key_id, cost=-(-tokens // unit))
 
 
 def count_registration(network: str) -> None:

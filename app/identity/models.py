@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, String, Text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
@@ -31,7 +31,10 @@ class Agent(Authenticated, Model):
 
 
 class ApiKey(Authenticated, Model):
-    """A key for the X-API-Key header: an agent's (`ak`) or a gateway-only one (`gw`), which has no agent."""
+    """A key for the X-API-Key header: an agent's (`ak`) or a gateway-only one (`gw`), which has no agent.
+
+    A gateway-only key has an account of its own; one with a row in `key_limits` spends from an agent's.
+    """
 
     __tablename__ = "api_keys"
     not_authenticated = frozenset({"email", "sealed", "created_at"})
@@ -50,6 +53,31 @@ class ApiKey(Authenticated, Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class KeyLimit(Authenticated, Model):
+    """What a key with limits may spend from its agent's account, and on what; it has the key's id.
+
+    `used_nanos` is what its calls have held and cost since `window_start`. It changes while the account is locked.
+    """
+
+    __tablename__ = "key_limits"
+    not_authenticated = frozenset({"name", "tags", "used_nanos", "window_start", "announced_percent", "created_at"})
+    __table_args__ = (CheckConstraint("period IN ('day', 'week', 'month', 'total')", name="ck_key_limits_period"),)
+
+    id: Mapped[str] = mapped_column(ID, ForeignKey("api_keys.id", ondelete="CASCADE"), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ID, index=True)
+    name: Mapped[str | None] = mapped_column(String(100))
+    tags: Mapped[list[str]] = mapped_column(JSON)
+    limit_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    period: Mapped[str] = mapped_column(String(5))
+    models: Mapped[list[str]] = mapped_column(JSON)
+    requests_per_minute: Mapped[int | None] = mapped_column()
+    tokens_per_minute: Mapped[int | None] = mapped_column()
+    used_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    window_start: Mapped[datetime] = mapped_column(UtcDateTime)
+    announced_percent: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class MasterKey(Authenticated, Model):

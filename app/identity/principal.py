@@ -6,9 +6,10 @@ No scope shows a key, changes limits, opens a budget or answers for the owner.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Self
 
-from app.errors import InsufficientScope
+from app.errors import InsufficientScope, ModelNotAllowed
 from app.web.client_request import ClientRequest
 
 
@@ -45,12 +46,36 @@ class Grant:
     used_at: datetime | None
 
 
+class BudgetPeriod(StrEnum):
+    """How often the budget of a key begins anew, in UTC; weeks begin on Monday."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What a further key of an agent may do; None, and no `models`, are no limit."""
+
+    limit_nanos: int | None = None
+    period: BudgetPeriod = BudgetPeriod.TOTAL
+    models: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    def allow(self, provider: str, model: str) -> bool:
+        name = f"{provider}/{model}"
+        return not self.models or any(provider == each or fnmatchcase(name, each) for each in self.models)
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The holder of an API key. Limits and idempotency belong to the agent; a gateway-only key has none.
 
     `account_id` is the credit account that pays: the agent's id, or a gateway-only key's own id. An application has
-    the agent, and the `grant` of its owner.
+    the agent, and the `grant` of its owner; a key with `limits` has the agent's account, and no agent.
     """
 
     kind: KeyKind
@@ -58,6 +83,23 @@ class Principal:
     account_id: str
     agent_id: str | None
     grant: Grant | None = None
+    limits: KeyLimits | None = None
+
+    @property
+    def scopes(self) -> tuple[Scope, ...] | None:
+        """Return what an application or a key with limits was permitted; None if it is not restricted."""
+        if self.grant is not None:
+            return self.grant.scopes
+        return None if self.limits is None else (Scope.GATEWAY, Scope.CATALOG)
+
+    def may_call(self, provider: str, model: str) -> bool:
+        return self.limits is None or self.limits.allow(provider, model)
+
+    def assert_may_call(self, provider: str, model: str) -> None:
+        """Check that a model is one of this key's. Raises: ModelNotAllowed."""
+        if not self.may_call(provider, model):
+            patterns = list(self.limits.models) if self.limits else []
+            raise ModelNotAllowed(f"This key may not call {provider}/{model}.", details={"models": patterns})
 
     @property
     def only_wallet_id(self) -> str | None:
@@ -132,15 +174,17 @@ ALL_SCOPES = tuple(Scope)
 
 
 def assert_permitted(request: ClientRequest, principal: Principal) -> None:
-    """Check that an application's scopes include what it asks for. Raises: InsufficientScope."""
-    grant = principal.grant
-    if grant is None:
+    """Check that the scopes of an application or a key with limits include the request. Raises: InsufficientScope."""
+    scopes = principal.scopes
+    if scopes is None:
         return
     target = request.raw_target
     endpoint = request.endpoint or next((found for start, found in _FORWARDED.items() if target.startswith(start)), "")
     names = {endpoint, endpoint.partition(".")[0] + "."}
     needed = [scope for scope, known in _OPERATIONS.items() if not names.isdisjoint(known)]
-    if endpoint not in _OF_EVERY_SCOPE and not set(needed) & set(grant.scopes):
+    if endpoint not in _OF_EVERY_SCOPE and not set(needed) & set(scopes):
+        if principal.grant is None:
+            raise InsufficientScope("A key with limits only calls models and services; this needs the agent's key.")
         challenge = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(needed)}"'}
         raise InsufficientScope(details={"scopes": needed}, headers=challenge if needed else {})
 

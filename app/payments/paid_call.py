@@ -50,21 +50,23 @@ class PaidCall(ABC):
     _payment: PaymentGrant | None
 
     def __init__(self, payer: Principal | PaymentGrant, provider: str, model: str) -> None:
-        """Prepare a call that the credits of its caller pay for, or its own payment."""
+        """Prepare a call that the credits of its caller pay for, or its own payment. Raises: ModelNotAllowed."""
         self.id = new_id()
         if isinstance(payer, Principal):
-            self._payment, key_id, self._account_id = None, payer.key_id, payer.account_id
+            payer.assert_may_call(provider, model)
+            self._payment, self._account_id = None, payer.account_id
+            self._call = UsageCall(payer.key_id, provider, model, is_limited=payer.limits is not None)
         else:
-            self._payment, key_id, self._account_id = payer, "", ""
-        self._call = UsageCall(key_id, provider, model)
+            self._payment, self._account_id = payer, ""
+            self._call = UsageCall("", provider, model)
         self._app_context = context_factory()
         settings = app_state().settings
         max_silence_seconds = settings.upstream_connect_timeout_seconds + settings.upstream_read_timeout_seconds
         # Longer than an upstream may be silent, so that a live call renews it in time.
         self._lease = timedelta(seconds=int(max_silence_seconds)) + _LEASE_MARGIN
         self._renewed_at = clock.now()
-        # The charge of the call, and the remaining credits, in nano-dollars.
-        self._bill: tuple[int, int] | None = None
+        # The charge of the call, the remaining credits, and perhaps what is left of a key's budget, in nano-dollars.
+        self._bill: tuple[int, int, int | None] | None = None
         self._is_streaming = False
         self._span: Span | None = None
         self._tokens = (0, 0)
@@ -143,8 +145,9 @@ class PaidCall(ABC):
         """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
         if self._payment is not None:
             return [*self._payment.headers.items()]
-        names = ("X-Cost-Usd", "X-Credits-Remaining") if self._bill else ()
-        return [(name, money.usd_string(nanos)) for name, nanos in zip(names, self._bill or (), strict=True)]
+        names = ("X-Cost-Usd", "X-Credits-Remaining", "X-Budget-Remaining-Usd") if self._bill else ()
+        amounts = zip(names, self._bill or (), strict=True)
+        return [(name, money.usd_string(max(0, nanos))) for name, nanos in amounts if nanos is not None]
 
     @contextmanager
     def _account_unit(self) -> Iterator[Session]:
@@ -153,7 +156,7 @@ class PaidCall(ABC):
             yield session
 
     def _record_bill(self, outcome: HoldResult) -> None:
-        self._bill = outcome.charged_nanos, outcome.credits_nanos
+        self._bill = outcome.charged_nanos, outcome.credits_nanos, outcome.budget_nanos
 
     def _run(self, step: Step[ResultT], alone: Callable[[Session], ResultT] | None = None) -> ResultT:
         """Run a step with other calls' steps, or alone. Raises: InsufficientCredits; CommitUnknownError."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar, Generic, TypeVar
 
 import structlog
@@ -37,8 +38,8 @@ _JSON = json.JSONEncoder(default=str)
 class Step(ABC, Generic[ResultT]):
     """One step of a call; its id is that of the hold or charge."""
 
-    statement: ClassVar[str]
-    """For all steps of a batch, on PostgreSQL (`step_statements`)."""
+    statements: ClassVar[tuple[str, str]]
+    """For all steps of a batch, on PostgreSQL (`step_statements`): of keys without limits, and of those with limits."""
 
     id: str
     account_id: str
@@ -53,15 +54,15 @@ class Step(ABC, Generic[ResultT]):
         """Return the parameters of the statement."""
 
     @abstractmethod
-    def result(self, credits_nanos: int) -> ResultT:
-        """Return what `run` returns in the usual case, for an account with these credits afterwards."""
+    def result(self, credits_nanos: int, budget_nanos: int | None = None) -> ResultT:
+        """Return what `run` returns in the usual case, for an account and a budget with so much afterwards."""
 
 
 @dataclass(slots=True)
 class Hold(Step[int]):
     """Hold credits for a call; returns how many. One that costs nothing requires some credits, too."""
 
-    statement = step_statements.HOLD
+    statements = step_statements.HOLD
 
     nanos: int
     estimate: MeteredUsage
@@ -94,7 +95,7 @@ class Hold(Step[int]):
             "lease_until": now + self.lease,
         }
 
-    def result(self, credits_nanos: int) -> int:  # noqa: ARG002 - no part of a hold
+    def result(self, credits_nanos: int, budget_nanos: int | None = None) -> int:  # noqa: ARG002 - no part of a hold
         return self.nanos
 
 
@@ -112,7 +113,7 @@ class _Ending(Step[HoldResult]):
             "price_version": self.metered.price_version,
         }
 
-    def result(self, credits_nanos: int) -> HoldResult:
+    def result(self, credits_nanos: int, budget_nanos: int | None = None) -> HoldResult:
         """Return the outcome: everything was charged. The memo was read for the log only, and is left out."""
         return HoldResult(
             self.id,
@@ -123,12 +124,13 @@ class _Ending(Step[HoldResult]):
             0,
             {},
             credits_nanos,
+            budget_nanos,
         )
 
 
 @dataclass(slots=True)
 class Charge(_Ending):
-    statement = step_statements.CHARGE
+    statements = step_statements.CHARGE
 
     def run(self, session: Session) -> HoldResult:
         _assert_may_spend(session, self, self.metered.cost_nanos)
@@ -144,7 +146,7 @@ class Charge(_Ending):
 class Settlement(_Ending):
     """Settle a hold at a cost that it covers."""
 
-    statement = step_statements.SETTLEMENT
+    statements = step_statements.SETTLEMENT
 
     def run(self, session: Session) -> HoldResult:
         return usage.settle(session, self.id, self.metered)
@@ -174,17 +176,18 @@ _ON_SQLITE: Mapping[type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, 
 class StepGroups:
     """Runs the steps of this process's threads in shared units of work."""
 
-    _groups: Mapping[type[Step[Any]], GroupCommit[Step[Any], Any]]
+    _groups: Mapping[tuple[type[Step[Any]], bool], GroupCommit[Step[Any], Any]]
 
     def __init__(self, *, is_postgresql: bool) -> None:
         if is_postgresql:
-            # One kind each, so that all units lock holds, accounts and sums in this order. SQLite has one lock.
+            # One kind each, so that units lock holds, accounts, budgets and sums in this order. SQLite has one lock.
             self._groups = {
-                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection()))) for kind in _ON_SQLITE
+                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection())))
+                for kind in product(_ON_SQLITE, (False, True))
             }
         else:
             group = GroupCommit(partial(_run, partial(_run_on_sqlite, KeptConnection())))
-            self._groups = dict.fromkeys(_ON_SQLITE, group)
+            self._groups = dict.fromkeys(product(_ON_SQLITE, (False, True)), group)
 
     def run(self, step: Step[ResultT]) -> ResultT | None:
         """Run a step; return its result, None if nothing was done: then `step.run` decides, in a unit of its own.
@@ -194,7 +197,7 @@ class StepGroups:
         """
         assert_no_unit()
         try:
-            result: ResultT | None = self._groups[type(step)].run(step)
+            result: ResultT | None = self._groups[type(step), step.call.is_limited].run(step)
         except NotStartedError:
             return None
         return result
@@ -216,7 +219,11 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     now = clock.now()
     at = step_statements.stored(now)
     with kept.sqlite_unit() as connection:
-        found = [_ON_SQLITE[type(step)](connection, step.parameters(now), at) for step in steps]
+        # The steps of a key with limits are left to their functions.
+        found = [
+            None if step.call.is_limited else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
+            for step in steps
+        ]
     return [
         None if credits_nanos is None else step.result(credits_nanos)
         for step, credits_nanos in zip(steps, found, strict=True)
@@ -224,7 +231,7 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
 
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
-    now, statement = clock.now(), steps[0].statement
+    now, statement = clock.now(), steps[0].statements[steps[0].call.is_limited]
     parameters = (_JSON.encode([step.parameters(now) for step in steps]).encode(), now.isoformat().encode())
     types = step_statements.PARAMETER_TYPES
     try:
@@ -233,5 +240,5 @@ def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
         # The steps of a locked account are left to wait alone.
         without_waiting = statement.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
         rows = kept.execute(without_waiting, types, parameters)
-    done = {step_id.decode(): int(credits_nanos) for step_id, credits_nanos in rows}
-    return [step.result(done[step.id]) if step.id in done else None for step in steps]
+    done = {step_id.decode(): (int(nanos), *(each and int(each) for each in left)) for step_id, nanos, *left in rows}
+    return [step.result(*done[step.id]) if step.id in done else None for step in steps]

@@ -8,7 +8,7 @@ from app.credits import accounts as credit_accounts
 from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit
 from app.errors import Unauthorized
-from app.identity import guards
+from app.identity import guards, key_limits
 from app.usage import service
 from app.web.blueprint import Blueprint
 from app.web.csv_rows import offers_csv
@@ -74,6 +74,7 @@ class UsageQuery(page_query(default=100, maximum=500, has_period=True)):  # type
 
     provider = Text(load_default=None, metadata={"description": "Only calls to this provider, as in `provider`."})
     model = Text(load_default=None, metadata={"description": "Only calls of this model, as in `model`."})
+    api_key_id = Identifier(load_default=None, metadata={"description": "Only calls with the key of this `id`."})
     id = Identifier(
         load_default=None,
         data_key="request_id",
@@ -85,9 +86,15 @@ class UsageQuery(page_query(default=100, maximum=500, has_period=True)):  # type
 @balance.response(200, BalanceShape)
 @balance.raises(Unauthorized)
 def get_balance() -> Balance:
-    """Read the remaining credits and the total spent, in US dollars."""
+    """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows."""
+    principal = guards.current_principal()
     with read_only_unit() as session:
-        return credit_accounts.balance(session, guards.current_principal().account_id)
+        found = credit_accounts.balance(session, principal.account_id)
+        if principal.limits is None:
+            return found
+        left_nanos, used_nanos = key_limits.budget_of(session, principal.key_id)
+    credits_nanos = found.credits_nanos if left_nanos is None else min(left_nanos, found.credits_nanos)
+    return Balance(credits_nanos, 0, credits_nanos + used_nanos, used_nanos)
 
 
 @usage.get("")
@@ -97,9 +104,13 @@ def get_balance() -> Balance:
 @usage.raises(Unauthorized)
 def get_usage(query: dict[str, Any]) -> dict[str, Any]:
     """Read the log of charged calls, newest first, with the sums by provider over the whole log."""
-    account_id = guards.current_principal().account_id
-    page = query.pop("page")
+    principal = guards.current_principal()
+    account_id, page, only_key = principal.account_id, query.pop("page"), None
+    if principal.limits is not None:
+        only_key = principal.key_id
+        # Another key's calls are not shown: no call has both ids.
+        query["api_key_id"] = only_key if query["api_key_id"] in (None, only_key) else account_id
     with read_only_unit() as session:
         page = service.history(session, account_id, page, query)
-        totals = service.by_provider(session, account_id)
+        totals = service.by_provider(session, account_id, only_key)
     return {"logs": page.items, "summary": {"by_provider": totals}, "pagination": page}

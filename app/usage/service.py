@@ -6,6 +6,7 @@ All functions are idempotent.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -20,7 +21,8 @@ from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import day_of, rows_after, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import InsufficientCredits
+from app.errors import BudgetExceeded, InsufficientCredits
+from app.identity import key_limits
 from app.usage.models import UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
@@ -63,11 +65,12 @@ _PAGE = PreparedRead(_HISTORY)
 
 
 class UsageCall(NamedTuple):
-    """The call of a provider with a key; `model` may be the client's own text and is cut to what can be stored."""
+    """The call of a provider with a key, perhaps one with limits; `model` may be a client's text, and is shortened."""
 
     api_key_id: str
     provider: str
     model: str
+    is_limited: bool = False
 
 
 class MeteredUsage(NamedTuple):
@@ -113,12 +116,18 @@ def begin(
 
     With `minimum_nanos`, all that is left is held if that is less than the worst case.
 
-    Raises: InsufficientCredits.
+    Raises: InsufficientCredits, BudgetExceeded.
     """
     memo = memo_of(call, estimate)
-    return credit_holds.hold(
+    is_counted = _is_counted(session, account_id, call, hold_id)
+    if is_counted:
+        nanos = _within_budget(session, call, nanos, minimum_nanos)
+    held = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
+    if is_counted:
+        key_limits.take(session, call.api_key_id, held.amount_nanos)
+    return held
 
 
 def settle(session: Session, hold_id: str, metered: MeteredUsage) -> HoldResult:
@@ -128,7 +137,9 @@ def settle(session: Session, hold_id: str, metered: MeteredUsage) -> HoldResult:
 
     Raises: LookupError for an unknown hold: a bug.
     """
-    outcome = credit_holds.settle(session, hold_id, metered.cost_nanos)
+    most_excess = partial(_left_of_budget, session)
+    ended = credit_holds.settle(session, hold_id, metered.cost_nanos, most_excess=most_excess)
+    outcome = _counted(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome
@@ -139,15 +150,21 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
 
     Raises: LookupError.
     """
-    outcome = credit_holds.release(session, hold_id)
+    outcome = _counted(session, credit_holds.release(session, hold_id))
     if outcome.previous_state is CreditHoldState.LAPSED:
         _delete_log_line(session, hold_id)
     return outcome
 
 
 def charge(session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage) -> HoldResult:
-    """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits."""
-    outcome = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo_of(call))
+    """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits, BudgetExceeded."""
+    is_counted = _is_counted(session, account_id, call, charge_id)
+    if is_counted:
+        _within_budget(session, call, metered.cost_nanos)
+    ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo_of(call))
+    if is_counted:
+        key_limits.take(session, call.api_key_id, ended.charged_nanos)
+    outcome = _counted(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome
@@ -155,15 +172,53 @@ def charge(session: Session, account_id: str, call: UsageCall, *, charge_id: str
 
 def refund(session: Session, charge_id: str) -> HoldResult:
     """Refund the charge of a call that failed, once, and delete its log entry. Raises: LookupError."""
-    outcome = credit_holds.refund(session, charge_id)
+    outcome = _counted(session, credit_holds.refund(session, charge_id))
     if outcome.previous_state is CreditHoldState.SETTLED:
         _delete_log_line(session, charge_id)
     return outcome
 
 
+def _is_counted(session: Session, account_id: str, call: UsageCall, step_id: str) -> bool:
+    """Lock the account of a key with limits; return whether its budget has yet to count this step."""
+    if not call.is_limited:
+        return False
+    accounts.lock_available(session, account_id)
+    return not credit_holds.exists(session, step_id)
+
+
+def _within_budget(session: Session, call: UsageCall, nanos: int, minimum_nanos: int | None = None) -> int:
+    """Return what the budget of a key covers of an amount. Raises: BudgetExceeded if that is less than the minimum."""
+    left_nanos, resets_at = key_limits.left_of(session, call.api_key_id)
+    if left_nanos is None or (left_nanos and nanos <= left_nanos):
+        return nanos
+    required_nanos = nanos if minimum_nanos is None else min(nanos, minimum_nanos)
+    if not left_nanos or left_nanos < required_nanos:
+        amounts = {
+            "credits_usd": money.usd_from_nanos(left_nanos),
+            "required_usd": money.usd_from_nanos(required_nanos),
+        }
+        raise BudgetExceeded(details={**amounts, "resets_at": resets_at and clock.isoformat(resets_at)})
+    return left_nanos
+
+
+def _left_of_budget(session: Session, memo: Mapping[str, Any]) -> int | None:
+    return key_limits.left_of(session, memo["api_key_id"])[0] if "is_limited" in memo else None
+
+
+def _counted(session: Session, outcome: HoldResult) -> HoldResult:
+    """Count what the end of a call changes in the budget of a key with limits, and return what is left of that."""
+    if "is_limited" not in outcome.memo:
+        return outcome
+    if outcome.held_at is not None:
+        difference = outcome.charged_nanos - outcome.set_aside_nanos
+        key_limits.correct(session, outcome.memo["api_key_id"], difference, held_at=outcome.held_at)
+    return outcome._replace(budget_nanos=_left_of_budget(session, outcome.memo))
+
+
 def memo_of(call: UsageCall, estimate: MeteredUsage | None = None) -> dict[str, str | int | None]:
-    """Return what the hold or charge of a call stores about it, for its entry in the log."""
+    """Return what the hold or charge of a call stores about it, for its entry in the log, and for a key's budget."""
     return {
+        **({"is_limited": True} if call.is_limited else {}),
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),
@@ -233,8 +288,15 @@ def by_day(
     return [UsageByDay(day_of(of), name, calls, int(nanos), last_at) for of, name, calls, nanos, last_at in rows]
 
 
-def by_provider(session: Session, account_id: str) -> dict[str, ProviderTotals]:
-    rows = _TOTALS.all(session, {"owner_id": account_id})
+def by_provider(session: Session, account_id: str, key_id: str | None = None) -> dict[str, ProviderTotals]:
+    """Return the sums of an account's log, or those of one of its keys, which read the log."""
+    if key_id is None:
+        rows = _TOTALS.all(session, {"owner_id": account_id})
+    else:
+        sums = (func.count(), func.sum(_LOG.c.cost_nanos), func.sum(_LOG.c.tokens_in), func.sum(_LOG.c.tokens_out))
+        of_key = _LOG.c.account_id == account_id, _LOG.c.api_key_id == key_id
+        found = session.execute(select(_LOG.c.provider, *sums).where(*of_key).group_by(_LOG.c.provider))
+        rows = [(provider, *map(int, totals)) for provider, *totals in found]
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 
 
@@ -251,10 +313,11 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
 def _lapse(hold: CreditHoldView) -> bool:
     estimate = MeteredUsage(**{name: hold.memo[name] for name in MeteredUsage._fields})
     with unit_of_work() as session:
-        outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos)
+        most_excess = partial(_left_of_budget, session)
+        outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos, most_excess=most_excess)
         if outcome.previous_state is not CreditHoldState.HELD or outcome.state is not CreditHoldState.LAPSED:
             return False
-        _write_log_line(session, outcome, estimate)
+        _write_log_line(session, _counted(session, outcome), estimate)
         return True
 
 

@@ -1,7 +1,8 @@
 """The steps of metered calls as statements: for PostgreSQL one for all steps of a kind in a batch, for SQLite one each.
 
 They do what the functions of `app.usage.service` do in the usual case, and return the account's credits; a step of any
-other case changes nothing. Holds are locked first, then accounts, both in the order of their ids, then sums.
+other case changes nothing. Holds are locked first, then accounts, both in the order of their ids, then the budgets of
+keys with limits, which belong to the account, then sums.
 
 PostgreSQL's take a JSON array of `Step.parameters`, and the time. They find keys and holds by subqueries for each row,
 which can only use the index of their ids: as joins, the planner, which expects 100 steps, scans all open holds, and
@@ -24,10 +25,22 @@ _KEY_IS_VALID = """t.api_key_id = (
       AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > $2)
   )"""
 _LOCKED = """locked AS MATERIALIZED (
-  SELECT id FROM credit_accounts WHERE id IN (SELECT account_id FROM wanted) ORDER BY id FOR NO KEY UPDATE
+  SELECT id FROM credit_accounts WHERE id IN (SELECT account_id FROM {}) ORDER BY id FOR NO KEY UPDATE
 )"""
 _CREDITS = "a.id AS account_id, a.available_nanos + a.held_nanos AS credits_nanos"
 _RESULTS = "SELECT id::text, credits_nanos FROM done"
+# `locked` precedes it: a budget only changes with the lock of its account.
+_BUDGETS = """budgets AS MATERIALIZED (
+  SELECT b.id, b.limit_nanos, greatest(b.window_start, w.start) AS start,
+    CASE WHEN w.start > b.window_start THEN 0 ELSE b.used_nanos END AS used_nanos
+  FROM key_limits b CROSS JOIN LATERAL (
+    SELECT CASE b.period WHEN 'total' THEN b.window_start ELSE date_trunc(b.period, $2, 'UTC') END AS start
+  ) w
+  WHERE b.account_id IN (SELECT id FROM locked) AND b.id IN (SELECT api_key_id FROM asked)
+  ORDER BY b.id FOR NO KEY UPDATE
+)"""
+_LIMITED_RESULTS = """SELECT done.id::text, done.credits_nanos, k.limit_nanos - k.used_nanos
+FROM done JOIN counted k ON k.id = {}"""
 _LOG_AND_SUMS = """logged AS (
   INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cost_nanos,
     price_version, created_at)
@@ -43,23 +56,42 @@ _LOG_AND_SUMS = """logged AS (
 )"""
 
 
-def _taken(amount: str, *, into: str) -> str:
-    """Take the amounts of all steps asked for from accounts that have enough; these steps are `done`."""
-    return f"""wanted AS (SELECT account_id, sum({amount})::bigint AS nanos FROM asked GROUP BY 1
-), {_LOCKED}, changed AS (
+def _taken(amount: str, *, into: str, is_limited: bool) -> str:
+    """Take the amounts of all steps asked for from accounts that have enough; these steps are `done`.
+
+    With limits, those of a key whose budget does not cover all of its steps are left out.
+    """
+    covered = f"""{_BUDGETS}, covered AS (
+  SELECT * FROM asked WHERE api_key_id IN (
+    SELECT b.id FROM budgets b JOIN asked t ON t.api_key_id = b.id GROUP BY b.id, b.limit_nanos, b.used_nanos
+    HAVING b.limit_nanos IS NULL
+      OR (b.used_nanos < b.limit_nanos AND b.used_nanos + sum(t.{amount}) <= b.limit_nanos)
+  )
+), """  # noqa: S608 - constants
+    counted = f""", counted AS (
+  UPDATE key_limits k SET used_nanos = b.used_nanos + d.nanos, window_start = b.start,
+    announced_percent = CASE WHEN k.window_start = b.start THEN k.announced_percent ELSE 0 END
+  FROM budgets b JOIN (SELECT api_key_id, sum({amount})::bigint AS nanos FROM done GROUP BY 1) d ON d.api_key_id = b.id
+  WHERE k.id = b.id RETURNING k.id, k.limit_nanos, k.used_nanos
+)"""  # noqa: S608 - constants
+    steps, first, last = ("covered", covered, counted) if is_limited else ("asked", "", "")
+    return f"""{_LOCKED.format("asked")}, {first}wanted AS (
+  SELECT account_id, sum({amount})::bigint AS nanos FROM {steps} GROUP BY 1
+), changed AS (
   UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, {into} = a.{into} + w.nanos
   FROM locked l JOIN wanted w ON w.account_id = l.id
   WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos RETURNING {_CREDITS}
-), done AS (SELECT * FROM asked JOIN changed USING (account_id)
-)"""  # noqa: S608 - constants
+), done AS (SELECT * FROM {steps} JOIN changed USING (account_id)
+){last}"""  # noqa: S608 - constants
 
 
-HOLD = f"""
+def _hold(results: str, *, is_limited: bool) -> str:
+    return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.* FROM {_STEPS}
     AS t(id uuid, account_id uuid, api_key_id uuid, nanos bigint, memo json, lease_until timestamptz)
   WHERE {_KEY_IS_VALID}
-), {_taken("nanos", into="held_nanos")}, placed AS (
+), {_taken("nanos", into="held_nanos", is_limited=is_limited)}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
     created_at)
   SELECT id, account_id, nanos, 'held', 0, 0, memo, lease_until, $2 FROM done
@@ -67,16 +99,18 @@ WITH asked AS MATERIALIZED (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
   SELECT 'hold:' || id, 'hold', account_id, 'available', 'held', nanos, $2 FROM done WHERE nanos > 0
 )
-{_RESULTS}
+{results}
 """  # noqa: S608 - constants
 
-CHARGE = f"""
+
+def _charge(results: str, *, is_limited: bool) -> str:
+    return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.* FROM {_STEPS}
     AS t(id uuid, account_id uuid, api_key_id uuid, cost bigint, tokens_in bigint, tokens_out bigint,
       price_version text, memo json)
   WHERE {_KEY_IS_VALID}
-), {_taken("cost", into="spent_nanos")}, placed AS (
+), {_taken("cost", into="spent_nanos", is_limited=is_limited)}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
     created_at)
   SELECT id, account_id, cost, 'settled', cost, 0, memo, $2, $2 FROM done
@@ -84,10 +118,23 @@ WITH asked AS MATERIALIZED (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
   SELECT 'charge:' || id, 'settle', account_id, 'available', 'revenue', cost, $2 FROM done WHERE cost > 0
 ), {_LOG_AND_SUMS}
-{_RESULTS}
+{results}
 """  # noqa: S608 - constants
 
-SETTLEMENT = f"""
+
+# A batch with calls of the former window returns nothing to the budget: too little is better than too much.
+_RETURNED = """, counted AS (
+  UPDATE key_limits k SET used_nanos = k.used_nanos - CASE WHEN k.window_start <= d.held_at THEN d.nanos ELSE 0 END
+  FROM (
+    SELECT (memo->>'api_key_id')::uuid AS id, min(held_at) AS held_at, sum(amount_nanos - cost)::bigint AS nanos
+    FROM done GROUP BY 1
+  ) d
+  WHERE k.id = d.id RETURNING k.id, k.limit_nanos, k.used_nanos
+)"""
+
+
+def _settlement(results: str, returned: str) -> str:
+    return f"""
 WITH asked AS MATERIALIZED (
   SELECT DISTINCT ON (t.id) t.* FROM {_STEPS}
     AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, price_version text)
@@ -95,28 +142,36 @@ WITH asked AS MATERIALIZED (
 ), found AS MATERIALIZED (
   SELECT h.*, t.cost, t.tokens_in, t.tokens_out, t.price_version
   FROM asked t CROSS JOIN LATERAL (
-    SELECT id, account_id, amount_nanos, state, memo FROM credit_holds WHERE id = t.id FOR NO KEY UPDATE
+    SELECT id, account_id, amount_nanos, state, memo, created_at AS held_at FROM credit_holds WHERE id = t.id
+    FOR NO KEY UPDATE
   ) h
 ), open AS (SELECT * FROM found WHERE state = 'held' AND amount_nanos >= cost
 ), wanted AS MATERIALIZED (
   SELECT account_id, sum(amount_nanos)::bigint AS nanos, sum(cost)::bigint AS cost FROM open GROUP BY 1
-), {_LOCKED}, closed AS (
+), {_LOCKED.format("wanted")}, closed AS (
   UPDATE credit_holds h SET state = 'settled', settled_nanos = o.cost
   FROM open o JOIN locked l ON l.id = o.account_id WHERE h.id = o.id
-  RETURNING o.id, o.account_id, o.amount_nanos, o.memo, o.cost, o.tokens_in, o.tokens_out, o.price_version
+  RETURNING o.id, o.account_id, o.amount_nanos, o.memo, o.held_at, o.cost, o.tokens_in, o.tokens_out, o.price_version
 ), changed AS (
   UPDATE credit_accounts a SET available_nanos = a.available_nanos + w.nanos - w.cost,
     held_nanos = a.held_nanos - w.nanos, spent_nanos = a.spent_nanos + w.cost
   FROM locked l JOIN wanted w ON w.account_id = l.id WHERE a.id = l.id RETURNING {_CREDITS}
 ), done AS (SELECT * FROM closed JOIN changed USING (account_id)
-), posted AS (
+){returned}, posted AS (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
   SELECT 'release:' || id, 'release', account_id, 'held', 'available', amount_nanos - cost, $2
     FROM done WHERE amount_nanos > cost
   UNION ALL SELECT 'settle:' || id, 'settle', account_id, 'held', 'revenue', cost, $2 FROM done WHERE cost > 0
 ), {_LOG_AND_SUMS}
-{_RESULTS}
+{results}
 """  # noqa: S608 - constants
+
+
+_OF_KEY = _LIMITED_RESULTS.format("done.api_key_id")
+HOLD = _hold(_RESULTS, is_limited=False), _hold(_OF_KEY, is_limited=True)
+CHARGE = _charge(_RESULTS, is_limited=False), _charge(_OF_KEY, is_limited=True)
+_OF_MEMO = _LIMITED_RESULTS.format("(done.memo->>'api_key_id')::uuid")
+SETTLEMENT = _settlement(_RESULTS, ""), _settlement(_OF_MEMO, _RETURNED)
 
 
 _VALID_KEY = """SELECT 1 FROM api_keys WHERE id = ? AND account_id = ? AND revoked_at IS NULL

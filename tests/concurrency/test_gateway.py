@@ -215,3 +215,38 @@ class _streaming:  # noqa: N801 - reads as the deed that it is
             self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._answer.close()
         self._connection.close()
+
+
+@pytest.mark.parametrize("fixed", [True, False], ids=["a fixed price", "a cost known afterwards"])
+def test_of_concurrent_calls_of_keys_with_budgets_none_spends_more(each_database_url: str, *, fixed: bool) -> None:
+    price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
+    budgets = [price_nanos * calls for calls in (3, 5, 7)]
+    settings = {"database_pool_size": 5, "web_threads": 450}
+
+    def answer(exchange: Exchange) -> None:
+        exchange.json(chat_answer())
+
+    with (
+        misbehaving_upstream(answer) as upstream,
+        web_service(each_database_url, provider_settings(upstream.url, **settings)) as service,
+    ):
+        agent = {"X-API-Key": service.register()["apiKey"]}
+        made = [service.ask("POST", "/v1/keys", {"limit_usd": nanos / 10**9}, agent)[2] for nanos in budgets]
+        keys = [json.loads(each)["api_key"] for each in made]
+
+        def call(number: int) -> int:
+            headers = {"X-API-Key": keys[number % len(keys)]}
+            if fixed:
+                return service.ask("GET", "/v1/gateway/brave/web/search?q=1", headers=headers)[0]
+            return service.ask("POST", CHAT, {**QUESTION, "max_tokens": 500}, headers)[0]
+
+        with ThreadPoolExecutor(CONCURRENT) as threads:
+            statuses = Counter(threads.map(call, range(CONCURRENT)))
+        assert set(statuses) <= {200, 402}, statuses
+        shown = service.get("/v1/keys", agent["X-API-Key"])["keys"]
+        used = [round(each["used_usd"] * 10**9) for each in shown]
+        assert all(0 < nanos <= budget for nanos, budget in zip(used, budgets, strict=True)), (used, budgets)
+        assert used == budgets or not fixed
+        assert sum(used) == round(service.get("/v1/balance", agent["X-API-Key"])["total_spent"] * 10**9)
+        logs = service.get("/v1/usage?limit=500", agent["X-API-Key"])["logs"]
+        assert len(logs) == statuses[200] == len(upstream.asked)

@@ -1,0 +1,94 @@
+"""Further keys of an agent: made, changed and revoked by the agent, announced when a budget is nearly used."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from app.core import clock, identifiers
+from app.core.money import usd_string
+from app.core.pagination import Page, PageRequest
+from app.db.leases import once_per_period
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import NotFound
+from app.events import outbox
+from app.events.outbox import EventType
+from app.idempotency.service import Claim
+from app.identity import api_keys, key_limits
+from app.identity import service as identity
+from app.identity.key_limits import LimitedKey
+from app.identity.principal import KeyKind
+from app.state import app_state
+
+_PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
+_CREATIONS = "30 per minute;300 per day"
+
+
+def create(agent_id: str, limits: Mapping[str, Any], *, claim: Claim) -> tuple[LimitedKey, str]:
+    """Make a key with limits; return it with its text. Raises: LimitReached, RateLimited."""
+    app_state().rate_limiter.count(_CREATIONS, "new key", agent_id)
+    key = identity.mint_api_key(KeyKind.GATEWAY)
+    with unit_of_work() as session:
+        identity.lock_agent(session, agent_id)
+        key_limits.add(session, agent_id, key, **limits)
+        claim.bind(session, key.id)
+        return key_limits.get_key(session, agent_id, key.id), key.key
+
+
+def reveal(agent_id: str, key_id: str) -> tuple[LimitedKey, str]:
+    """Return a key with its text, for a response that was lost."""
+    with read_only_unit() as session:
+        return key_limits.get_key(session, agent_id, key_id), api_keys.reveal_key(session, key_id)
+
+
+def list_keys(agent_id: str, page: PageRequest) -> Page[LimitedKey]:
+    """Return a page of an agent's keys with limits, oldest first, masked."""
+    with read_only_unit() as session:
+        return key_limits.list_keys(session, agent_id, page)
+
+
+def get(agent_id: str, key_id: str) -> LimitedKey:
+    """Return a key with limits. Raises: NotFound."""
+    with read_only_unit() as session:
+        return key_limits.get_key(session, agent_id, _id(key_id))
+
+
+def change(agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
+    """Change a key's limits, from the next call on. Raises: NotFound."""
+    with unit_of_work() as session:
+        identity.lock_agent(session, agent_id)
+        key_limits.change_key(session, agent_id, _id(key_id), changes)
+        return key_limits.get_key(session, agent_id, _id(key_id))
+
+
+def revoke(agent_id: str, key_id: str) -> LimitedKey:
+    """Revoke a key; again changes nothing. Raises: NotFound."""
+    with unit_of_work() as session:
+        identity.lock_agent(session, agent_id)
+        key_limits.revoke(session, agent_id, _id(key_id))
+        return key_limits.get_key(session, agent_id, _id(key_id))
+
+
+def announce_budgets() -> None:
+    """Record an event for each budget that reached 50, 80, 95 or 100 %, once per window; about once a minute."""
+    with once_per_period(_PERIOD, "key_budgets", duration=_LEASE) as is_due:
+        if not is_due:
+            return
+        with read_only_unit() as session:
+            due = key_limits.due_for_announcement(session)
+        for key_id in due:
+            with unit_of_work() as session:
+                if (reached := key_limits.mark_announced(session, key_id)) is not None:
+                    _announce(session, *reached)
+
+
+def _announce(session: Any, agent_id: str, key: LimitedKey, percent: int) -> None:
+    data = {
+        "key_id": key.id, "key_name": key.name, "window": key.period.value, "percent": percent,
+        "limit_usd": usd_string(key.limit_nanos or 0), "spent_usd": usd_string(key.used_nanos),
+        "resets_at": key.resets_at and clock.isoformat(key.resets_at),
+    }  # fmt: skip
+    outbox.record(session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=agent_id, object_id=key.id, data=data)
+
+
+def _id(text: str) -> str:
+    return identifiers.require_id(text, NotFound("There is no such key with limits."))

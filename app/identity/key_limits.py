@@ -1,0 +1,205 @@
+"""Further keys of an agent, each with limits: they spend from the agent's account, and only on models and services.
+
+What their calls hold and cost is counted in the same unit, while the account is locked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, and_, bindparam, case, or_, select, update
+from sqlalchemy.orm import Session
+
+from app.authenticated import change, seal_of, withdraw
+from app.core import clock
+from app.core.pagination import Page, PageRequest
+from app.db.prepared import PreparedRead
+from app.db.statements import count, page_of, table_of
+from app.errors import LimitReached, NotFound
+from app.identity import service
+from app.identity.api_keys import mask_key
+from app.identity.models import ApiKey, KeyLimit
+from app.identity.principal import BudgetPeriod, KeyKind
+from app.identity.service import MintedKey
+
+MAX_KEYS = 200
+PERCENTAGES = (50, 80, 95, 100)
+_TABLE, _SEAL = table_of(KeyLimit), seal_of(KeyLimit)
+_USED = PreparedRead(
+    select(_TABLE.c.period, _TABLE.c.limit_nanos, _TABLE.c.used_nanos, _TABLE.c.window_start).where(
+        _TABLE.c.id == bindparam("key_id")
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedKey:
+    """A key with limits, masked. `used_nanos` is what it has held and spent since its budget last began."""
+
+    id: str
+    key: str = field(repr=False)
+    name: str | None
+    tags: Sequence[str]
+    limit_nanos: int | None
+    period: BudgetPeriod
+    used_nanos: int
+    resets_at: datetime | None
+    models: Sequence[str]
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    created_at: datetime
+
+    @property
+    def remaining_nanos(self) -> int | None:
+        return None if self.limit_nanos is None else max(0, self.limit_nanos - self.used_nanos)
+
+
+def add(
+    session: Session,
+    agent_id: str,
+    key: MintedKey,
+    *,
+    period: BudgetPeriod = BudgetPeriod.TOTAL,
+    expires_at: datetime | None = None,
+    **limits: Any,
+) -> None:
+    """Add a key to a locked agent; `limits` are columns of `key_limits`. Raises: LimitReached."""
+    if count(session, ApiKey, *_of_agent(agent_id), ApiKey.revoked_at.is_(None)) >= MAX_KEYS:
+        raise LimitReached(f"An agent may have at most {MAX_KEYS} keys with limits; revoke one first.")
+    now = clock.now()
+    row = service.build_api_key(key, KeyKind.GATEWAY, account_id=agent_id, at=now)
+    row.expires_at = expires_at
+    session.add(row)
+    session.flush()
+    values = {"tags": [], "models": [], "period": period.value, "window_start": start_of(period, now) or now, **limits}
+    session.add(KeyLimit(id=key.id, account_id=agent_id, created_at=now, **values))
+    session.flush()
+
+
+def list_keys(session: Session, agent_id: str, page: PageRequest) -> Page[LimitedKey]:
+    """Return a page of an agent's keys with limits, oldest first."""
+    found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id)
+    ids = [row.id for row in found.items]
+    keys = {row.id: row for row in session.scalars(select(ApiKey).where(ApiKey.id.in_(ids)))}
+    return Page([_view(session, row, keys[row.id]) for row in found.items], found.total, found.request)
+
+
+def get_key(session: Session, agent_id: str, key_id: str) -> LimitedKey:
+    """Return one of an agent's keys with limits. Raises: NotFound."""
+    row = session.get(KeyLimit, key_id, populate_existing=True)
+    if row is None or row.account_id != agent_id:
+        raise NotFound("There is no such key with limits.")
+    return _view(session, row, session.get_one(ApiKey, key_id, populate_existing=True))
+
+
+def change_key(session: Session, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> None:
+    """Change the limits of a key. Raises: NotFound."""
+    get_key(session, agent_id, key_id)
+    limits = {name: value for name, value in changes.items() if name != "expires_at"}
+    if "limit_nanos" in limits:
+        limits["announced_percent"] = 0
+    if limits:
+        change(session, KeyLimit, KeyLimit.id == key_id, **limits)
+    if "expires_at" in changes:
+        change(session, ApiKey, ApiKey.id == key_id, expires_at=changes["expires_at"])
+
+
+def revoke(session: Session, agent_id: str, key_id: str) -> None:
+    """Revoke a key. Raises: NotFound."""
+    get_key(session, agent_id, key_id)
+    withdraw(session, ApiKey, ApiKey.id == key_id, ApiKey.revoked_at.is_(None), revoked_at=clock.now())
+
+
+def counted(session: Session) -> Sequence[Row[str, str, int, datetime]]:
+    """Return id, account, and what is counted since an instant of each key with limits. For audits."""
+    columns = (KeyLimit.id, KeyLimit.account_id, KeyLimit.used_nanos, KeyLimit.window_start)
+    return session.execute(select(*columns)).all()
+
+
+def due_for_announcement(session: Session, *, limit: int = 500) -> Sequence[str]:
+    """Return keys whose budget may have reached another of `PERCENTAGES` than was announced."""
+    used = KeyLimit.used_nanos * 100
+    reached = [and_(used >= KeyLimit.limit_nanos * each, KeyLimit.announced_percent < each) for each in PERCENTAGES]
+    query = select(KeyLimit.id).where(KeyLimit.limit_nanos > 0, or_(*reached)).order_by(KeyLimit.id).limit(limit)
+    return session.scalars(query).all()
+
+
+def mark_announced(session: Session, key_id: str) -> tuple[str, LimitedKey, int] | None:
+    """Store the highest percentage that a budget has reached, and return its agent, its key and that; None if known."""
+    row = session.get(KeyLimit, key_id, with_for_update=True)
+    if row is None or not row.limit_nanos:
+        return None
+    reached = max((each for each in PERCENTAGES if row.used_nanos * 100 >= row.limit_nanos * each), default=0)
+    if reached <= row.announced_percent:
+        return None
+    row.announced_percent = reached
+    key = _view(session, row, session.get_one(ApiKey, key_id))
+    # In the window in which it was reached, which may just have ended.
+    return row.account_id, replace(key, used_nanos=row.used_nanos), reached
+
+
+def start_of(period: str, at: datetime) -> datetime | None:
+    """Return when the window of a budget began; None for one that never begins anew."""
+    day = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    starts = {"day": day, "week": day - timedelta(days=day.weekday()), "month": day.replace(day=1)}
+    return starts.get(period)
+
+
+def _resets_at(period: str, at: datetime) -> datetime | None:
+    start = start_of(period, at)
+    # A day, a week, or more than any month: the start of the next window.
+    return None if start is None else start_of(period, start + timedelta(days={"day": 1, "week": 7}.get(period, 32)))
+
+
+def left_of(session: Session, key_id: str) -> tuple[int | None, datetime | None]:
+    """Return what is left of the budget of a key whose account is locked, None if it has none, and when it resets."""
+    row, now = _USED.one(session, {"key_id": key_id}), clock.now()
+    left_nanos = None if row.limit_nanos is None else max(0, row.limit_nanos - _used(row, now))
+    return left_nanos, _resets_at(row.period, now)
+
+
+def budget_of(session: Session, key_id: str) -> tuple[int | None, int]:
+    """Return what is left of the budget of a key, None if it has none, and what was used."""
+    row, now = _USED.one(session, {"key_id": key_id}), clock.now()
+    return left_of(session, key_id)[0], _used(row, now)
+
+
+def take(session: Session, key_id: str, nanos: int) -> None:
+    """Count what a call holds or costs against the budget of a key whose account is locked."""
+    row, now = _USED.one(session, {"key_id": key_id}), clock.now()
+    start = max(row.window_start, start_of(row.period, now) or row.window_start)
+    announced = case((KeyLimit.window_start == start, KeyLimit.announced_percent), else_=0)
+    _store(session, key_id, used_nanos=_used(row, now) + nanos, window_start=start, announced_percent=announced)
+
+
+def correct(session: Session, key_id: str, nanos: int, *, held_at: datetime) -> None:
+    """Add a difference from what was taken at an instant, unless the budget has begun anew since."""
+    if nanos:
+        _store(session, key_id, KeyLimit.window_start <= held_at, used_nanos=KeyLimit.used_nanos + nanos)
+
+
+def _used(row: Any, now: datetime) -> int:
+    start = start_of(row.period, now)
+    return 0 if start is not None and start > row.window_start else int(row.used_nanos)
+
+
+def _store(session: Session, key_id: str, *conditions: Any, **values: Any) -> None:
+    changed = update(KeyLimit).where(KeyLimit.id == key_id, *conditions).values(**values)
+    session.execute(changed.execution_options(synchronize_session=False))
+
+
+def _of_agent(agent_id: str) -> tuple[Any, ...]:
+    return ApiKey.account_id == agent_id, ApiKey.kind == KeyKind.GATEWAY.value, ApiKey.id != agent_id
+
+
+def _view(session: Session, row: KeyLimit, key: ApiKey) -> LimitedKey:
+    _SEAL.verify(session, row)
+    now = clock.now()
+    return LimitedKey(
+        row.id, mask_key(service.open_api_key(session, key)), row.name, row.tags, row.limit_nanos,
+        BudgetPeriod(row.period), _used(row, now), _resets_at(row.period, now), row.models, row.requests_per_minute,
+        row.tokens_per_minute, key.expires_at, key.revoked_at, row.created_at,
+    )  # fmt: skip

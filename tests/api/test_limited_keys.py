@@ -1,0 +1,277 @@
+"""Further keys of an agent: what they may spend, on what, and what they may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+from sqlalchemy import update
+
+from app.agents import keys as agent_keys
+from app.core import clock, identifiers
+from app.db.unit_of_work import unit_of_work
+from app.identity import key_limits
+from app.identity.models import KeyLimit
+from app.usage import service as usage
+from app.usage.service import MeteredUsage, UsageCall
+from tests.support.agents import register
+from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
+from tests.support.upstreams import chat_answer
+
+CHAT_USD = 0.00625
+WEDNESDAY = datetime(2030, 1, 30, 12, tzinfo=UTC)
+USD = 10**9
+
+
+@pytest.fixture
+def stage(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[Stage]:
+    with gateway_stage(build_app, each_database_url, exa_api_key="") as made:
+        made.behave(lambda exchange: exchange.json(chat_answer()))
+        yield made
+
+
+def issue(stage: Stage, **limits: Any) -> tuple[str, dict[str, str]]:
+    made = stage.agent.post("/v1/keys", limits)
+    assert made.status_code == 201, made.get_json()
+    body = made.get_json()
+    assert body["limits"]["key"] != body["api_key"]
+    return body["id"], {"X-API-Key": body["api_key"]}
+
+
+def used(stage: Stage, key_id: str) -> float:
+    found: float = stage.agent.get(f"/v1/keys/{key_id}").get_json()["used_usd"]
+    return found
+
+
+def refusal(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.get_json()["code"]
+
+
+def test_a_budget_ends_where_it_says_and_the_agent_pays(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=0.02, limit_period="day", name="research", tags=["a"])
+    answers = [stage.chat(headers=headers, max_tokens=500) for _ in range(5)]
+    assert [answer.status_code for answer in answers[:3]] == [200] * 3
+    assert answers[0].headers["X-Budget-Remaining-Usd"] == "0.01375"
+    assert answers[2].headers["X-Credits-Remaining"] == "9.98125"
+    assert refusal(answers[4]) == (402, "BUDGET_EXCEEDED")
+    details = answers[4].get_json()["details"]
+    assert details["credits_usd"] == 0.00125
+    assert details["resets_at"] > clock.isoformat(clock.now())
+    assert stage.chat().status_code == 200
+    shown = stage.agent.get(f"/v1/keys/{key_id}").get_json()
+    assert (shown["used_usd"], shown["remaining_usd"], shown["name"]) == (0.01875, 0.00125, "research")
+    stage.assert_all_agree()
+
+
+def test_a_budget_of_zero_allows_not_even_a_free_call(stage: Stage) -> None:
+    _, headers = issue(stage, limit_usd=0)
+    assert refusal(stage.chat(headers=headers)) == (402, "BUDGET_EXCEEDED")
+    assert refusal(stage.search(headers=headers)) == (402, "BUDGET_EXCEEDED")
+    assert stage.upstream.asked == []
+
+
+def test_a_call_that_failed_costs_no_budget(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=1)
+    stage.behave(lambda exchange: exchange.json({"error": {"message": "no"}}, 500))
+    assert stage.chat(headers=headers).status_code == 500
+    assert stage.search(headers=headers).status_code == 500
+    assert used(stage, key_id) == 0
+    stage.behave(lambda exchange: exchange.json({"web": {"results": []}}))
+    cost = float(stage.search(headers=headers).headers["X-Cost-Usd"])
+    assert used(stage, key_id) == cost
+
+
+@pytest.mark.parametrize(
+    ("period", "next_window"),
+    [
+        ("day", datetime(2030, 1, 31, tzinfo=UTC)),
+        ("week", datetime(2030, 2, 4, tzinfo=UTC)),
+        ("month", datetime(2030, 2, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_budget_begins_anew_with_its_period_and_not_earlier(stage: Stage, period: str, next_window: datetime) -> None:
+    with time_machine.travel(WEDNESDAY, tick=True) as travel:
+        key_id, headers = issue(stage, limit_usd=0.007, limit_period=period)
+        assert stage.chat(headers=headers, max_tokens=500).status_code == 200
+        assert stage.agent.get(f"/v1/keys/{key_id}").get_json()["resets_at"] == clock.isoformat(next_window)
+        travel.move_to(next_window - timedelta(minutes=1))
+        assert refusal(stage.chat(headers=headers)) == (402, "BUDGET_EXCEEDED")
+        travel.move_to(next_window + timedelta(seconds=1))
+        assert stage.chat(headers=headers, max_tokens=500).status_code == 200
+        assert used(stage, key_id) == CHAT_USD
+        assert refusal(stage.chat(headers=headers)) == (402, "BUDGET_EXCEEDED")
+
+
+def test_what_is_returned_after_the_window_ended_does_not_widen_the_next_one(stage: Stage) -> None:
+    key_id, _ = issue(stage, limit_usd=1, limit_period="day")
+    call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1000)
+    with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
+        held, later = identifiers.new_id(), identifiers.new_id()
+        options = {"nanos": USD // 2, "estimate": estimate, "lease": timedelta(minutes=9)}
+        with unit_of_work() as session:
+            usage.begin(session, stage.agent.id, call, hold_id=held, **options)
+        travel.shift(120)
+        with unit_of_work() as session:
+            usage.begin(session, stage.agent.id, call, hold_id=later, **options)
+        with unit_of_work() as session:
+            usage.settle(session, held, MeteredUsage(1))
+        assert used(stage, key_id) == 0.5
+        with unit_of_work() as session:
+            usage.cancel(session, later)
+        assert used(stage, key_id) == 0
+
+
+def test_a_cost_beyond_the_hold_is_charged_up_to_the_budget_only(stage: Stage) -> None:
+    estimate = MeteredUsage(3 * USD)
+    for ends_by_lease in (False, True):
+        key_id, _ = issue(stage, limit_usd=1)
+        hold_id, call = identifiers.new_id(), UsageCall(key_id, "openai", "gpt-5", is_limited=True)
+        with unit_of_work() as session:
+            usage.begin(
+                session, stage.agent.id, call, hold_id=hold_id, nanos=USD // 4, estimate=estimate,
+                lease=timedelta(minutes=1),
+            )  # fmt: skip
+        if ends_by_lease:
+            with time_machine.travel(clock.now() + timedelta(minutes=2)):
+                assert usage.charge_lapsed() == 1
+        with unit_of_work() as session:
+            outcome = usage.settle(session, hold_id, MeteredUsage(5 * USD))
+        assert used(stage, key_id) == 1
+        assert outcome.budget_nanos == 0
+
+
+def test_only_the_models_and_providers_of_the_list_are_called(stage: Stage) -> None:
+    _, headers = issue(stage, models=["openai/gpt-4*", "brave"])
+    refused = stage.chat(headers=headers)
+    assert refusal(refused) == (403, "MODEL_NOT_ALLOWED")
+    assert refused.get_json()["details"]["models"] == ["openai/gpt-4*", "brave"]
+    assert stage.chat(headers=headers, model="gpt-4o").status_code == 200
+    assert stage.search(headers=headers).status_code == 200
+    body = {**QUESTION, "model": "openai/gpt-5"}
+    assert refusal(stage.call("/v1/chat/completions", "POST", json=body, headers=headers)) == (403, "MODEL_NOT_ALLOWED")
+    body["models"] = ["openai/gpt-4o"]
+    served = stage.call("/v1/chat/completions", "POST", json=body, headers=headers)
+    assert served.headers["X-Gateway-Model"] == "openai/gpt-4o"
+
+
+def test_requests_and_tokens_of_a_minute_have_limits_of_the_key_alone(stage: Stage) -> None:
+    _, headers = issue(stage, requests_per_minute=2)
+    assert [stage.chat(headers=headers).status_code for _ in range(3)] == [200, 200, 429]
+    _, headers = issue(stage, tokens_per_minute=3_000)
+    statuses = [stage.chat(headers=headers, max_tokens=1_000).status_code for _ in range(9)]
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    assert stage.chat().status_code == 200
+
+
+def test_a_change_and_a_revocation_apply_at_once(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=5)
+    change = {"path": f"/v1/keys/{key_id}", "headers": stage.agent.headers()}
+    assert stage.chat(headers=headers).status_code == 200
+    assert stage.agent.client.patch(json={"limit_usd": 0.001}, **change).get_json()["remaining_usd"] == 0
+    assert refusal(stage.chat(headers=headers)) == (402, "BUDGET_EXCEEDED")
+    assert stage.agent.client.patch(json={"limit_usd": None}, **change).get_json()["remaining_usd"] is None
+    assert stage.chat(headers=headers).status_code == 200
+    assert stage.agent.delete(f"/v1/keys/{key_id}").get_json()["revoked_at"] is not None
+    assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
+    assert refusal(stage.search(headers=headers)) == (401, "UNAUTHORIZED")
+
+
+def test_a_key_expires(stage: Stage) -> None:
+    later = clock.now() + timedelta(hours=1)
+    _, headers = issue(stage, expires_at=clock.isoformat(later))
+    assert stage.chat(headers=headers).status_code == 200
+    with time_machine.travel(later + timedelta(seconds=1)):
+        assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
+
+
+def test_a_key_with_limits_reaches_nothing_else_of_the_agent(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=1)
+    stage.chat()
+    for method, path in (
+        ("GET", "/v1/wallets"), ("POST", "/v1/wallets"), ("GET", "/v1/keys"), ("POST", "/v1/keys"),
+        ("PATCH", f"/v1/keys/{key_id}"), ("DELETE", f"/v1/keys/{key_id}"), ("POST", "/v1/credits/topup"),
+        ("GET", "/v1/events"), ("GET", "/v1/approvals"), ("POST", "/v1/services"), ("POST", "/v1/agents/claim-code"),
+        ("GET", "/v1/subscriptions"),
+    ):  # fmt: skip
+        answer = stage.call(path, method, json={}, headers=headers)
+        assert answer.status_code in (401, 403), (method, path, answer.get_json())
+    assert stage.call("/v1/usage", headers=headers).get_json()["logs"] == []
+    assert stage.call(f"/v1/usage?api_key_id={stage.agent.id}", headers=headers).get_json()["logs"] == []
+    stage.chat(headers=headers)
+    usage_of_key = stage.call("/v1/usage", headers=headers).get_json()
+    assert [each["api_key_id"] for each in usage_of_key["logs"]] == [key_id]
+    assert usage_of_key["summary"]["by_provider"]["openai"]["calls"] == 1
+    balance = stage.call("/v1/balance", headers=headers).get_json()
+    assert balance == {"credits_usd": 1 - CHAT_USD, "total_spent": CHAT_USD}
+    of_key = stage.agent.get("/v1/usage", api_key_id=key_id).get_json()["logs"]
+    assert len(of_key) == 1
+    assert len(stage.agent.get("/v1/usage").get_json()["logs"]) == 2
+
+
+def test_another_agent_finds_none_of_the_keys(stage: Stage) -> None:
+    key_id, _ = issue(stage)
+    other = register(stage.app.test_client())
+    assert other.get("/v1/keys").get_json()["keys"] == []
+    for answer in (
+        other.get(f"/v1/keys/{key_id}"),
+        other.delete(f"/v1/keys/{key_id}"),
+        other.client.patch(f"/v1/keys/{key_id}", json={"limit_usd": 9}, headers=other.headers()),
+        other.get("/v1/keys/x"),
+    ):
+        assert refusal(answer) == (404, "NOT_FOUND")
+
+
+def test_limits_that_are_none_are_refused(stage: Stage) -> None:
+    for body in (
+        {"limit_usd": -1}, {"limit_usd": "5"}, {"limit_period": "year"}, {"models": "openai"}, {"models": ["a b"]},
+        {"models": ["x"] * 101}, {"requests_per_minute": 0}, {"tokens_per_minute": 1.5}, {"tags": [""]},
+        {"expires_at": "2020-01-01T00:00:00Z"}, {"expires_at": "soon"}, {"email": "a@example.com"},
+    ):  # fmt: skip
+        assert refusal(stage.agent.post("/v1/keys", body)) == (400, "INVALID_INPUT"), body
+    assert stage.agent.get("/v1/keys").get_json()["keys"] == []
+    anonymous = stage.agent.client.post("/v1/keys", json={"limit_usd": 1})
+    assert refusal(anonymous) == (400, "INVALID_INPUT")
+    assert refusal(stage.agent.client.post("/v1/keys", headers={"X-API-Key": "ak_wrong"})) == (401, "UNAUTHORIZED")
+
+
+def test_a_repeated_request_returns_the_same_key(stage: Stage) -> None:
+    first, again = (stage.agent.post("/v1/keys", {"limit_usd": 1}, **{"Idempotency-Key": "k"}) for _ in range(2))
+    assert first.get_json() == again.get_json()
+    assert len(stage.agent.get("/v1/keys").get_json()["keys"]) == 1
+
+
+def test_a_row_that_raises_its_own_limit_gives_no_access(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=1)
+    with unit_of_work() as session:
+        session.execute(update(KeyLimit).where(KeyLimit.id == key_id).values(limit_nanos=10**15))
+    assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
+
+
+def test_thresholds_are_announced_once_for_each_window(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=0.0125, name="research")
+    issue(stage, limit_usd=5)
+    stage.chat(headers=headers, max_tokens=500)
+    for _ in range(2):
+        agent_keys.announce_budgets()
+        with time_machine.travel(clock.now() + timedelta(minutes=5)):
+            agent_keys.announce_budgets()
+    stage.chat(headers=headers, max_tokens=500)
+    with time_machine.travel(clock.now() + timedelta(minutes=10)):
+        agent_keys.announce_budgets()
+    events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
+    assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50), (key_id, 100)]
+    assert events[0]["data"]["spent_usd"] == "0.00625"
+
+
+def test_the_start_of_each_period() -> None:
+    starts = {period: key_limits.start_of(period, WEDNESDAY) for period in ("day", "week", "month", "total")}
+    assert starts == {
+        "day": datetime(2030, 1, 30, tzinfo=UTC), "week": datetime(2030, 1, 28, tzinfo=UTC),
+        "month": datetime(2030, 1, 1, tzinfo=UTC), "total": None,
+    }  # fmt: skip
+    assert CHAT.startswith("/v1/gateway/")
