@@ -23,13 +23,13 @@ _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
 _CREATIONS = "30 per minute;300 per day"
 
 
-def create(agent_id: str, limits: Mapping[str, Any], *, claim: Claim) -> tuple[LimitedKey, str]:
+def create(agent_id: str, limits: Mapping[str, Any], *, email: str | None, claim: Claim) -> tuple[LimitedKey, str]:
     """Make a key with limits; return it with its text. Raises: LimitReached, RateLimited."""
     app_state().rate_limiter.count(_CREATIONS, "new key", agent_id)
     key = identity.mint_api_key(KeyKind.GATEWAY)
     with unit_of_work() as session:
         identity.lock_agent(session, agent_id)
-        key_limits.add(session, agent_id, key, **limits)
+        key_limits.add(session, agent_id, key, email=email, **limits)
         claim.bind(session, key.id)
         return key_limits.get_key(session, agent_id, key.id), key.key
 

@@ -49,9 +49,8 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _issued(key: LimitedKey, text: str) -> dict[str, Any]:
-    return {
-        "id": key.id, "api_key": text, "email": None, "granted_nanos": 0, "limits": key, "created_at": key.created_at
-    }  # fmt: skip
+    shown = {"id": key.id, "api_key": text, "email": key.email, "created_at": key.created_at}
+    return {**shown, "granted_nanos": 0, "limits": key}
 
 
 @keys.post("/keys")
@@ -68,13 +67,9 @@ def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
     """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
     email = body.pop("email")
     if find_principal() is not None:
-        if email is not None:
-            raise InvalidInput.field("email", "is only for a key without an agent")
-        return _issued(*agent_keys.create(require_agent(), body, claim=claim))
+        return _issued(*agent_keys.create(require_agent(), body, email=email, claim=claim))
     if body:
-        raise InvalidInput(
-            f"Limits ({', '.join(sorted(body))}) are for the further key of an agent: send the agent's X-API-Key."
-        )
+        raise InvalidInput("Limits are for the further key of an agent: send the agent's X-API-Key.")
     return service.issue_gateway_key(email=email)
 
 

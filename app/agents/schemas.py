@@ -12,7 +12,7 @@ from app.web.fields import Email, Instant, Moment, Name, Text, Usd, WholeNumber
 from app.web.schemas import Schema, page_schema
 
 _PER_MINUTE = ma.validate.Range(min=1, max=10**6, error="must be between 1 and 1000000")
-_MODEL = ma.validate.Regexp(r"[!-~]{1,200}\Z", error="must be 1 to 200 visible ASCII characters")
+_MODEL = ma.validate.Regexp(r"^[!-~]{1,200}$", error="must be 1 to 200 visible ASCII characters")
 _MODELS = ma.validate.Length(max=100, error="must have at most 100 entries")
 _TAGS = ma.validate.Length(max=20, error="must have at most 20 entries")
 _TAG = ma.validate.Length(min=1, max=50, error="must have 1 to 50 characters")

@@ -48,7 +48,8 @@ _NOT_RELAYED = _HOP_BY_HOP | {
     "speculation-rules", "origin-trial", "accept-ch", "critical-ch", "permissions-policy", "feature-policy",
     "document-policy", "sourcemap", "x-sourcemap", "use-as-dictionary", "set-login", "x-frame-options",
     # Set by this service.
-    "x-upstream-request-id", "x-content-type-options", "x-cost-usd", "x-credits-remaining", "x-max-tokens-applied",
+    "x-upstream-request-id", "x-content-type-options", "x-cost-usd", "x-credits-remaining", "x-budget-remaining-usd",
+    "x-max-tokens-applied",
 }  # fmt: skip
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)

@@ -21,7 +21,7 @@ UNDOCUMENTED_METHODS = (
     "OPTIONS", "TRACE", "QUERY", "SEARCH", "REPORT", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK",
     "PURGE", "LINK", "UNLINK",
 )  # fmt: skip
-CALL_HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining")
+CALL_HEADERS = ("X-Gateway-Request-Id", "X-Cost-Usd", "X-Credits-Remaining", "X-Budget-Remaining-Usd")
 PAYMENT_CHAIN = {
     "X-Payment-Chain": "The chain of the transaction with the hash in `X-Payment`: base, ethereum or solana."
 }

@@ -39,6 +39,7 @@ class LimitedKey:
 
     id: str
     key: str = field(repr=False)
+    email: str | None
     name: str | None
     tags: Sequence[str]
     limit_nanos: int | None
@@ -62,6 +63,7 @@ def add(
     agent_id: str,
     key: MintedKey,
     *,
+    email: str | None,
     period: BudgetPeriod = BudgetPeriod.TOTAL,
     expires_at: datetime | None = None,
     **limits: Any,
@@ -70,7 +72,7 @@ def add(
     if count(session, ApiKey, *_of_agent(agent_id), ApiKey.revoked_at.is_(None)) >= MAX_KEYS:
         raise LimitReached(f"An agent may have at most {MAX_KEYS} keys with limits; revoke one first.")
     now = clock.now()
-    row = service.build_api_key(key, KeyKind.GATEWAY, account_id=agent_id, at=now)
+    row = service.build_api_key(key, KeyKind.GATEWAY, account_id=agent_id, email=email, at=now)
     row.expires_at = expires_at
     session.add(row)
     session.flush()
@@ -171,24 +173,32 @@ def take(session: Session, key_id: str, nanos: int) -> None:
     """Count what a call holds or costs against the budget of a key whose account is locked."""
     row, now = _USED.one(session, {"key_id": key_id}), clock.now()
     start = max(row.window_start, start_of(row.period, now) or row.window_start)
-    announced = case((KeyLimit.window_start == start, KeyLimit.announced_percent), else_=0)
-    _store(session, key_id, used_nanos=_used(row, now) + nanos, window_start=start, announced_percent=announced)
+    session.execute(
+        update(KeyLimit)
+        .where(KeyLimit.id == key_id)
+        .values(
+            used_nanos=_used(row, now) + nanos,
+            window_start=start,
+            announced_percent=case((KeyLimit.window_start == start, KeyLimit.announced_percent), else_=0),
+        )
+        .execution_options(synchronize_session=False)
+    )
 
 
 def correct(session: Session, key_id: str, nanos: int, *, held_at: datetime) -> None:
     """Add a difference from what was taken at an instant, unless the budget has begun anew since."""
     if nanos:
-        _store(session, key_id, KeyLimit.window_start <= held_at, used_nanos=KeyLimit.used_nanos + nanos)
+        session.execute(
+            update(KeyLimit)
+            .where(KeyLimit.id == key_id, KeyLimit.window_start <= held_at)
+            .values(used_nanos=KeyLimit.used_nanos + nanos)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def _used(row: Any, now: datetime) -> int:
     start = start_of(row.period, now)
     return 0 if start is not None and start > row.window_start else int(row.used_nanos)
-
-
-def _store(session: Session, key_id: str, *conditions: Any, **values: Any) -> None:
-    changed = update(KeyLimit).where(KeyLimit.id == key_id, *conditions).values(**values)
-    session.execute(changed.execution_options(synchronize_session=False))
 
 
 def _of_agent(agent_id: str) -> tuple[Any, ...]:
@@ -199,7 +209,7 @@ def _view(session: Session, row: KeyLimit, key: ApiKey) -> LimitedKey:
     _SEAL.verify(session, row)
     now = clock.now()
     return LimitedKey(
-        row.id, mask_key(service.open_api_key(session, key)), row.name, row.tags, row.limit_nanos,
+        row.id, mask_key(service.open_api_key(session, key)), key.email, row.name, row.tags, row.limit_nanos,
         BudgetPeriod(row.period), _used(row, now), _resets_at(row.period, now), row.models, row.requests_per_minute,
         row.tokens_per_minute, key.expires_at, key.revoked_at, row.created_at,
     )  # fmt: skip

@@ -59,6 +59,10 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = {
         "description": "The credits left after the call, in US dollars; absent if `X-Cost-Usd` is.",
         "schema": {"type": "string"},
     },
+    "X-Budget-Remaining-Usd": {
+        "description": "What is left of the budget of a key with limits; absent for others, and if `X-Cost-Usd` is.",
+        "schema": {"type": "string"},
+    },
     "X-Max-Tokens-Applied": {
         "description": "The limit on output tokens that was added to the request. Absent if none was.",
         "schema": {"type": "integer", "minimum": 1},

@@ -169,7 +169,7 @@ TABLE: dict[str, Access] = {
     "POST /v1/agents/claim-code": access(409, _AGENTS, other=201),
     "POST /v1/services": access(400, _AGENTS),
     f"POST {WALLET}": access(201, _AGENTS),
-    **dict.fromkeys(("GET /v1/approvals", "GET /v1/events", "GET /v1/webhooks"), access(200, _AGENTS)),
+    **dict.fromkeys(("GET /v1/approvals", "GET /v1/events", "GET /v1/webhooks", "GET /v1/keys"), access(200, _AGENTS)),
     **dict.fromkeys((f"GET {APPROVAL}", f"POST {APPROVAL}/cancel"), access(200, _OWN, other=404)),
     **{
         f"{method} {prefix}{path}": authorized(at, body)

@@ -78,6 +78,10 @@ NO_POWER = {
         "pepper_id": "the hash decides", "answer_sealed": "AES-GCM, bound to its row", "repeats": "only bounds repeats",
         "created_at": "shown only",
     },
+    "key_limits": {
+        "name": "shown only", "tags": "shown only", "used_nanos": "counted by the database, found by the audit",
+        "window_start": "with what is counted", "announced_percent": "events only", "created_at": "orders lists",
+    },
     "master_keys": {"name": "shown only", "sealed": "AES-GCM, bound to its row", "created_at": "orders lists"},
     "oauth_grants": {"used_at": "shown only", "created_at": "shown only"},
     "oauth_tokens": {"polled_at": "slows polls only", "created_at": "shown only"},

@@ -37,6 +37,7 @@ _LARGEST_NANOS = 9 * 10**18
 # Values beyond the types: words that checks require, and sums that must agree.
 _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("api_keys", "kind"): lambda _: "ak",
+    ("key_limits", "period"): lambda n: ("day", "week", "total")[n],
     ("services", "status"): lambda n: ("active", "paused", "retired")[n],
     ("services", "price_nanos"): lambda n: n,
     ("subscriptions", "status"): lambda n: ("active", "cancelled", "active")[n],

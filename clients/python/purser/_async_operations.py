@@ -62,16 +62,134 @@ class AsyncOperations:
         )
         return result
 
-    async def create_gateway_key(self, *, email: str | None | Omit = OMIT) -> api.KeyResponse:
-        """Issue a gateway-only key with its own credits; it owns no wallets.
+    async def list_keys(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.LimitedKeyPage:
+        """List the agent's further keys, oldest first, with what is left of their budgets.
 
-        The key pays for gateway and catalog calls with its own credits. It is shown only in this response, and
-        cannot hold tokens or be claimed.
+        Keys are masked. Revoked and expired ones stay in the list.
 
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.LimitedKeyPage = await self._request(
+            "GET", "/v1/keys", query={"limit": limit, "offset": offset}, is_repeatable=True
+        )
+        return result
+
+    async def create_gateway_key(
+        self,
+        *,
+        idempotency_key: str | Omit = OMIT,
+        name: str | None | Omit = OMIT,
+        tags: list[str] | Omit = OMIT,
+        limit_usd: float | None | Omit = OMIT,
+        models: list[str] | Omit = OMIT,
+        requests_per_minute: int | None | Omit = OMIT,
+        tokens_per_minute: int | None | Omit = OMIT,
+        expires_at: str | None | Omit = OMIT,
+        email: str | None | Omit = OMIT,
+        limit_period: Literal["day", "week", "month", "total"] | Omit = OMIT,
+    ) -> api.KeyResponse:
+        """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the
+        agent's.
+
+        Without a key, the new key has its own credits. With an agent's key, the new one spends the agent's credits
+        within the given limits, and only on models and services. It is shown only in this response, and cannot hold
+        tokens or be claimed.
+
+        idempotency_key: For the key of an agent: the same `Idempotency-Key` within 24 hours returns the same key.
+        name: A name for lists and events, 1 to 100 characters.
+        tags: Labels of your own, at most 20 of 1 to 50 characters.
+        limit_usd: The most that calls with the key may cost in each period, in US dollars; null or omitted: no
+            limit but the agent's credits.
+        models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
+            (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list
+            permits all.
+        requests_per_minute: The most requests in any minute; null: only the limit of the account.
+        tokens_per_minute: The most tokens in any minute, counted before a call: the expected input and the
+            request's own output limit; null: no limit.
+        expires_at: The time after which the key is refused (ISO 8601 with an offset); omitted: never.
         email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
             `.onion`, `.arpa`.
+        limit_period: When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never
+            (`total`, the default).
         """
-        result: api.KeyResponse = await self._request("POST", "/v1/keys", body={"email": email})
+        result: api.KeyResponse = await self._request(
+            "POST",
+            "/v1/keys",
+            body={
+                "name": name,
+                "tags": tags,
+                "limit_usd": limit_usd,
+                "models": models,
+                "requests_per_minute": requests_per_minute,
+                "tokens_per_minute": tokens_per_minute,
+                "expires_at": expires_at,
+                "email": email,
+                "limit_period": limit_period,
+            },
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    async def get_key(self, key_id: str) -> api.LimitedKey:
+        """Read a further key, and what is left of its budget.
+
+        `used_usd` includes what running calls may still cost.
+        """
+        result: api.LimitedKey = await self._request("GET", f"/v1/keys/{quote(key_id, safe='')}", is_repeatable=True)
+        return result
+
+    async def change_key(
+        self,
+        key_id: str,
+        *,
+        name: str | None | Omit = OMIT,
+        tags: list[str] | Omit = OMIT,
+        limit_usd: float | None | Omit = OMIT,
+        models: list[str] | Omit = OMIT,
+        requests_per_minute: int | None | Omit = OMIT,
+        tokens_per_minute: int | None | Omit = OMIT,
+        expires_at: str | None | Omit = OMIT,
+    ) -> api.LimitedKey:
+        """Change the limits of a further key; they apply from its next call on.
+
+        Omitted fields keep their values. What was used in this period stays counted.
+
+        name: A name for lists and events, 1 to 100 characters; null removes it.
+        tags: Labels of your own, at most 20 of 1 to 50 characters.
+        limit_usd: The most that calls with the key may cost in each period, in US dollars; null: no limit but the
+            agent's credits.
+        models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
+            (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list
+            permits all.
+        requests_per_minute: The most requests in any minute; null: only the limit of the account.
+        tokens_per_minute: The most tokens in any minute, counted before a call: the expected input and the
+            request's own output limit; null: no limit.
+        expires_at: The time after which the key is refused (ISO 8601 with an offset); null: never.
+        """
+        result: api.LimitedKey = await self._request(
+            "PATCH",
+            f"/v1/keys/{quote(key_id, safe='')}",
+            body={
+                "name": name,
+                "tags": tags,
+                "limit_usd": limit_usd,
+                "models": models,
+                "requests_per_minute": requests_per_minute,
+                "tokens_per_minute": tokens_per_minute,
+                "expires_at": expires_at,
+            },
+        )
+        return result
+
+    async def revoke_key(self, key_id: str) -> api.LimitedKey:
+        """Revoke a further key; calls that run are finished and charged.
+
+        Its next call is refused with 401. Revoking it again changes nothing.
+        """
+        result: api.LimitedKey = await self._request("DELETE", f"/v1/keys/{quote(key_id, safe='')}", is_repeatable=True)
         return result
 
     async def describe_claim_code(self, *, code: str) -> api.CodeInfoResponse:
@@ -983,7 +1101,8 @@ class AsyncOperations:
         return result
 
     async def get_balance(self) -> api.Balance:
-        """Read the remaining credits and the total spent, in US dollars.
+        """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget
+        allows.
 
         Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST
         /v1/credits/topup`.
@@ -1001,6 +1120,7 @@ class AsyncOperations:
         created_before: str | Omit = OMIT,
         provider: str | Omit = OMIT,
         model: str | Omit = OMIT,
+        api_key_id: str | Omit = OMIT,
         request_id: str | Omit = OMIT,
     ) -> api.UsagePage:
         """Read the log of charged calls, newest first, with the sums by provider over the whole log.
@@ -1016,6 +1136,7 @@ class AsyncOperations:
         created_before: Only entries created before this time (ISO 8601 with an offset).
         provider: Only calls to this provider, as in `provider`.
         model: Only calls of this model, as in `model`.
+        api_key_id: Only calls with the key of this `id`.
         request_id: Only the call with this `X-Gateway-Request-Id`.
         """
         result: api.UsagePage = await self._request(
@@ -1029,6 +1150,7 @@ class AsyncOperations:
                 "created_before": created_before,
                 "provider": provider,
                 "model": model,
+                "api_key_id": api_key_id,
                 "request_id": request_id,
             },
             is_repeatable=True,

@@ -1245,17 +1245,66 @@ class Holding(TypedDict):
     """The value of the balance in US dollars, as a decimal string. Absent if there is no price."""
 
 
-class KeyRequest(TypedDict):
-    """The email address is optional."""
+class KeyChanges(TypedDict):
+    """The limits of a key; omitted ones stay as they are, null is no limit."""
 
+    name: NotRequired[str | None]
+    """A name for lists and events, 1 to 100 characters; null removes it."""
+    tags: NotRequired[list[str]]
+    """Labels of your own, at most 20 of 1 to 50 characters."""
+    limit_usd: NotRequired[float | None]
+    """The most that calls with the key may cost in each period, in US dollars; null: no limit but the agent's
+    credits.
+    """
+    models: NotRequired[list[str]]
+    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
+    services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+    """
+    requests_per_minute: NotRequired[int | None]
+    """The most requests in any minute; null: only the limit of the account."""
+    tokens_per_minute: NotRequired[int | None]
+    """The most tokens in any minute, counted before a call: the expected input and the request's own output limit;
+    null: no limit.
+    """
+    expires_at: NotRequired[str | None]
+    """The time after which the key is refused (ISO 8601 with an offset); null: never."""
+
+
+class KeyRequest(TypedDict):
+    """All fields are optional: limits of an agent's further key, or the email address for a key without an agent."""
+
+    name: NotRequired[str | None]
+    """A name for lists and events, 1 to 100 characters."""
+    tags: NotRequired[list[str]]
+    """Labels of your own, at most 20 of 1 to 50 characters."""
+    limit_usd: NotRequired[float | None]
+    """The most that calls with the key may cost in each period, in US dollars; null or omitted: no limit but the
+    agent's credits.
+    """
+    models: NotRequired[list[str]]
+    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
+    services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+    """
+    requests_per_minute: NotRequired[int | None]
+    """The most requests in any minute; null: only the limit of the account."""
+    tokens_per_minute: NotRequired[int | None]
+    """The most tokens in any minute, counted before a call: the expected input and the request's own output limit;
+    null: no limit.
+    """
+    expires_at: NotRequired[str | None]
+    """The time after which the key is refused (ISO 8601 with an offset); omitted: never."""
     email: NotRequired[str | None]
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
     """
+    limit_period: NotRequired[Literal["day", "week", "month", "total"]]
+    """When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never (`total`, the
+    default).
+    """
 
 
 class KeyResponse(TypedDict):
-    """A gateway-only key, shown once."""
+    """A new key; its text is shown once."""
 
     id: str
     """The unique identifier (UUID)."""
@@ -1265,8 +1314,60 @@ class KeyResponse(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
+    limits: LimitedKey | None
+    """The limits of the further key of an agent; null for a key with credits of its own."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
+
+
+class LimitedKey(TypedDict):
+    """A further key of an agent, masked, with its limits."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    key: str
+    """The first and last characters of the key."""
+    name: str | None
+    """The name of the key; null if it has none."""
+    tags: list[str]
+    """Labels of your own, at most 20 of 1 to 50 characters."""
+    limit_usd: float | None
+    """The most that calls with the key may cost in each period, in US dollars; null if there is no limit but the
+    agent's credits.
+    """
+    limit_period: Literal["day", "week", "month", "total"]
+    """When the budget begins anew."""
+    used_usd: float
+    """What calls with the key have cost since the budget last began, with what running calls may still cost."""
+    remaining_usd: float | None
+    """What is left of the budget; null if the key has none."""
+    resets_at: str | None
+    """The time when the budget begins anew (ISO 8601, UTC); null if it never does."""
+    models: list[str]
+    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
+    services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+    """
+    requests_per_minute: int | None
+    """The most requests in any minute; null: only the limit of the account."""
+    tokens_per_minute: int | None
+    """The most tokens in any minute, counted before a call: the expected input and the request's own output limit;
+    null: no limit.
+    """
+    expires_at: str | None
+    """The time after which the key is refused (ISO 8601, UTC); null if there is none."""
+    revoked_at: str | None
+    """The time when the key was revoked (ISO 8601, UTC); null if it was not."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+
+
+class LimitedKeyPage(TypedDict):
+    """A page of keys with limits, oldest first."""
+
+    keys: list[LimitedKey]
+    """The keys on this page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class ListedAgent(TypedDict):

@@ -25,12 +25,48 @@ export abstract class Operations {
   }
 
   /**
-   * Issue a gateway-only key with its own credits; it owns no wallets.
+   * List the agent's further keys, oldest first, with what is left of their budgets.
    *
-   * The key pays for gateway and catalog calls with its own credits. It is shown only in this response, and cannot hold tokens or be claimed.
+   * Keys are masked. Revoked and expired ones stay in the list.
+   */
+  listKeys(args: Input<"list_keys", ""> = {}, options?: CallOptions): Promise<Output<"list_keys">> {
+    return this.call({ method: "GET", path: "/v1/keys", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's.
+   *
+   * Without a key, the new key has its own credits. With an agent's key, the new one spends the agent's credits within the given limits, and only on models and services. It is shown only in this response, and cannot hold tokens or be claimed.
    */
   createGatewayKey(args: Input<"create_gateway_key", ""> = {}, options?: CallOptions): Promise<Output<"create_gateway_key">> {
-    return this.call({ method: "POST", path: "/v1/keys", body: "members" }, args, options);
+    return this.call({ method: "POST", path: "/v1/keys", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * Read a further key, and what is left of its budget.
+   *
+   * `used_usd` includes what running calls may still cost.
+   */
+  getKey(args: Input<"get_key", "">, options?: CallOptions): Promise<Output<"get_key">> {
+    return this.call({ method: "GET", path: "/v1/keys/{key_id}" }, args, options);
+  }
+
+  /**
+   * Change the limits of a further key; they apply from its next call on.
+   *
+   * Omitted fields keep their values. What was used in this period stays counted.
+   */
+  changeKey(args: Input<"change_key", "">, options?: CallOptions): Promise<Output<"change_key">> {
+    return this.call({ method: "PATCH", path: "/v1/keys/{key_id}", body: "members" }, args, options);
+  }
+
+  /**
+   * Revoke a further key; calls that run are finished and charged.
+   *
+   * Its next call is refused with 401. Revoking it again changes nothing.
+   */
+  revokeKey(args: Input<"revoke_key", "">, options?: CallOptions): Promise<Output<"revoke_key">> {
+    return this.call({ method: "DELETE", path: "/v1/keys/{key_id}" }, args, options);
   }
 
   /**
@@ -389,7 +425,7 @@ export abstract class Operations {
   }
 
   /**
-   * Read the remaining credits and the total spent, in US dollars.
+   * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
    *
    * Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
    */
@@ -403,7 +439,7 @@ export abstract class Operations {
    * Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters. `Accept: text/csv` returns the rows of the page as CSV.
    */
   getUsage(args: Input<"get_usage", ""> = {}, options?: CallOptions): Promise<Output<"get_usage">> {
-    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model","request_id"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","request_id"] }, args, options);
   }
 
   /**

@@ -48,17 +48,52 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * List the agent's further keys, oldest first, with what is left of their budgets.
+         * @description Keys are masked. Revoked and expired ones stay in the list.
+         */
+        get: operations["list_keys"];
         put?: never;
         /**
-         * Issue a gateway-only key with its own credits; it owns no wallets.
-         * @description The key pays for gateway and catalog calls with its own credits. It is shown only in this response, and cannot hold tokens or be claimed.
+         * Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's.
+         * @description Without a key, the new key has its own credits. With an agent's key, the new one spends the agent's credits within the given limits, and only on models and services. It is shown only in this response, and cannot hold tokens or be claimed.
          */
         post: operations["create_gateway_key"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{key_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Read a further key, and what is left of its budget.
+         * @description `used_usd` includes what running calls may still cost.
+         */
+        get: operations["get_key"];
+        put?: never;
+        post?: never;
+        /**
+         * Revoke a further key; calls that run are finished and charged.
+         * @description Its next call is refused with 401. Revoking it again changes nothing.
+         */
+        delete: operations["revoke_key"];
+        options?: never;
+        head?: never;
+        /**
+         * Change the limits of a further key; they apply from its next call on.
+         * @description Omitted fields keep their values. What was used in this period stays counted.
+         */
+        patch: operations["change_key"];
         trace?: never;
     };
     "/v1/device/info": {
@@ -784,7 +819,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the remaining credits and the total spent, in US dollars.
+         * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
          * @description Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
          */
         get: operations["get_balance"];
@@ -3948,15 +3983,112 @@ export interface components {
             /** @description How long the claim code is valid, in seconds. */
             expiresIn: number;
         };
-        /** @description The email address is optional. */
+        /** @description All fields are optional: limits of an agent's further key, or the email address for a key without an agent. */
         KeyRequest: {
+            /**
+             * @description A name for lists and events, 1 to 100 characters.
+             * @example research
+             */
+            name?: string | null;
+            /**
+             * @description Labels of your own, at most 20 of 1 to 50 characters.
+             * @example [
+             *       "team-a"
+             *     ]
+             */
+            tags?: string[];
+            /**
+             * @description The most that calls with the key may cost in each period, in US dollars; null or omitted: no limit but the agent's credits.
+             * @example 5
+             */
+            limit_usd?: number | null;
+            /**
+             * @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+             * @example [
+             *       "openai/gpt-5*",
+             *       "brave"
+             *     ]
+             */
+            models?: string[];
+            /**
+             * @description The most requests in any minute; null: only the limit of the account.
+             * @example 60
+             */
+            requests_per_minute?: number | null;
+            /**
+             * @description The most tokens in any minute, counted before a call: the expected input and the request's own output limit; null: no limit.
+             * @example 100000
+             */
+            tokens_per_minute?: number | null;
+            /**
+             * Format: date-time
+             * @description The time after which the key is refused (ISO 8601 with an offset); omitted: never.
+             */
+            expires_at?: string | null;
             /**
              * Format: email
              * @description Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`.
              */
             email?: string | null;
+            /**
+             * @description When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never (`total`, the default).
+             * @example day
+             * @enum {string}
+             */
+            limit_period?: "day" | "week" | "month" | "total";
         };
-        /** @description A gateway-only key, shown once. */
+        /** @description A further key of an agent, masked, with its limits. */
+        LimitedKey: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The first and last characters of the key. */
+            key: string;
+            /** @description The name of the key; null if it has none. */
+            name: string | null;
+            /** @description Labels of your own, at most 20 of 1 to 50 characters. */
+            tags: string[];
+            /** @description The most that calls with the key may cost in each period, in US dollars; null if there is no limit but the agent's credits. */
+            limit_usd: number | null;
+            /**
+             * @description When the budget begins anew.
+             * @enum {string}
+             */
+            limit_period: "day" | "week" | "month" | "total";
+            /** @description What calls with the key have cost since the budget last began, with what running calls may still cost. */
+            used_usd: number;
+            /** @description What is left of the budget; null if the key has none. */
+            remaining_usd: number | null;
+            /**
+             * Format: date-time
+             * @description The time when the budget begins anew (ISO 8601, UTC); null if it never does.
+             */
+            resets_at: string | null;
+            /** @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all. */
+            models: string[];
+            /** @description The most requests in any minute; null: only the limit of the account. */
+            requests_per_minute: number | null;
+            /** @description The most tokens in any minute, counted before a call: the expected input and the request's own output limit; null: no limit. */
+            tokens_per_minute: number | null;
+            /**
+             * Format: date-time
+             * @description The time after which the key is refused (ISO 8601, UTC); null if there is none.
+             */
+            expires_at: string | null;
+            /**
+             * Format: date-time
+             * @description The time when the key was revoked (ISO 8601, UTC); null if it was not.
+             */
+            revoked_at: string | null;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+        };
+        /** @description A new key; its text is shown once. */
         KeyResponse: {
             /** @description The unique identifier (UUID). */
             id: string;
@@ -3966,11 +4098,74 @@ export interface components {
             email: string | null;
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
+            /** @description The limits of the further key of an agent; null for a key with credits of its own. */
+            limits: components["schemas"]["LimitedKey"] | null;
             /**
              * Format: date-time
              * @description The time of creation (ISO 8601, UTC).
              */
             created_at: string;
+        };
+        /** @description The position of a page in its list; made from a `Page`, which is its own pagination. */
+        Pagination: {
+            /** @description The number of entries in the whole list. */
+            total: number;
+            /** @description The number of entries per page that was applied. */
+            limit: number;
+            /** @description The number of entries that precede this page. */
+            offset: number;
+            /** @description Whether there are further entries after these. */
+            has_more: boolean;
+        };
+        /** @description A page of keys with limits, oldest first. */
+        LimitedKeyPage: {
+            /** @description The keys on this page. */
+            keys: components["schemas"]["LimitedKey"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The limits of a key; omitted ones stay as they are, null is no limit. */
+        KeyChanges: {
+            /**
+             * @description A name for lists and events, 1 to 100 characters; null removes it.
+             * @example research
+             */
+            name?: string | null;
+            /**
+             * @description Labels of your own, at most 20 of 1 to 50 characters.
+             * @example [
+             *       "team-a"
+             *     ]
+             */
+            tags?: string[];
+            /**
+             * @description The most that calls with the key may cost in each period, in US dollars; null: no limit but the agent's credits.
+             * @example 5
+             */
+            limit_usd?: number | null;
+            /**
+             * @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+             * @example [
+             *       "openai/gpt-5*",
+             *       "brave"
+             *     ]
+             */
+            models?: string[];
+            /**
+             * @description The most requests in any minute; null: only the limit of the account.
+             * @example 60
+             */
+            requests_per_minute?: number | null;
+            /**
+             * @description The most tokens in any minute, counted before a call: the expected input and the request's own output limit; null: no limit.
+             * @example 100000
+             */
+            tokens_per_minute?: number | null;
+            /**
+             * Format: date-time
+             * @description The time after which the key is refused (ISO 8601 with an offset); null: never.
+             */
+            expires_at?: string | null;
         };
         /** @description The agent of a claim code. */
         CodeInfoResponse: {
@@ -4117,17 +4312,6 @@ export interface components {
              * @description The time of creation (ISO 8601, UTC).
              */
             created_at: string;
-        };
-        /** @description The position of a page in its list; made from a `Page`, which is its own pagination. */
-        Pagination: {
-            /** @description The number of entries in the whole list. */
-            total: number;
-            /** @description The number of entries per page that was applied. */
-            limit: number;
-            /** @description The number of entries that precede this page. */
-            offset: number;
-            /** @description Whether there are further entries after these. */
-            has_more: boolean;
         };
         /** @description A page of wallets, oldest first. */
         WalletPage: {
@@ -7528,10 +7712,71 @@ export interface operations {
             };
         };
     };
+    list_keys: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "keys": [
+                     *         {
+                     *           "created_at": "2026-11-27T05:17:23.249Z",
+                     *           "expires_at": null,
+                     *           "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *           "key": "gw_4fQk…x9Zc",
+                     *           "limit_period": "day",
+                     *           "limit_usd": 5,
+                     *           "models": [
+                     *             "openai/*"
+                     *           ],
+                     *           "name": "research",
+                     *           "remaining_usd": 4.99375,
+                     *           "requests_per_minute": null,
+                     *           "resets_at": "2026-11-28T00:00:00.000Z",
+                     *           "revoked_at": null,
+                     *           "tags": [
+                     *             "team-a"
+                     *           ],
+                     *           "tokens_per_minute": null,
+                     *           "used_usd": 0.00625
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKeyPage"];
+                };
+            };
+        };
+    };
     create_gateway_key: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description For the key of an agent: the same `Idempotency-Key` within 24 hours returns the same key. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -7556,12 +7801,180 @@ export interface operations {
                      * @example {
                      *       "api_key": "gw_…",
                      *       "created_at": "2026-11-27T05:17:23.249Z",
-                     *       "credits_usd": 10,
+                     *       "credits_usd": 0,
                      *       "email": null,
-                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8"
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "limits": {
+                     *         "created_at": "2026-11-27T05:17:23.249Z",
+                     *         "expires_at": null,
+                     *         "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *         "key": "gw_4fQk…x9Zc",
+                     *         "limit_period": "day",
+                     *         "limit_usd": 5,
+                     *         "models": [
+                     *           "openai/*"
+                     *         ],
+                     *         "name": "research",
+                     *         "remaining_usd": 5,
+                     *         "requests_per_minute": null,
+                     *         "resets_at": "2026-11-28T00:00:00.000Z",
+                     *         "revoked_at": null,
+                     *         "tags": [
+                     *           "team-a"
+                     *         ],
+                     *         "tokens_per_minute": null,
+                     *         "used_usd": 0
+                     *       }
                      *     }
                      */
                     "application/json": components["schemas"]["KeyResponse"];
+                };
+            };
+        };
+    };
+    get_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:23.249Z",
+                     *       "expires_at": null,
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "key": "gw_4fQk…x9Zc",
+                     *       "limit_period": "day",
+                     *       "limit_usd": 5,
+                     *       "models": [
+                     *         "openai/*"
+                     *       ],
+                     *       "name": "research",
+                     *       "remaining_usd": 4.99375,
+                     *       "requests_per_minute": null,
+                     *       "resets_at": "2026-11-28T00:00:00.000Z",
+                     *       "revoked_at": null,
+                     *       "tags": [
+                     *         "team-a"
+                     *       ],
+                     *       "tokens_per_minute": null,
+                     *       "used_usd": 0.00625
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKey"];
+                };
+            };
+        };
+    };
+    revoke_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:23.249Z",
+                     *       "expires_at": null,
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "key": "gw_4fQk…x9Zc",
+                     *       "limit_period": "day",
+                     *       "limit_usd": 5,
+                     *       "models": [
+                     *         "openai/*"
+                     *       ],
+                     *       "name": "research",
+                     *       "remaining_usd": 4.99375,
+                     *       "requests_per_minute": null,
+                     *       "resets_at": "2026-11-28T00:00:00.000Z",
+                     *       "revoked_at": "2026-11-27T06:00:00.000Z",
+                     *       "tags": [
+                     *         "team-a"
+                     *       ],
+                     *       "tokens_per_minute": null,
+                     *       "used_usd": 0.00625
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKey"];
+                };
+            };
+        };
+    };
+    change_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "limit_usd": 10
+                 *     }
+                 */
+                "application/json": components["schemas"]["KeyChanges"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:23.249Z",
+                     *       "expires_at": null,
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "key": "gw_4fQk…x9Zc",
+                     *       "limit_period": "day",
+                     *       "limit_usd": 10,
+                     *       "models": [
+                     *         "openai/*"
+                     *       ],
+                     *       "name": "research",
+                     *       "remaining_usd": 9.99375,
+                     *       "requests_per_minute": null,
+                     *       "resets_at": "2026-11-28T00:00:00.000Z",
+                     *       "revoked_at": null,
+                     *       "tags": [
+                     *         "team-a"
+                     *       ],
+                     *       "tokens_per_minute": null,
+                     *       "used_usd": 0.00625
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKey"];
                 };
             };
         };
@@ -9503,6 +9916,8 @@ export interface operations {
                 provider?: string;
                 /** @description Only calls of this model, as in `model`. */
                 model?: string;
+                /** @description Only calls with the key of this `id`. */
+                api_key_id?: string;
                 /** @description Only the call with this `X-Gateway-Request-Id`. */
                 request_id?: string;
             };
