@@ -119,5 +119,5 @@ class KeyResponse(Schema):
     api_key = fields.String(required=True)
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="granted_nanos")
-    limits = fields.Nested(LimitedKeyShape, required=True, allow_none=True)
+    limits = fields.Nested(LimitedKeyShape)
     created_at = Instant(required=True)

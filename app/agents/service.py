@@ -40,7 +40,6 @@ class IssuedGatewayKey:
     email: str | None
     granted_nanos: int
     created_at: datetime
-    limits: None = None
 
 
 def register(*, name: str | None, email: str | None) -> AgentRegistration:

@@ -26,6 +26,7 @@ class GatewayKeyView:
     """A gateway-only key as an operator sees it: masked."""
 
     id: str
+    account_id: str
     key: str = field(repr=False)
     email: str | None
     created_at: datetime
@@ -107,4 +108,4 @@ def revoke_gateway_key(session: Session, key_id: str) -> bool:
 
 def _view(session: Session, row: ApiKey) -> GatewayKeyView:
     key = service.open_api_key(session, row)
-    return GatewayKeyView(row.id, mask_key(key), row.email, row.created_at, row.revoked_at)
+    return GatewayKeyView(row.id, row.account_id, mask_key(key), row.email, row.created_at, row.revoked_at)

@@ -17,7 +17,7 @@ from flask import g
 
 from app.errors import InsufficientScope, Unauthorized
 from app.identity import grants, limits, service
-from app.identity.principal import MasterKeyPrincipal, Principal, assert_permitted, assert_role
+from app.identity.principal import KeyKind, MasterKeyPrincipal, Principal, assert_permitted, assert_role
 from app.web import request_bodies
 from app.web.blueprint import Guard
 from app.web.client_request import ClientRequest
@@ -262,7 +262,7 @@ def _check_agent_key(request: ClientRequest) -> None:
 
 
 def _check_key_or_registration(request: ClientRequest) -> None:
-    if api_key(request) is None:
+    if not (api_key(request) or "").startswith(f"{KeyKind.AGENT.value}_"):
         g.pop("caller", None)
         _check_registration(request)
     else:

@@ -133,7 +133,11 @@ TABLE: dict[str, Access] = {
         ),
         access(200, tuple(ClientKind)),
     ),
-    **dict.fromkeys(("POST /v1/agents/register", "POST /v1/keys"), access(201, tuple(ClientKind))),
+    "POST /v1/agents/register": access(201, tuple(ClientKind)),
+    # Elsewhere, or without a key, it makes a key with its own credits.
+    "POST /v1/keys": access(201, tuple(ClientKind), unknown=401, revoked=401),
+    **dict.fromkeys(("GET /v1/keys/<string:key_id>", "DELETE /v1/keys/<string:key_id>"), access(200, _OWN, other=404)),
+    "PATCH /v1/keys/<string:key_id>": access(400, _AGENTS),
     **dict.fromkeys(
         (
             "POST /device", "POST /device/claim", "POST /owner/sign-in", "POST /v1/device/claim",
@@ -478,11 +482,7 @@ class _Scene:
             bought = owner.get(f"{PURCHASE}/{values['purchase_id']}").get_json()
             values["evidence_id"] = bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0]
         if "key_id" in names:
-            made = (
-                self.ops.post("/master-keys", {"name": "spare"})
-                if "master" in rule
-                else owner.client.post("/v1/keys", json={})
-            )
+            made = self.ops.post("/master-keys", {"name": "spare"}) if "master" in rule else owner.post("/v1/keys", {})
             values["key_id"] = made.get_json()["id"]
         return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: values[match[1]], rule)
 

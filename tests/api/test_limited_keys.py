@@ -193,7 +193,7 @@ def test_a_key_with_limits_reaches_nothing_else_of_the_agent(stage: Stage) -> No
     key_id, headers = issue(stage, limit_usd=1)
     stage.chat()
     for method, path in (
-        ("GET", "/v1/wallets"), ("POST", "/v1/wallets"), ("GET", "/v1/keys"), ("POST", "/v1/keys"),
+        ("GET", "/v1/wallets"), ("POST", "/v1/wallets"), ("GET", "/v1/keys"),
         ("PATCH", f"/v1/keys/{key_id}"), ("DELETE", f"/v1/keys/{key_id}"), ("POST", "/v1/credits/topup"),
         ("GET", "/v1/events"), ("GET", "/v1/approvals"), ("POST", "/v1/services"), ("POST", "/v1/agents/claim-code"),
         ("GET", "/v1/subscriptions"),

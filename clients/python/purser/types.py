@@ -1314,8 +1314,8 @@ class KeyResponse(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
-    limits: LimitedKey | None
-    """The limits of the further key of an agent; null for a key with credits of its own."""
+    limits: NotRequired[LimitedKey]
+    """The limits of the further key of an agent; absent for a key with credits of its own."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
 

@@ -4098,8 +4098,8 @@ export interface components {
             email: string | null;
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
-            /** @description The limits of the further key of an agent; null for a key with credits of its own. */
-            limits: components["schemas"]["LimitedKey"] | null;
+            /** @description The limits of the further key of an agent; absent for a key with credits of its own. */
+            limits?: components["schemas"]["LimitedKey"];
             /**
              * Format: date-time
              * @description The time of creation (ISO 8601, UTC).
