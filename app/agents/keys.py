@@ -17,6 +17,7 @@ from app.identity import api_keys, key_limits
 from app.identity import service as identity
 from app.identity.key_limits import LimitedKey
 from app.identity.principal import KeyKind
+from app.identity.service import KeyMemory
 from app.state import app_state
 
 _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
@@ -57,7 +58,9 @@ def change(agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey
     with unit_of_work() as session:
         identity.lock_agent(session, agent_id)
         key_limits.change_key(session, agent_id, _id(key_id), changes)
-        return key_limits.get_key(session, agent_id, _id(key_id))
+        changed = key_limits.get_key(session, agent_id, _id(key_id))
+    app_state().part(KeyMemory).forget(changed.id)
+    return changed
 
 
 def revoke(agent_id: str, key_id: str) -> LimitedKey:

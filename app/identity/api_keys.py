@@ -64,7 +64,8 @@ def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]
 def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: timedelta) -> KeyRotation:
     """Give a locked agent a new key; older ones are valid until the grace period ends.
 
-    A key that expires earlier still does: a second rotation without grace revokes all of them immediately.
+    A key that expires earlier still does: a second rotation without grace revokes all of them immediately, with the
+    further keys, which somebody else may have made.
     """
     now = clock.now()
     until = now + grace
@@ -78,6 +79,8 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: ti
         previous = previous.values(expires_at=case((is_valid_longer, until), else_=ApiKey.expires_at))
     else:
         previous = previous.values(revoked_at=now)
+        further = ApiKey.account_id == agent_id, ApiKey.agent_id.is_(None), ApiKey.revoked_at.is_(None)
+        withdraw(session, ApiKey, *further, revoked_at=now)
     with changing(session, ApiKey, ApiKey.agent_id == agent_id, reduces_power=True):
         previous_key_ids = session.scalars(previous.returning(ApiKey.id)).all()
     session.add(service.build_api_key(key, KeyKind.AGENT, agent_id=agent_id, account_id=agent_id, at=now))

@@ -54,7 +54,7 @@ def count_key_request(key: Principal) -> None:
 def count_tokens(key: Principal, tokens: int) -> None:
     """Count the tokens that a call is expected to use. Raises: RateLimited when `tokens_per_minute` are exceeded."""
     most = None if key.limits is None else key.limits.tokens_per_minute
-    if most is not None:
+    if most is not None and tokens:
         unit = -(-most // _TOKEN_UNITS)
         app_state().rate_limiter.spend(f"{most // unit} per minute", "tokens", key.key_id, cost=-(-tokens // unit))
 

@@ -20,6 +20,7 @@ from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
 from tests.support.agents import register
 from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
+from tests.support.operators import operator
 from tests.support.upstreams import chat_answer
 
 CHAT_USD = 0.00625
@@ -176,9 +177,27 @@ def test_a_change_and_a_revocation_apply_at_once(stage: Stage) -> None:
     assert refusal(stage.chat(headers=headers)) == (402, "BUDGET_EXCEEDED")
     assert stage.agent.client.patch(json={"limit_usd": None}, **change).get_json()["remaining_usd"] is None
     assert stage.chat(headers=headers).status_code == 200
+    stage.agent.client.patch(json={"models": ["brave"]}, **change)
+    assert refusal(stage.chat(headers=headers)) == (403, "MODEL_NOT_ALLOWED")
+    stage.agent.client.patch(json={"models": []}, **change)
     assert stage.agent.delete(f"/v1/keys/{key_id}").get_json()["revoked_at"] is not None
     assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
     assert refusal(stage.search(headers=headers)) == (401, "UNAUTHORIZED")
+
+
+def test_an_emergency_rotation_and_a_deletion_end_all_keys(stage: Stage) -> None:
+    ops = operator(stage.app.test_client())
+    _, headers = issue(stage, limit_usd=5, tokens_per_minute=9_000)
+    assert stage.search(headers=headers).status_code == 200
+    assert ops.post(f"/agents/{stage.agent.id}/rotate-key", {"grace_seconds": 600}).status_code == 200
+    assert stage.chat(headers=headers).status_code == 200
+    ops.post(f"/agents/{stage.agent.id}/rotate-key", {"grace_seconds": 0})
+    assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
+    other = register(stage.app.test_client())
+    headers = {"X-API-Key": other.post("/v1/keys", {}).get_json()["api_key"]}
+    assert stage.chat(headers=headers).status_code == 200
+    assert ops.delete(f"/agents/{other.id}").status_code == 200
+    assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
 
 
 def test_a_key_expires(stage: Stage) -> None:
