@@ -141,7 +141,7 @@ class SolanaChain:
         if sequence is not None:
             raise ValueError("a Solana transaction has no nonce")
         if "transaction" in draft.terms:
-            # A swap, a bridge or an x402 payment, verified by its adapter; this service pays the fee.
+            # Of another kind than a transfer, verified by its adapter; this service pays the fee.
             terms = {name: draft.terms[name] for name in ("last_valid_block_height", "blockhash_slot")}
             partial = transactions.decode(str(draft.terms["transaction"]))
         else:

@@ -189,7 +189,7 @@ class TransactionEventShape(Schema):
 
 
 class BridgeLegShape(Schema):
-    """One leg of a bridge, usually an on-chain transaction."""
+    """One leg of a movement between chains, usually an on-chain transaction."""
 
     leg = fields.String(
         required=True, metadata={"enum": ["approve", "source", "attestation", "account", "destination"]}

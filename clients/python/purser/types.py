@@ -368,7 +368,7 @@ class BridgeBody(TypedDict):
 
 
 class BridgeLeg(TypedDict):
-    """One leg of a bridge, usually an on-chain transaction."""
+    """One leg of a movement between chains, usually an on-chain transaction."""
 
     leg: Literal["approve", "source", "attestation", "account", "destination"]
     """The step of the bridge: `approve` the spending, send at the `source`, wait for the `attestation`, create the

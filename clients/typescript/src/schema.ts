@@ -4407,7 +4407,7 @@ export interface components {
             /** @description A sentence for people and language models that explains the state and what to do next. */
             message: string;
         };
-        /** @description One leg of a bridge, usually an on-chain transaction. */
+        /** @description One leg of a movement between chains, usually an on-chain transaction. */
         BridgeLeg: {
             /**
              * @description The step of the bridge: `approve` the spending, send at the `source`, wait for the `attestation`, create the token `account`, receive at the `destination`.

@@ -188,7 +188,7 @@ def _renewed_if_unexplainable(entry: WatchedAddress, state: EvmScanState, *, at:
 def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int, at: int) -> int | None:
     """Return what the address's own transactions took since the scan state, or None while that is undetermined."""
     if any(token != USDC for token in entry.expected_tokens):
-        return None  # a bridge is about to deliver some, and the amount is not final yet
+        return None  # some is about to be minted for the wallet, and the amount is not final yet
     if until < scan_state.sequence:
         return None  # the block of the scan state was removed by a reorg, and its transactions are not mined again yet
     outflows: dict[int, list[int]] = {}

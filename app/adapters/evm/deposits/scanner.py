@@ -61,7 +61,7 @@ def find_deposits(
             is_new = log.block.number > start_blocks[recipient]
             # A transfer to oneself changes nothing; a transfer of zero is used for address poisoning.
             is_incoming = payer != recipient and units > 0
-            # A mint while a bridge is about to deliver belongs to that bridge.
+            # What is minted while a movement from another chain waits for its arrival belongs to that movement.
             is_bridged = payer == ZERO_EVM_ADDRESS and recipient in minted
             if is_new and is_incoming and not is_bridged and log.tx_hash not in own[recipient]:
                 position = f"usdc:{recipient}:{ordinal}"
