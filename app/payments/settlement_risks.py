@@ -8,14 +8,14 @@ from datetime import timedelta
 from decimal import Decimal
 
 import structlog
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
-from app.db.statements import insert_into
+from app.db.statements import delete_rows, insert_into, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
@@ -86,7 +86,7 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
 
 def release(session: Session, payment_id: str) -> None:
     """Release what was reserved for a submission that did not fail on the chain."""
-    session.execute(delete(SettlementRisk).where(SettlementRisk.payment_id == payment_id))
+    delete_rows(session, SettlementRisk, SettlementRisk.payment_id == payment_id)
 
 
 def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: int | None) -> None:
@@ -96,8 +96,7 @@ def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: 
         return
     _log.warning("settlement_failed", payment_id=payment.id, chain=payment.chain, payer=payment.payer, cost_nanos=spent)
     values = {"failed": True} if spent is None else {"failed": True, "cost_nanos": spent}
-    reserved = update(SettlementRisk).where(SettlementRisk.payment_id == payment.id)
-    if not session.execute(reserved.values(values)).rowcount:  # type: ignore[attr-defined]
+    if not update_rows(session, SettlementRisk, SettlementRisk.payment_id == payment.id, **values):
         _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
 
 

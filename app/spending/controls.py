@@ -11,14 +11,14 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, func, insert, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.core.money import usd_string
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import table_of
+from app.db.statements import delete_rows, table_of, update_rows
 from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType
@@ -272,19 +272,14 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
 def close_account(session: Session, wallet_id: str) -> None:
     """Delete the account, controls, holds, sessions and approved payees of a wallet that is being deleted."""
     for table in (SpendingAccount, SpendingControls, SpendingHold, SpendingSession, ApprovedPayee):
-        session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
+        delete_rows(session, table, table.wallet_id == wallet_id)
 
 
 def align_versions(session: Session) -> None:
     """Set the versions that accounts expect to those of the controls as they are, before both are sealed anew."""
     version = select(SpendingControls.version).where(SpendingControls.wallet_id == SpendingAccount.wallet_id)
     found = func.coalesce(version.scalar_subquery(), 0)
-    session.execute(
-        update(SpendingAccount)
-        .where(SpendingAccount.controls_version != found)
-        .values(controls_version=found)
-        .execution_options(synchronize_session=False)
-    )
+    update_rows(session, SpendingAccount, SpendingAccount.controls_version != found, controls_version=found)
 
 
 def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
@@ -357,12 +352,8 @@ def _write(session: Session, wallet_id: str, rules: Controls, *, version: int, e
     now = clock.now()
     values = {"wallet_id": wallet_id, **_values(rules, now), "version": version}
     if exists:
-        session.execute(
-            update(SpendingControls)
-            .where(SpendingControls.wallet_id == wallet_id)
-            .values(SpendingControls.stamp(values))
-            .execution_options(synchronize_session=False)
-        )
+        stamped = SpendingControls.stamp(values)
+        update_rows(session, SpendingControls, SpendingControls.wallet_id == wallet_id, **stamped)
     else:
         _INSERT.execute(session, values)
     return _view(rules, now)

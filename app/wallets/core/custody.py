@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
@@ -17,7 +17,7 @@ from app.core.chains import ChainName, Family, tokens
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import count, insert_into, table_of
+from app.db.statements import count, delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InternalError, NotFound
 from app.ports.errors import Rejected
@@ -114,7 +114,7 @@ def retire(session: Session, wallet: Wallet) -> None:
             solana_address=wallet.solana_address, sealed=resealed, retired_at=now, purge_after=now + retention_period,
         )
     )  # fmt: skip
-    session.execute(delete(WalletKey).where(WalletKey.wallet_id == wallet.id))
+    delete_rows(session, WalletKey, WalletKey.wallet_id == wallet.id)
 
 
 def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
@@ -193,20 +193,11 @@ def remaining_balances(wallet: RetiredWallet) -> list[str]:
 
 def postpone(session: Session, wallet: RetiredWallet, *, until: datetime, empty_since: datetime | None) -> None:
     """Postpone the purge of a key, recording since when it is empty, unless its row has changed."""
-    session.execute(
-        update(RetiredKey)
-        .where(RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after)
-        .values(purge_after=until, empty_since=empty_since)
-        .execution_options(synchronize_session=False)
-    )
+    is_unchanged = RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after
+    update_rows(session, RetiredKey, *is_unchanged, purge_after=until, empty_since=empty_since)
 
 
 def purge(session: Session, wallet: RetiredWallet) -> bool:
     """Delete a key permanently; return whether this call did it."""
-    deleted = session.execute(
-        delete(RetiredKey)
-        .where(RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after)
-        .returning(RetiredKey.wallet_id)
-        .execution_options(synchronize_session=False)
-    )
-    return deleted.first() is not None
+    is_unchanged = RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after
+    return delete_rows(session, RetiredKey, *is_unchanged) > 0

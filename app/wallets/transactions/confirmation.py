@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import update
 
 from app.core import clock
 from app.core.chains import ChainName
+from app.db.statements import update_rows
 from app.db.unit_of_work import unit_of_work
 from app.observability import logs
 from app.ports.chain import BlockRef, Chain, TransactionOutcome, TransactionStatus
@@ -171,14 +171,13 @@ def _stop_tracking(movements: Sequence[OpenMovement]) -> None:
         return
     in_final_block = Transaction.block_hash.in_({m.block.hash for m in movements if m.block is not None})
     with unit_of_work() as session:
-        session.execute(
-            update(Transaction)
-            .where(
-                Transaction.id.in_([movement.id for movement in movements]),
-                Transaction.status != MovementStatus.PENDING.value,
-                in_final_block | Transaction.block_hash.is_(None),
-            )
-            .values(next_check_at=None)
+        update_rows(
+            session,
+            Transaction,
+            Transaction.id.in_([movement.id for movement in movements]),
+            Transaction.status != MovementStatus.PENDING.value,
+            in_final_block | Transaction.block_hash.is_(None),
+            next_check_at=None,
         )
 
 
@@ -196,11 +195,8 @@ def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], no
         return
     with unit_of_work() as session:
         for delay, ids in ids_by_delay.items():
-            session.execute(
-                update(Transaction)
-                .where(Transaction.id.in_(ids), Transaction.next_check_at <= now)
-                .values(next_check_at=now + delay, checks=Transaction.checks + 1)
-            )
+            are_due = Transaction.id.in_(ids), Transaction.next_check_at <= now
+            update_rows(session, Transaction, *are_due, next_check_at=now + delay, checks=Transaction.checks + 1)
 
 
 def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) -> int:
@@ -223,11 +219,7 @@ def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datet
         _log.warning("rebroadcast_failed", chain=chain.name, reason=error.reason)
         return 0
     with unit_of_work() as session:
-        session.execute(
-            update(SignedAttempt)
-            .where(SignedAttempt.id.in_([movement.latest.id for movement in stale]))
-            .values(sent_at=now)
-        )
+        update_rows(session, SignedAttempt, SignedAttempt.id.in_([each.latest.id for each in stale]), sent_at=now)
     for movement in stale:
         with logs.caused_by(movement.request_id):
             _log.info("movement_rebroadcast", transaction_id=movement.id, tx_hash=movement.latest.tx_hash)
@@ -272,7 +264,7 @@ def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef
     unseen = [m.latest.id for m in waiting if m.latest.seen_at_block is None]
     if unseen:
         with unit_of_work() as session:
-            session.execute(update(SignedAttempt).where(SignedAttempt.id.in_(unseen)).values(seen_at_block=head.number))
+            update_rows(session, SignedAttempt, SignedAttempt.id.in_(unseen), seen_at_block=head.number)
     stuck_after = replacement.stuck_after_blocks(chain.name)
     overdue = [
         movement
