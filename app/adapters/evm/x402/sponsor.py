@@ -9,7 +9,7 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.transactions import CallTarget, ContractCall, FeeTerms
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import eip3009
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
@@ -76,8 +76,8 @@ class EvmTransferSponsor:
             signed.append(self._signer.authorize(intent, {}, signer, now=now))
         target = self._target(*(SignedAuthorization.of_payload(each.payload).call() for each in signed))
         # The token accepts it while the block's time is below `validBefore`.
-        call = ContractCall(target, valid_until=now + _VALIDITY_SECONDS - 1)
-        submission = replace(draft.submission, terms={**draft.submission.terms, **call.as_terms()})
+        call = replace(target, valid_until=now + _VALIDITY_SECONDS - 1).as_terms()
+        submission = replace(draft.submission, terms={**draft.submission.terms, **call})
         paid, *fee = (SignedPart(each.reference, each.terms) for each in signed)
         return AuthorizedTransfer(paid, fee[0] if fee else None, submission)
 
