@@ -178,7 +178,7 @@ class TransferOrder:
 def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     found = _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
-    movement, allowed = found.movement, spending_controls.controls_view(found.movement.wallet.spending_status)
+    movement, allowed = found.movement, spending_controls.controls_from_row(found.movement.wallet.spending_status)
     return replace(found, similar_recipients=similar_recipients(wallet.id, movement.chain, movement.recipient, allowed))
 
 

@@ -25,8 +25,7 @@ from app.identity.service import AgentSnapshot
 from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.controls import ControlsView
-from app.spending.policy import ApprovedPayment
+from app.spending.policy import ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -62,7 +61,7 @@ class WalletView:
     addresses: Mapping[str, str]
     transaction_count: int
     created_at: datetime
-    spending_controls: ControlsView | None = None
+    spending_controls: Controls | None = None
     # What its owner approved, while that is executed.
     approved: ApprovedPayment | None = None
     # Its row of `spending.controls.read_status`, if it was read with the wallet.
@@ -152,7 +151,7 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
 
 
 def with_controls(wallet: WalletView) -> WalletView:
-    return replace(wallet, spending_controls=spending_controls.controls_view(wallet.spending_status))
+    return replace(wallet, spending_controls=spending_controls.controls_from_row(wallet.spending_status))
 
 
 def get_with_controls(wallet_id: str) -> WalletView:
@@ -340,7 +339,7 @@ def _of_agent(agent_id: str) -> Select[Wallet]:
     return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
 
 
-def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]) -> WalletView:
+def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, Controls]) -> WalletView:
     _SEAL.verify(session, wallet)
     return WalletView(
         id=wallet.id,
