@@ -281,7 +281,9 @@ def run_in_batches(step: Callable[[int], int], *, batch_size: int, max_batches: 
     return total
 
 
-def delete_in_batches(key: InstrumentedAttribute[Any], old: Select[Any], *, batch_size: int, max_batches: int) -> int:
+def delete_in_batches(
+    key: InstrumentedAttribute[Any], old: Select[Any], *, batch_size: int = 1000, max_batches: int = 10
+) -> int:
     """Delete the rows with a key that a query returns, each batch in its own unit; return how many."""
 
     def step(limit: int) -> int:

@@ -66,8 +66,6 @@ _OTHER_BODY = (
     f"This {HEADER} was used for a request with another body. To repeat that request, send its body unchanged; for "
     "another request, send another key."
 )
-_BATCH_SIZE = 1000
-_MAX_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +248,10 @@ def derived_key(content: bytes) -> str:
     return "derived-" + hashlib.sha256(content).hexdigest()
 
 
-def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+def prune(now: datetime) -> int:
     """Delete keys older than 24 hours, in a bounded number of short units; return how many."""
     old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - RETENTION)
-    return delete_in_batches(
-        IdempotencyKey.id, old.order_by(IdempotencyKey.created_at), batch_size=batch_size, max_batches=max_batches
-    )
+    return delete_in_batches(IdempotencyKey.id, old.order_by(IdempotencyKey.created_at))
 
 
 def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:
