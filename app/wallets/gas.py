@@ -34,8 +34,8 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SponsoredDay, Transaction
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import failures, outcome_polling, pipeline, relayed, settlement
-from app.wallets.transactions.pipeline import Movement, NotAffordable
+from app.wallets.transactions import authorizations, failures, outcome_polling, relayed, settlement
+from app.wallets.transactions.pipeline import Movement
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
@@ -117,14 +117,6 @@ def assert_fee_below(fee_units: int, amount: TokenAmount) -> None:
     if fee_units > amount.units:
         details = {"fee": str(TokenAmount(fee_units, USDC)), "amount": str(amount), "currency": USDC.symbol}
         raise Rejected("gas_fee_too_high", details=details)
-
-
-def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraft, *, units: int) -> None:
-    """Check that the balance covers units of USDC after all unmined movements. Raises: NotAffordable."""
-    unmined_units, _fees = settlement.outflows(
-        session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.since_block
-    )
-    NotAffordable.check(USDC, "insufficient_funds", draft.token_units, units + unmined_units.get(USDC, 0))
 
 
 def next_number_today(session: Session, agent_id: str) -> int:
@@ -331,18 +323,14 @@ def _record(
         recorded = [record(session, sent, submitter)]
         for each, seller in zip(plan.deliveries, sellers, strict=True):
             recorded.append(record(session, each, seller, kind=MovementKind.GAS_SALE))
-        lifecycle.record_authorization(
-            session, pipeline.new_transaction(payment_id, payment),
-            reference=authorized.transfer.reference, raw=b"",
-            terms={**authorized.transfer.terms, "submission": recorded[0][1].tx_hash},
-        )  # fmt: skip
+        authorizations.record_submitted(session, payment_id, payment, authorized.transfer, recorded[0][1])
     return recorded
 
 
 def _assert_affordable(session: Session, movement: Movement, plan: _PurchasePlan) -> None:
     """Check that the balance covers the payment and the movement after it. Raises: NotAffordable."""
-    units = plan.payment.amount.units + movement.amount.units
-    assert_affordable(session, plan.payment, plan.submission.draft, units=units)
+    funds = plan.submission.draft.funds
+    authorizations.assert_affordable(session, plan.payment, funds, more_units=movement.amount.units)
 
 
 def _is_bought(session: Session, delivery: SponsorTransaction, since: datetime) -> bool:

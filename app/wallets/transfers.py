@@ -26,7 +26,7 @@ from app.spending import holds as spending_holds
 from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets import gas
-from app.wallets.core import custody, lifecycle, network_fees, parsing
+from app.wallets.core import custody, network_fees, parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
@@ -81,7 +81,7 @@ def execute(
             movement,
             lambda: _plan(movement),
             lambda plan: _record(movement, plan, claim=claim, on_recorded=on_recorded),
-            sequence=lambda plan: plan.draft.sequence,
+            sequence=lambda plan: plan.draft.funds.sequence,
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):
@@ -138,13 +138,9 @@ def _record(
         # First, because it locks the nonces of the service's wallet.
         submission, signed = gas.record(session, plan.submission(authorized), submitter)
         # Their signed bytes are part of the submission's.
-        row = pipeline.new_transaction(transfer_id, priced)
-        parts = [(row, authorized.transfer)]
+        row = authorizations.record_submitted(session, transfer_id, priced, authorized.transfer, signed)
         if fee is not None and authorized.fee is not None:
-            parts.append((pipeline.new_transaction(fee_id, fee), authorized.fee))
-        for each, part in parts:
-            terms = {**part.terms, "submission": signed.tx_hash}
-            lifecycle.record_authorization(session, each, reference=part.reference, raw=b"", terms=terms)
+            authorizations.record_submitted(session, fee_id, fee, authorized.fee, signed)
         recorded = history.view_of(session, row)
         claim.bind(session, transfer_id)
         if on_recorded is not None:
@@ -153,8 +149,8 @@ def _record(
 
 
 def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:
-    units = movement.amount.units + (movement.gas_fee_units or 0)
-    gas.assert_affordable(session, movement, plan.draft, units=units)
+    fee_units = movement.gas_fee_units or 0
+    authorizations.assert_affordable(session, movement, plan.draft.funds, more_units=fee_units)
 
 
 @dataclass(frozen=True, slots=True)
