@@ -25,7 +25,7 @@ from app.payments.models import Payment, SettlementRisk
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
 from app.state import app_state
-from app.wallets.transactions.relayed import FinalOutcome
+from app.wallets.transactions.relayed import BlockDecision
 
 _log = structlog.get_logger(__name__)
 PERIOD = timedelta(hours=24)
@@ -89,7 +89,7 @@ def release(session: Session, payment_id: str) -> None:
     delete_rows(session, SettlementRisk, SettlementRisk.payment_id == payment_id)
 
 
-def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: int | None) -> None:
+def settle(session: Session, payment: PaymentRow, outcome: BlockDecision, spent: int | None) -> None:
     """Record that a submission failed on the chain and cost `spent` nano-dollars (None: unknown), or release it."""
     if not outcome.is_reverted:
         release(session, payment.id)

@@ -224,14 +224,15 @@ def test_a_status_is_final_once_its_block_is() -> None:
     def final(*arguments: Any, **different: Any) -> MovementStatus | None:
         transaction_id = added(*arguments, **different)
         with read_only_unit() as session:
-            return relayed.final_status(session, transaction_id)
+            found = relayed.final_decision(session, transaction_id)
+        return None if found is None else found.status
 
     assert final(FAILED, next_check_at=None) is FAILED
     assert final(CONFIRMED, next_check_at=None) is CONFIRMED
     assert final(CONFIRMED) is None
     assert final(next_check_at=None) is None
     with read_only_unit() as session:
-        assert relayed.final_status(session, new_id()) is None
+        assert relayed.final_decision(session, new_id()) is None
 
 
 def test_the_hashes_of_submissions_that_finally_failed_are_those_of_one_agent_and_kind() -> None:
