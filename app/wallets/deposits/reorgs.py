@@ -51,20 +51,15 @@ def recheck_blocks(chain: Chain) -> None:
     final_ids = {row.id for row in rows if block_of[row.id] not in orphaned and row.block_number <= safe}
     if final_ids:
         with unit_of_work() as session:
-            _finalize(session, final_ids)
+            # No account is locked here, so rows that are locked are skipped until the next pass.
+            lockable = select(FundingDeposit.id).where(FundingDeposit.id.in_(final_ids))
+            lockable_ids = session.scalars(lockable.with_for_update(skip_locked=True)).all()
+            update_rows(session, FundingDeposit, FundingDeposit.id.in_(lockable_ids), final=True)
     reorged = [row for row in rows if block_of[row.id] in orphaned]
     if reorged:
         with unit_of_work() as session:
             lock_wallets(session, (row.wallet_id for row in reorged))
             _reverse_deposits(session, chain.name, [row.id for row in reorged], orphaned)
-
-
-def _finalize(session: Session, deposit_ids: Collection[str]) -> None:
-    # No account is locked here, so rows that are locked are skipped until the next pass.
-    lockable_ids = session.scalars(
-        select(FundingDeposit.id).where(FundingDeposit.id.in_(deposit_ids)).with_for_update(skip_locked=True)
-    ).all()
-    update_rows(session, FundingDeposit, FundingDeposit.id.in_(lockable_ids), final=True)
 
 
 def _reverse_deposits(

@@ -201,18 +201,19 @@ def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], no
 
 def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) -> int:
     """Rebroadcast bytes some time after the last broadcast: nodes may have dropped or never received them."""
-    stale = [
-        movement
-        for movement in waiting
-        if not movement.is_authorization and (_may_be_unsent(movement, now) or _is_broadcast_stale(movement, now))
-    ]
+    stale = [each for each in waiting if not each.is_authorization and _is_broadcast_stale(each, now)]
     stale.sort(key=lambda movement: (movement.latest.sent_at, movement.nonce or 0))
     del stale[_REBROADCASTS_PER_PASS:]
     if not stale:
         return 0
     try:
         for publicly in (False, True):
-            raws = [each.latest.raw for each in stale if _is_published(each, now) is publicly]
+            # A private endpoint that had the blocks after which a transaction is stuck may have lost it.
+            raws = [
+                each.latest.raw
+                for each in stale
+                if (now - each.attempts[0].created_at >= _usual_stuck_time(each)) is publicly
+            ]
             if raws:
                 chain.rebroadcast(raws, publicly=publicly)
     except PortError as error:
@@ -226,21 +227,13 @@ def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datet
     return len(stale)
 
 
-def _may_be_unsent(movement: OpenMovement, now: datetime) -> bool:
-    # `sent_at` is when it was signed; the process may have died before the broadcast. Sending twice is harmless.
-    unsent_since = movement.latest.sent_at + lifecycle.first_check_after(movement.chain)
-    return movement.checks == 0 and unsent_since <= now
-
-
 def _is_broadcast_stale(movement: OpenMovement, now: datetime) -> bool:
     latest = movement.latest
     pause = lifecycle.rebroadcast_after(latest.sent_at - latest.created_at, expires=movement.expires)
+    if movement.checks == 0:
+        # `sent_at` is when it was signed; the process may have died before the broadcast. Sending twice is harmless.
+        pause = min(pause, lifecycle.first_check_after(movement.chain))
     return bool(latest.sent_at + pause <= now)
-
-
-def _is_published(movement: OpenMovement, now: datetime) -> bool:
-    """Return whether a private endpoint had the blocks after which a transaction is stuck: it may have lost it."""
-    return bool(now - movement.attempts[0].created_at >= _usual_stuck_time(movement))
 
 
 def _usual_stuck_time(movement: OpenMovement) -> timedelta:
