@@ -52,9 +52,8 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     started, second = time.monotonic_ns(), 10**9
     state, now = app_state(), clock.now()
     chain, needed = state.ports.chains[name], state.settings.confirmations(name)
-    found = open_transactions.due(name, now)
-    _schedule_recheck([entry for entry in found if isinstance(entry, UnreadableMovement)], now)
-    due = [entry for entry in found if isinstance(entry, OpenMovement)]
+    due, unreadable = open_transactions.due(name, now)
+    _schedule_recheck(unreadable, now)
     if not due:
         return ConfirmationPass()
     pending = [movement for movement in due if movement.status is MovementStatus.PENDING]
