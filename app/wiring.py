@@ -10,7 +10,7 @@ from types import MappingProxyType
 from pydantic import SecretStr
 
 from app.adapters.bridges.cctp.attestations import AttestationClient
-from app.adapters.bridges.cctp.bridge import BridgeFeeLimits, CctpBridge, CctpChain
+from app.adapters.bridges.cctp.bridge import CctpBridge, CctpChain
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
@@ -149,7 +149,12 @@ def bridges_between(
     network = settings.network.value
     cctp = CCTP_DEPLOYMENTS[network]
     attestations = AttestationClient(settings.cctp_attestation_url or cctp.default_url, _access(settings, "circle"))
-    bounds = BridgeFeeLimits(settings.max_bridge_fee_bps, nanos_from_usd(settings.max_network_fee_usd))
+    cctp_bridge = partial(
+        CctpBridge,
+        attestations=attestations,
+        max_fee_bps=settings.max_bridge_fee_bps,
+        max_forward_nanos=nanos_from_usd(settings.max_network_fee_usd),
+    )
     endpoints: list[CctpChain] = []
     for chain in chains.values():
         if isinstance(chain, EvmChain):
@@ -157,7 +162,7 @@ def bridges_between(
         elif isinstance(chain, SolanaChain):
             endpoints.append(SolanaCctpChain(chain, settings.cctp_lookup_table or cctp.lookup_table))
     bridges_by_route: dict[BridgeRoute, tuple[BridgeProvider, ...]] = {
-        (source.name, destination.name, USDC): (CctpBridge(source, destination, attestations, bounds=bounds),)
+        (source.name, destination.name, USDC): (cctp_bridge(source, destination),)
         for source in endpoints
         for destination in endpoints
         if source is not destination

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from http import HTTPStatus
 
 import structlog
-from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.approvals.kinds import ApprovableMovement, ApprovedRequest
@@ -21,6 +21,7 @@ from app.authenticated import seal_of
 from app.core import clock, strict_json
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
+from app.db.statements import update_rows
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict, ServiceError
 from app.idempotency.service import Claim
@@ -110,11 +111,11 @@ def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: Servic
         _log.info("approved_payment_failed", approval_id=row.id, code=error.code)
         with unit_of_work() as session:
             shown = {"code": error.code, "message": error.message}
-            session.execute(update(Approval).where(Approval.id == row.id).values(error=shown))
+            update_rows(session, Approval, Approval.id == row.id, error=shown)
     elif isinstance(error, IdempotencyConflict) or error.status in _RETRIED_STATUSES:
-        is_own = and_(Approval.id == row.id, Approval.holder == holder)
+        is_own = Approval.id == row.id, Approval.holder == holder
         with unit_of_work() as session:
-            session.execute(update(Approval).where(is_own).values(lease_until=clock.now() + _RETRY_AFTER))
+            update_rows(session, Approval, *is_own, lease_until=clock.now() + _RETRY_AFTER)
     else:
         _fail(row, holder, error.code, error.message)
 
@@ -122,13 +123,9 @@ def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: Servic
 def _take(approval_id: str, holder: str) -> Approval | None:
     now = clock.now()
     with unit_of_work() as session:
-        taken = session.execute(
-            update(Approval)
-            .where(Approval.id == approval_id, _is_due(now))
-            .values(holder=holder, lease_until=now + _LEASE)
-            .execution_options(synchronize_session=False)
-        )
-        row = session.get(Approval, approval_id) if taken.rowcount else None  # type: ignore[attr-defined]
+        is_free = Approval.id == approval_id, _is_due(now)
+        taken = update_rows(session, Approval, *is_free, holder=holder, lease_until=now + _LEASE)
+        row = session.get(Approval, approval_id) if taken else None
         if row is not None:
             seal_of(Approval).verify(session, row)
         return row

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
-from sqlalchemy import ColumnElement, Index, String, Text, delete, select, update
+from sqlalchemy import ColumnElement, Index, String, Text, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import trail
@@ -20,7 +20,7 @@ from app.buying.sellers import SellerAnswer, SellerRequest
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.columns import ID, UtcDateTime, partial_index
-from app.db.statements import in_list, page_of
+from app.db.statements import delete_rows, in_list, page_of, update_rows
 from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.extensions import Model
@@ -201,12 +201,8 @@ def store_answer(transaction_id: str, answer: SellerAnswer) -> None:
     if answer.status < HTTPStatus.BAD_REQUEST:
         is_missing |= ServicePurchase.answer_status >= HTTPStatus.BAD_REQUEST
     with unit_of_work() as session:
-        session.execute(
-            update(ServicePurchase)
-            .where(ServicePurchase.id == transaction_id, is_missing)
-            .values(answer_sealed=sealed, answer_status=answer.status, answered_at=clock.now())
-            .execution_options(synchronize_session=False)
-        )
+        stored = {"answer_sealed": sealed, "answer_status": answer.status, "answered_at": clock.now()}
+        update_rows(session, ServicePurchase, ServicePurchase.id == transaction_id, is_missing, **stored)
 
 
 def prune_answers(now: datetime) -> int:
@@ -220,16 +216,14 @@ def prune_answers(now: datetime) -> int:
                 .order_by(ServicePurchase.answered_at)
                 .limit(limit)
             )
-            pruned = update(ServicePurchase).where(ServicePurchase.id.in_(old)).values(answer_sealed=None)
-            result = session.execute(pruned.execution_options(synchronize_session=False))
-            return int(result.rowcount)  # type: ignore[attr-defined]
+            return update_rows(session, ServicePurchase, ServicePurchase.id.in_(old), answer_sealed=None)
 
     return run_in_batches(step, batch_size=_BATCH, max_batches=_MAX_BATCHES)
 
 
 def remove_rows_of(session: Session, wallet_id: str) -> None:
     for table in (ServicePurchase, PinnedPayee):
-        session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
+        delete_rows(session, table, table.wallet_id == wallet_id)
 
 
 def _views(session: Session, rows: Sequence[ServicePurchase]) -> list[ServicePurchaseView]:

@@ -71,17 +71,17 @@ class SellerPaymentShape(Schema):
     """What was paid to whom, by the chain."""
 
     state = fields.String(required=True, metadata={"enum": ["pending", "paid", "expired"]})
-    transaction_id = fields.UUID(required=True)
+    transaction_id = fields.UUID(required=True, attribute="payment.id")
     protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2"]})
     scheme = fields.String(required=True, metadata={"enum": ["exact"]})
     network = fields.String(required=True)
-    chain = fields.String(required=True)
-    amount = fields.String(required=True)
-    currency = fields.String(required=True)
-    amount_usd = Usd(required=True, attribute="cost_nanos")
-    pay_to = fields.String(required=True)
-    tx_hash = fields.String(required=True, allow_none=True)
-    explorer_url = fields.String(required=True, allow_none=True)
+    chain = fields.String(required=True, attribute="payment.chain")
+    amount = fields.String(required=True, attribute="payment.amount")
+    currency = fields.String(required=True, attribute="payment.currency")
+    amount_usd = Usd(required=True, attribute="payment.cost_nanos")
+    pay_to = fields.String(required=True, attribute="payment.to_address")
+    tx_hash = fields.String(required=True, allow_none=True, attribute="payment.tx_hash")
+    explorer_url = fields.String(required=True, allow_none=True, attribute="payment.explorer_url")
 
 
 class FetchedResourceShape(Schema):
@@ -134,10 +134,10 @@ ServicePurchasePage = page_schema(
 class BoughtAnswerShape(FetchedResourceShape):
     """What a payment bought, with the answer while it is stored: 24 hours."""
 
-    url = fields.String(required=True)
-    domain = fields.String(required=True)
-    method = fields.String(required=True)
-    created_at = Instant(required=True)
+    url = fields.String(required=True, attribute="row.url")
+    domain = fields.String(required=True, attribute="row.host")
+    method = fields.String(required=True, attribute="row.method")
+    created_at = Instant(required=True, attribute="row.created_at")
 
 
 class PayeeShape(Schema):
@@ -174,10 +174,7 @@ def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dic
     return {
         **_answer(answer),
         "payment": _payment(purchase.payment, purchase.row.version, purchase.row.network),
-        "url": purchase.row.url,
-        "domain": purchase.row.host,
-        "method": purchase.row.method,
-        "created_at": purchase.row.created_at,
+        "row": purchase.row,
     }
 
 
@@ -223,15 +220,8 @@ def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
 def _payment(payment: TransactionView, version: int | None, network: str | None) -> dict[str, Any]:
     return {
         "state": _STATES[MovementStatus(payment.status)],
-        "transaction_id": payment.id,
         "protocol": f"x402/{version}",
         "scheme": "exact",
         "network": network,
-        "chain": payment.chain,
-        "amount": payment.amount,
-        "currency": payment.currency,
-        "cost_nanos": payment.cost_nanos,
-        "pay_to": payment.to_address,
-        "tx_hash": payment.tx_hash,
-        "explorer_url": payment.explorer_url,
+        "payment": payment,
     }

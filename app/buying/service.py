@@ -26,9 +26,9 @@ from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import Claim
-from app.ports.chain import Terms
+from app.ports.chain import AvailableFunds, Terms
 from app.ports.errors import OutcomeUnknown, PortError, Rejected, Unreachable
-from app.ports.facilitator import PaymentIntent
+from app.ports.facilitator import PaymentIntent, SignedPart
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -38,7 +38,6 @@ from app.wallets.core import custody
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import authorizations
-from app.wallets.transactions.authorizations import AvailableFunds, SignedPaymentBytes
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 from app.wallets.views.history import TransactionView
 
@@ -304,11 +303,11 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
     offer = chosen.offer
     payment_signer = app_state().ports.payment_signers[offer.chain]
 
-    def sign(transaction_id: str) -> SignedPaymentBytes:
+    def sign(transaction_id: str) -> SignedPart:
         now = int(clock.now().timestamp())
         signed = payment_signer.authorize(chosen.intent, chosen.prepared, signer, now=now)
         header = offer.payment_header(signed, identifier=transaction_id)
-        return SignedPaymentBytes(signed.reference, header.encode(), signed.terms)
+        return SignedPart(signed.reference, signed.terms, header.encode())
 
     try:
         with unit_of_work() as session:

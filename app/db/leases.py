@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, String, bindparam, delete, exists, select, update
+from sqlalchemy import ColumnElement, String, bindparam, exists, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock
 from app.core.identifiers import new_id
 from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedRead
-from app.db.statements import insert_into, table_of
+from app.db.statements import delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.extensions import Model
 
@@ -41,7 +41,7 @@ def lease(name: str, *, duration: timedelta) -> Iterator[bool]:
     finally:
         if acquired:
             with unit_of_work() as session:
-                session.execute(delete(WorkLease).where(WorkLease.name == name, WorkLease.holder == holder))
+                delete_rows(session, WorkLease, WorkLease.name == name, WorkLease.holder == holder)
 
 
 @contextmanager
@@ -52,11 +52,8 @@ def once_per_period(period: timedelta, name: str, *, duration: timedelta) -> Ite
     yield is_due
     if is_due:
         with unit_of_work() as session:
-            session.execute(
-                update(WorkLease)
-                .where(WorkLease.name == name, WorkLease.holder == holder)
-                .values(until=started + period)
-            )
+            is_own = WorkLease.name == name, WorkLease.holder == holder
+            update_rows(session, WorkLease, *is_own, until=started + period)
 
 
 def lock(session: Session, name: str) -> None:

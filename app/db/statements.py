@@ -9,9 +9,10 @@ from dataclasses import replace
 from datetime import date
 from typing import Any, cast
 
-from sqlalchemy import ARRAY, ColumnElement, Table, and_, bindparam, column, func, literal, select, tuple_, update
+from sqlalchemy import ARRAY, ColumnElement, and_, bindparam, column, delete, func, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.schema import Table
 
 from app.core.pagination import Page, PageRequest
 from app.errors import InvalidInput
@@ -26,6 +27,21 @@ def insert_into(session: Session, model: type[Base]) -> Any:
     """Return an INSERT that may have an ON CONFLICT clause, in the dialect of the database."""
     is_postgresql = session.get_bind().dialect.name == "postgresql"
     return (postgresql.insert if is_postgresql else sqlite.insert)(model)
+
+
+def update_rows(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
+    """Update the rows that meet all conditions; return how many. Objects that the session has loaded keep theirs."""
+    return _matching(session, update(model).where(*conditions).values(values))
+
+
+def delete_rows(session: Session, model: Any, *conditions: ColumnElement[bool]) -> int:
+    """Delete the rows that meet all conditions; return how many. The session keeps the objects that it has loaded."""
+    return _matching(session, delete(model).where(*conditions))
+
+
+def _matching(session: Session, statement: Any) -> int:
+    result: Any = session.execute(statement, execution_options={"synchronize_session": False})
+    return int(result.rowcount)
 
 
 def count(session: Session, model: type[Base], *conditions: ColumnElement[bool]) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import structlog
-from sqlalchemy import Select, delete, event
+from sqlalchemy import Select, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
@@ -27,6 +27,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import lock_order
 from app.db.lock_order import LockRank
+from app.db.statements import delete_rows
 from app.extensions import db
 
 _TIMEOUT_SECONDS = 60
@@ -280,16 +281,13 @@ def run_in_batches(step: Callable[[int], int], *, batch_size: int, max_batches: 
     return total
 
 
-def delete_in_batches(key: InstrumentedAttribute[Any], old: Select[Any], *, batch_size: int, max_batches: int) -> int:
+def delete_in_batches(
+    key: InstrumentedAttribute[Any], old: Select[Any], *, batch_size: int = 1000, max_batches: int = 10
+) -> int:
     """Delete the rows with a key that a query returns, each batch in its own unit; return how many."""
 
     def step(limit: int) -> int:
         with unit_of_work() as session:
-            deleted = session.execute(
-                delete(key.class_)
-                .where(key.in_(old.limit(limit).scalar_subquery()))
-                .execution_options(synchronize_session=False)
-            )
-        return int(deleted.rowcount)  # type: ignore[attr-defined]
+            return delete_rows(session, key.class_, key.in_(old.limit(limit).scalar_subquery()))
 
     return run_in_batches(step, batch_size=batch_size, max_batches=max_batches)

@@ -16,8 +16,6 @@ from app.events.targets import Subscriber
 
 RETENTION = timedelta(days=30)
 MAX_EVENTS = 100
-_BATCH_SIZE = 1000
-_MAX_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +75,4 @@ def prune(now: datetime) -> None:
     before = now - RETENTION
     for model, key in ((EventDelivery, EventDelivery.id), (Event, Event.number)):
         old = select(key).where(model.created_at < before).order_by(model.created_at)
-        delete_in_batches(key, old, batch_size=_BATCH_SIZE, max_batches=_MAX_BATCHES)
+        delete_in_batches(key, old)

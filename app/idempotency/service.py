@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 import structlog
-from sqlalchemy import ColumnElement, Index, String, Text, and_, delete, select, update
+from sqlalchemy import ColumnElement, Index, String, Text, and_, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -24,6 +24,7 @@ from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import keyed_digests, new_id
 from app.db.columns import ID, UtcDateTime
+from app.db.statements import delete_rows, update_rows
 from app.db.unit_of_work import after_commit, delete_in_batches, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict
 from app.extensions import Model
@@ -65,8 +66,6 @@ _OTHER_BODY = (
     f"This {HEADER} was used for a request with another body. To repeat that request, send its body unchanged; for "
     "another request, send another key."
 )
-_BATCH_SIZE = 1000
-_MAX_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +101,30 @@ class Claim:
         for row_id in self._row_ids:
             # Sealed until the response is: who writes to the database cannot put the record of another in its place.
             values = {"subject_id": subject_id, "answer_sealed": _ANSWERS.seal(subject_id, row_id)}
-            is_held = and_(self._is_held, IdempotencyKey.id == row_id)
-            if session.execute(update(IdempotencyKey).where(is_held).values(values)).rowcount != 1:  # type: ignore[attr-defined]
+            if not update_rows(session, IdempotencyKey, self._is_held, IdempotencyKey.id == row_id, **values):
                 raise IdempotencyConflict("Another request with this Idempotency-Key has replaced this one.")
 
     def store_response(self, status: int, body: bytes) -> None:
         for row_id in self._row_ids:
             values = {"answer_status": status, "answer_sealed": _ANSWERS.seal(body, row_id)}
-            is_held = and_(self._is_held, IdempotencyKey.id == row_id)
             with unit_of_work() as session:
-                session.execute(update(IdempotencyKey).where(is_held).values(values))
+                update_rows(session, IdempotencyKey, self._is_held, IdempotencyKey.id == row_id, **values)
 
     def end_lease(self) -> None:
         """Let the next request under the key be rebuilt from the record without waiting for the lease to expire."""
         if not self._row_ids:
             return
         with unit_of_work() as session:
-            session.execute(update(IdempotencyKey).where(self._is_held).values(lease_until=clock.now()))
+            update_rows(session, IdempotencyKey, self._is_held, lease_until=clock.now())
 
     def release(self) -> None:
         """Release a key under which nothing was recorded; if that fails, its lease expires."""
         if not self._row_ids:
             return
         # A commit with a lost outcome may have recorded something.
-        unrecorded = delete(IdempotencyKey).where(self._is_held, IdempotencyKey.subject_id.is_(None))
         try:
             with unit_of_work() as session:
-                session.execute(unrecorded)
+                delete_rows(session, IdempotencyKey, self._is_held, IdempotencyKey.subject_id.is_(None))
         except SQLAlchemyError:
             # The failure before this one is the client's.
             _log.exception("idempotency_key_not_released")
@@ -137,7 +133,7 @@ class Claim:
         """Delete a key to which a call was bound that certainly had no effect, so that it may be repeated."""
         if self._row_ids:
             with unit_of_work() as session:
-                session.execute(delete(IdempotencyKey).where(self._is_held))
+                delete_rows(session, IdempotencyKey, self._is_held)
 
     @property
     def _is_held(self) -> ColumnElement[bool]:
@@ -252,12 +248,10 @@ def derived_key(content: bytes) -> str:
     return "derived-" + hashlib.sha256(content).hexdigest()
 
 
-def prune(now: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+def prune(now: datetime) -> int:
     """Delete keys older than 24 hours, in a bounded number of short units; return how many."""
     old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - RETENTION)
-    return delete_in_batches(
-        IdempotencyKey.id, old.order_by(IdempotencyKey.created_at), batch_size=batch_size, max_batches=max_batches
-    )
+    return delete_in_batches(IdempotencyKey.id, old.order_by(IdempotencyKey.created_at))
 
 
 def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:

@@ -8,14 +8,14 @@ from datetime import timedelta
 from decimal import Decimal
 
 import structlog
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
-from app.db.statements import insert_into
+from app.db.statements import delete_rows, insert_into, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
@@ -25,7 +25,7 @@ from app.payments.models import Payment, SettlementRisk
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
 from app.state import app_state
-from app.wallets.transactions.relayed import FinalOutcome
+from app.wallets.transactions.relayed import BlockDecision
 
 _log = structlog.get_logger(__name__)
 PERIOD = timedelta(hours=24)
@@ -86,18 +86,17 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
 
 def release(session: Session, payment_id: str) -> None:
     """Release what was reserved for a submission that did not fail on the chain."""
-    session.execute(delete(SettlementRisk).where(SettlementRisk.payment_id == payment_id))
+    delete_rows(session, SettlementRisk, SettlementRisk.payment_id == payment_id)
 
 
-def settle(session: Session, payment: PaymentRow, outcome: FinalOutcome, spent: int | None) -> None:
+def settle(session: Session, payment: PaymentRow, outcome: BlockDecision, spent: int | None) -> None:
     """Record that a submission failed on the chain and cost `spent` nano-dollars (None: unknown), or release it."""
     if not outcome.is_reverted:
         release(session, payment.id)
         return
     _log.warning("settlement_failed", payment_id=payment.id, chain=payment.chain, payer=payment.payer, cost_nanos=spent)
     values = {"failed": True} if spent is None else {"failed": True, "cost_nanos": spent}
-    reserved = update(SettlementRisk).where(SettlementRisk.payment_id == payment.id)
-    if not session.execute(reserved.values(values)).rowcount:  # type: ignore[attr-defined]
+    if not update_rows(session, SettlementRisk, SettlementRisk.payment_id == payment.id, **values):
         _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
 
 

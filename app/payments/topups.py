@@ -36,7 +36,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import MovementQuote
-from app.wallets.transactions.relayed import DecidedStatus
+from app.wallets.transactions.relayed import BlockDecision
 from app.wallets.transfers import TransferOrder
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -156,10 +156,11 @@ def reopen_grant(session: Session, transaction_id: str) -> None:
 def find_confirmed_without_grant(session: Session) -> list[str]:
     """Return top-ups that were closed without a grant although their transfer is final."""
     closed = session.scalars(select(TopUp.transaction_id).where(TopUp.closed_at.is_not(None), TopUp.granted_nanos == 0))
-    return [each for each in closed if relayed.final_status(session, each) == MovementStatus.CONFIRMED]
+    decisions = {each: relayed.final_decision(session, each) for each in closed}
+    return [each for each, found in decisions.items() if found and found.status is MovementStatus.CONFIRMED]
 
 
-def _grant_or_close(topup: TopUp, decision: DecidedStatus) -> bool:
+def _grant_or_close(topup: TopUp, decision: BlockDecision) -> bool:
     is_final, chain, nanos, keys = decision.is_final, ChainName(topup.chain), 0, []
     if not is_final and (decision.status is MovementStatus.FAILED or topup.granted_nanos is not None):
         return False

@@ -25,7 +25,7 @@ from app.identity.master_keys import MasterKeyView
 from app.identity.principal import MasterKeyRole
 from app.ports.errors import PortError
 from app.wallets.core import custody
-from app.wallets.core.custody import RetiredWallet
+from app.wallets.core.models import RetiredKey
 
 DEFAULT_NAME = "unnamed-key"
 _BOOTSTRAP_NAME = "bootstrap"
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportedWalletKey:
-    wallet: RetiredWallet
+    wallet: RetiredKey
     phrase: str = field(repr=False)
 
 
@@ -150,7 +150,7 @@ def revoke_gateway_key(actor: Actor, key_id: str) -> str:
     return canonical
 
 
-def list_retired_keys(page: PageRequest) -> Page[RetiredWallet]:
+def list_retired_keys(page: PageRequest) -> Page[RetiredKey]:
     """Return a page of deleted wallets with kept keys; no key is unsealed."""
     with read_only_unit() as session:
         return custody.list_retired(session, page)
@@ -181,7 +181,7 @@ def purge_retired_keys(actor: Actor, *, now: datetime | None = None, limit: int 
     return [wallet.wallet_id for wallet in due if _purge_if_empty(actor, wallet, now)]
 
 
-def _purge_if_empty(actor: Actor, wallet: RetiredWallet, now: datetime) -> bool:
+def _purge_if_empty(actor: Actor, wallet: RetiredKey, now: datetime) -> bool:
     until, empty_since = None, wallet.empty_since
     try:
         holdings = custody.remaining_balances(wallet)

@@ -216,6 +216,15 @@ class DepositScan:
 
 
 @dataclass(frozen=True, slots=True)
+class AvailableFunds:
+    """The balance of an address in one token as of a nonce and a block."""
+
+    units: int
+    sequence: int | None
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Balances:
     """The balances of an address: every supported token, zero or not."""
 

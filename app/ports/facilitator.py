@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
-from app.ports.chain import Terms, TransactionDraft
+from app.ports.chain import AvailableFunds, Terms, TransactionDraft
 from app.ports.vault import Signer
 
 
@@ -194,15 +194,13 @@ class SponsoredTransfer:
 class SponsoredDraft:
     """What signing needs of the chain.
 
-    `cost` is what the submission is likely to cost the sponsor, in the native token. `token_units` is the sender's
-    balance of USDC as of `sequence`; no block before `since_block` can hold the transfer. `submission` lacks its call.
+    `cost` is what the submission is likely to cost the sponsor, in the native token. `funds` is the sender's balance of
+    USDC; no block before its block can hold the transfer. `submission` lacks its call.
     """
 
     transfer: SponsoredTransfer
     cost: TokenAmount
-    token_units: int
-    sequence: int | None
-    since_block: int
+    funds: AvailableFunds
     submission: TransactionDraft
     creates_account: bool = False
     """Whether the sponsor pays for an account of the recipient, which the recipient could close for its rent."""
@@ -210,10 +208,11 @@ class SponsoredDraft:
 
 @dataclass(frozen=True, slots=True)
 class SignedPart:
-    """An authorization: its identity, and terms of its outcome, which are recorded with its `submission`."""
+    """An authorization: its identity, the terms of its outcome, and the bytes for its recipient if any are kept."""
 
     reference: str
     terms: Terms
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, delete, func, select, update
+from sqlalchemy import ClauseElement, ColumnElement, Row, bindparam, func, select, update
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Session
 
@@ -19,7 +19,7 @@ from app.core import clock
 from app.core.money import usd_string
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import insert_into, table_of
+from app.db.statements import delete_rows, insert_into, table_of
 from app.errors import InvalidInput, NotFound
 from app.events import outbox
 from app.events.outbox import EventType
@@ -270,12 +270,7 @@ def approve_payees(session: Session, wallet_id: str, payees: Collection[str], *,
 
 def withdraw_payee(session: Session, wallet_id: str, payee: str) -> bool:
     """Delete the approval of a payee, which is new again; return whether there was one."""
-    deleted = session.execute(
-        delete(ApprovedPayee)
-        .where(ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee)
-        .execution_options(synchronize_session=False)
-    )
-    return bool(deleted.rowcount)  # type: ignore[attr-defined]
+    return delete_rows(session, ApprovedPayee, ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee == payee) > 0
 
 
 def list_payees(session: Session, wallet_ids: Collection[str]) -> Sequence[ApprovedPayee]:

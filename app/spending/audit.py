@@ -67,6 +67,11 @@ _WRONG_SESSIONS = (
     .group_by(SpendingSession.id, SpendingSession.counted_nanos)
     .having(SpendingSession.counted_nanos != _session_holds)
 )
+_WRONG_CONTROLS = (
+    select(SpendingAccount.wallet_id)
+    .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
+    .where(func.coalesce(SpendingControls.version, 0) != SpendingAccount.controls_version)
+)
 
 
 def check(session: Session, now: datetime | None = None) -> list[str]:
@@ -76,24 +81,20 @@ def check(session: Session, now: datetime | None = None) -> list[str]:
     and orphans in three more queries.
     """
     now = now or clock.now()
+    since = now - _SESSION_LOOKBACK
+    days = {"since": since, "since_day": since.date() - timedelta(days=1)}
+    orphans = {name: session.scalar(statement) for name, statement in _ORPHANS.items()}
     return [
         *_wrong_sums(session, now.date()),
-        *_wrong_sessions(session, now),
-        *_orphans(session),
-        *_wrong_controls(session),
-    ]
-
-
-def _wrong_controls(session: Session) -> list[str]:
-    version = func.coalesce(SpendingControls.version, 0)
-    found = (
-        select(SpendingAccount.wallet_id)
-        .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
-        .where(version != SpendingAccount.controls_version)
-    )
-    return [
-        f"the controls of wallet {wallet_id} were deleted, or are an older version"
-        for wallet_id in session.scalars(found)
+        *(
+            f"session {row.id} counts {row.counted_nanos}, its holds are {row.held_nanos}"
+            for row in session.execute(_WRONG_SESSIONS, days)
+        ),
+        *(f"{rows} rows of {name} belong to no account" for name, rows in orphans.items() if rows),
+        *(
+            f"the controls of wallet {wallet_id} were deleted, or are an older version"
+            for wallet_id in session.scalars(_WRONG_CONTROLS)
+        ),
     ]
 
 
@@ -119,17 +120,6 @@ def _wrong_sums(session: Session, today: date) -> list[str]:
                 violations.append(f"wallet {wallet_id} counts {counted}, its holds are {expected}")
         last = rows[-1].wallet_id
     return violations
-
-
-def _wrong_sessions(session: Session, now: datetime) -> list[str]:
-    since = now - _SESSION_LOOKBACK
-    rows = session.execute(_WRONG_SESSIONS, {"since": since, "since_day": since.date() - timedelta(days=1)})
-    return [f"session {row.id} counts {row.counted_nanos}, its holds are {row.held_nanos}" for row in rows]
-
-
-def _orphans(session: Session) -> list[str]:
-    found = {name: session.scalar(statement) for name, statement in _ORPHANS.items()}
-    return [f"{rows} rows of {name} belong to no account" for name, rows in found.items() if rows]
 
 
 def _earliest(day: date) -> date:

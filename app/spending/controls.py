@@ -11,14 +11,14 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, func, insert, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.core.money import usd_string
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import table_of
+from app.db.statements import delete_rows, table_of, update_rows
 from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType
@@ -40,11 +40,6 @@ _WITH_CONTROLS = (
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
 )
 _STATUS = PreparedRead(_WITH_CONTROLS.where(SpendingAccount.wallet_id == bindparam("of_wallet")))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlsView(Controls):
-    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +103,24 @@ class WindowUsage:
 
 @dataclass(frozen=True, slots=True)
 class SpendingStatus:
-    controls: ControlsView | None
+    controls: Controls | None
     frozen: bool
     today: WindowUsage
     week: WindowUsage
     month: WindowUsage
 
 
-def controls_of(session: Session, wallet_ids: Sequence[str]) -> dict[str, ControlsView]:
+def controls_of(session: Session, wallet_ids: Sequence[str]) -> dict[str, Controls]:
     """Return the controls of wallets by wallet id, in one query; wallets without controls are absent."""
     if not wallet_ids:
         return {}
     rows = session.execute(_OF_WALLETS, {"wallet_ids": list(wallet_ids)})
-    return {row.controlled_id: _view(controls, row.updated_at) for row in rows if (controls := controls_from_row(row))}
+    return {row.controlled_id: controls for row in rows if (controls := controls_from_row(row))}
 
 
-def find_controls(session: Session, wallet_id: str) -> ControlsView | None:
+def find_controls(session: Session, wallet_id: str) -> Controls | None:
     row = _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id})
-    return None if row is None else controls_view(row)
+    return None if row is None else controls_from_row(row)
 
 
 def read_status(session: Session, wallet_id: str) -> Row[*tuple[Any, ...]]:
@@ -147,12 +142,6 @@ def with_status(
         _CONTROLS, _CONTROLS.c.wallet_id == wallet_id
     )
     return select(*table.c, *accounts.COLUMNS, *COLUMNS).select_from(joined).where(condition)
-
-
-def controls_view(row: Any) -> ControlsView | None:
-    """Return the controls in a row of `read_status`, or None if the wallet has none."""
-    found = controls_from_row(row)
-    return None if found is None else _view(found, row.updated_at)
 
 
 def verified(session: Session, row: Any) -> tuple[accounts.Account, Controls | None]:
@@ -179,7 +168,7 @@ def status_of(session: Session, wallet_id: str) -> SpendingStatus:
 def status_from_row(row: Any) -> SpendingStatus:
     """Return the controls of a wallet and their current usage, from its row of `read_status`, to show them."""
     account = accounts.account_from_row(row)
-    found = controls_view(row)
+    found = controls_from_row(row)
     limits = found or Controls()
     windows = policy.windows(account.today)
     return SpendingStatus(
@@ -191,7 +180,7 @@ def status_from_row(row: Any) -> SpendingStatus:
     )
 
 
-def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> tuple[ControlsView, ControlsReplacement]:
+def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> tuple[Controls, ControlsReplacement]:
     """Create or update a wallet's controls for the agent's own key; return them, and the change.
 
     It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
@@ -239,7 +228,7 @@ def replace_controls(
     return replacements
 
 
-def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> ControlsView:
+def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> Controls:
     """Give a new wallet the default controls: 100 USD per day, 500 per week, 1000 per month, 50 per transaction.
 
     Limits that are named replace those. Its account was opened with `controls_version` 1.
@@ -247,7 +236,7 @@ def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> Contro
     return _write(session, wallet_id, replace(DEFAULT, **limits_nanos), version=1, exists=False)
 
 
-def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> ControlsView | None:
+def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> Controls | None:
     """Copy the controls of another wallet of the agent to a new one if they are locked."""
     _, source = _locked_controls(session, from_wallet_id)
     if source is None or not source.locked:
@@ -272,22 +261,17 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
 def close_account(session: Session, wallet_id: str) -> None:
     """Delete the account, controls, holds, sessions and approved payees of a wallet that is being deleted."""
     for table in (SpendingAccount, SpendingControls, SpendingHold, SpendingSession, ApprovedPayee):
-        session.execute(delete(table).where(table.wallet_id == wallet_id).execution_options(synchronize_session=False))
+        delete_rows(session, table, table.wallet_id == wallet_id)
 
 
 def align_versions(session: Session) -> None:
     """Set the versions that accounts expect to those of the controls as they are, before both are sealed anew."""
     version = select(SpendingControls.version).where(SpendingControls.wallet_id == SpendingAccount.wallet_id)
     found = func.coalesce(version.scalar_subquery(), 0)
-    session.execute(
-        update(SpendingAccount)
-        .where(SpendingAccount.controls_version != found)
-        .values(controls_version=found)
-        .execution_options(synchronize_session=False)
-    )
+    update_rows(session, SpendingAccount, SpendingAccount.controls_version != found, controls_version=found)
 
 
-def controls_from_row(row: Row[*tuple[Any, ...]]) -> Controls | None:
+def controls_from_row(row: Any) -> Controls | None:
     """Return the controls in a row of `COLUMNS`, or None when the wallet has none."""
     if row.controlled_id is None:
         return None
@@ -346,35 +330,23 @@ def _changed_values(changes: ControlsChange) -> dict[str, Any]:
 
 def _values(rules: Controls, at: datetime) -> dict[str, Any]:
     return {
-        **_fields(rules),
+        # `asdict` would copy each.
+        **{name: getattr(rules, name) for name in Controls.__slots__},
         "allowed_addresses": list(rules.allowed_addresses),
         "allowed_domains": list(rules.allowed_domains),
         "updated_at": at,
     }
 
 
-def _write(session: Session, wallet_id: str, rules: Controls, *, version: int, exists: bool) -> ControlsView:
+def _write(session: Session, wallet_id: str, rules: Controls, *, version: int, exists: bool) -> Controls:
     now = clock.now()
     values = {"wallet_id": wallet_id, **_values(rules, now), "version": version}
     if exists:
-        session.execute(
-            update(SpendingControls)
-            .where(SpendingControls.wallet_id == wallet_id)
-            .values(SpendingControls.stamp(values))
-            .execution_options(synchronize_session=False)
-        )
+        stamped = SpendingControls.stamp(values)
+        update_rows(session, SpendingControls, SpendingControls.wallet_id == wallet_id, **stamped)
     else:
         _INSERT.execute(session, values)
-    return _view(rules, now)
-
-
-def _view(rules: Controls, updated_at: datetime) -> ControlsView:
-    return ControlsView(**_fields(rules), updated_at=updated_at)
-
-
-def _fields(rules: Controls) -> dict[str, Any]:
-    """Return the fields by name; `asdict` would copy each."""
-    return {name: getattr(rules, name) for name in Controls.__slots__}
+    return replace(rules, updated_at=now)
 
 
 def _window_usage(spent_nanos: int, limit_nanos: int, window: Window) -> WindowUsage:

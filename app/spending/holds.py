@@ -39,8 +39,6 @@ from app.spending.approval_rules import ApprovalReason
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
 from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
-_BATCH_SIZE = 1000
-_MAX_BATCHES = 10
 # The condition of the partial index.
 _ENDED = text("spending_holds.state <> 'held'")
 _ERRORS: Mapping[SpendingRule, type[ServiceError]] = {
@@ -231,7 +229,7 @@ def restore_hold(session: Session, reference: str) -> bool:
     return _transition(session, reference, sources, SpendingHoldState.HELD)
 
 
-def prune(before: date, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+def prune(before: date) -> int:
     """Delete holds that ended and were made before a day, in short units; return how many.
 
     The day must precede every window that the audit reads: two months are enough.
@@ -242,7 +240,7 @@ def prune(before: date, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MA
         .order_by(SpendingHold.made_on)
         .with_for_update(skip_locked=True)
     )
-    return delete_in_batches(SpendingHold.reference, old, batch_size=batch_size, max_batches=max_batches)
+    return delete_in_batches(SpendingHold.reference, old)
 
 
 def states_of(session: Session, references: Sequence[str]) -> dict[str, SpendingHoldState]:

@@ -6,7 +6,7 @@ Every amount is in nano-dollars; a limit of 0 means unlimited, an empty allowlis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -49,6 +49,8 @@ class Controls:
     approval_threshold_nanos: int = 0
     approve_new_recipients: bool = False
     approve_new_domains: bool = False
+    updated_at: datetime | None = field(default=None, compare=False)
+    """When they were stored."""
 
     @property
     def limited(self) -> bool:

@@ -21,8 +21,6 @@ from app.spending.models import SpendingSession
 from app.spending.policy import SessionBudget
 
 MAX_OPEN_SESSIONS = 1000
-_BATCH_SIZE = 1000
-_MAX_BATCHES = 10
 
 
 def open_session(
@@ -73,12 +71,10 @@ def adjust_count(session: Session, session_id: str, change_nanos: int) -> None:
     change(session, SpendingSession, SpendingSession.id == session_id, counted_nanos=counted_nanos)
 
 
-def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
+def prune(before: datetime) -> int:
     """Delete sessions that expired before an instant, in short units; return how many."""
     old = select(SpendingSession.id).where(SpendingSession.expires_at < before)
-    return delete_in_batches(
-        SpendingSession.id, old.order_by(SpendingSession.expires_at), batch_size=batch_size, max_batches=max_batches
-    )
+    return delete_in_batches(SpendingSession.id, old.order_by(SpendingSession.expires_at))
 
 
 def _not_found() -> NotFound:

@@ -34,8 +34,8 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SponsoredDay, Transaction
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import failures, outcome_polling, pipeline, relayed, settlement
-from app.wallets.transactions.pipeline import Movement, NotAffordable
+from app.wallets.transactions import authorizations, failures, outcome_polling, relayed, settlement
+from app.wallets.transactions.pipeline import Movement
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
@@ -119,25 +119,9 @@ def assert_fee_below(fee_units: int, amount: TokenAmount) -> None:
         raise Rejected("gas_fee_too_high", details=details)
 
 
-def assert_affordable(session: Session, movement: Movement, draft: SponsoredDraft, *, units: int) -> None:
-    """Check that the balance covers units of USDC after all unmined movements. Raises: NotAffordable."""
-    unmined_units, _fees = settlement.outflows(
-        session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.since_block
-    )
-    NotAffordable.check(USDC, "insufficient_funds", draft.token_units, units + unmined_units.get(USDC, 0))
-
-
-def next_number_today(session: Session, agent_id: str) -> int:
-    """Return the number that an agent's next submission today has. Raises: Rejected("sponsored_limit")."""
-    number = _used_today(session, agent_id) + 1
-    if number > app_state().settings.sponsored_per_day:
-        raise Rejected("sponsored_limit")
-    return number
-
-
-def count_today(session: Session, agent_id: str) -> int:
-    """Count one more submission of an agent today; return its number. Raises: Rejected("sponsored_limit")."""
-    number = _count_today(session, agent_id, app_state().settings.sponsored_per_day)
+def number_today(session: Session, agent_id: str, *, counts: bool) -> int:
+    """Return the number of an agent's next submission today, and with `counts` count it. Raises: Rejected."""
+    number = _number_today(session, agent_id, app_state().settings.sponsored_per_day, counts=counts)
     if number is None:
         raise Rejected("sponsored_limit")
     return number
@@ -153,19 +137,16 @@ def is_free(session: Session, plan: SubmissionPlan, number: int, *, counts: bool
         return False
     most = nanos_from_usd(settings.sponsored_free_usd_per_day) // _NANOS_PER_COUNT
     cost = -(-plan.cost_nanos // _NANOS_PER_COUNT)
-    if counts:
-        return _count_today(session, _ALL_AGENTS, most, amount=cost) is not None
-    return _used_today(session, _ALL_AGENTS) + cost <= most
+    return _number_today(session, _ALL_AGENTS, most, amount=cost, counts=counts) is not None
 
 
-def _used_today(session: Session, agent_id: str) -> int:
-    row = _USED_TODAY.one_or_none(session, {"of_agent": agent_id, "today": clock.now().date()})
-    return 0 if row is None else int(row.transfers)
-
-
-def _count_today(session: Session, agent_id: str, maximum: int, *, amount: int = 1) -> int | None:
-    """Add to the count of today; return it, None if that would exceed the maximum."""
+def _number_today(session: Session, agent_id: str, maximum: int, *, amount: int = 1, counts: bool) -> int | None:
+    """Return the count of today with an amount, None if that exceeds the maximum; store it with `counts`."""
     today = clock.now().date()
+    if not counts:
+        row = _USED_TODAY.one_or_none(session, {"of_agent": agent_id, "today": today})
+        following = amount + (0 if row is None else int(row.transfers))
+        return following if following <= maximum else None
     values = {"of_agent": agent_id, "today": today, "maximum": maximum, "amount": amount}
     number = _COUNT_TODAY.scalar(session, values)
     if number is None:
@@ -222,7 +203,7 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
     try:
         plan = _plan(movement, shortages)
         with read_only_unit() as session:
-            next_number_today(session, movement.wallet.agent_id)
+            number_today(session, movement.wallet.agent_id, counts=False)
             total_nanos = (plan.payment.value_nanos or 0) + (movement.value_nanos or 0)
             request = replace(plan.payment.spending_request, value_nanos=total_nanos)
             spending_holds.check(session, movement.wallet.id, request)
@@ -319,7 +300,7 @@ def _record(
         for delivery in plan.deliveries:
             if _is_bought(session, delivery, since):
                 raise _pending(delivery.chain)
-        count_today(session, movement.wallet.agent_id)
+        number_today(session, movement.wallet.agent_id, counts=True)
         _assert_affordable(session, movement, plan)
         sponsor, now = app_state().ports.sponsors[payment.chain], int(clock.now().timestamp())
         authorized = sponsor.authorize(submission.draft, fee_units=0, signer=signer, now=now)
@@ -331,18 +312,14 @@ def _record(
         recorded = [record(session, sent, submitter)]
         for each, seller in zip(plan.deliveries, sellers, strict=True):
             recorded.append(record(session, each, seller, kind=MovementKind.GAS_SALE))
-        lifecycle.record_authorization(
-            session, pipeline.new_transaction(payment_id, payment),
-            reference=authorized.transfer.reference, raw=b"",
-            terms={**authorized.transfer.terms, "submission": recorded[0][1].tx_hash},
-        )  # fmt: skip
+        authorizations.record_submitted(session, payment_id, payment, authorized.transfer, recorded[0][1])
     return recorded
 
 
 def _assert_affordable(session: Session, movement: Movement, plan: _PurchasePlan) -> None:
     """Check that the balance covers the payment and the movement after it. Raises: NotAffordable."""
-    units = plan.payment.amount.units + movement.amount.units
-    assert_affordable(session, plan.payment, plan.submission.draft, units=units)
+    funds = plan.submission.draft.funds
+    authorizations.assert_affordable(session, plan.payment, funds, more_units=movement.amount.units)
 
 
 def _is_bought(session: Session, delivery: SponsorTransaction, since: datetime) -> bool:

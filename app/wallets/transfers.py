@@ -26,7 +26,7 @@ from app.spending import holds as spending_holds
 from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets import gas
-from app.wallets.core import custody, lifecycle, network_fees, parsing
+from app.wallets.core import custody, network_fees, parsing
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
@@ -46,7 +46,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
     try:
         plan = _plan(movement)
         with read_only_unit() as session:
-            number = gas.next_number_today(session, movement.wallet.agent_id)
+            number = gas.number_today(session, movement.wallet.agent_id, counts=False)
             is_free = gas.is_free(session, plan, number, counts=False)
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
@@ -81,7 +81,7 @@ def execute(
             movement,
             lambda: _plan(movement),
             lambda plan: _record(movement, plan, claim=claim, on_recorded=on_recorded),
-            sequence=lambda plan: plan.draft.sequence,
+            sequence=lambda plan: plan.draft.funds.sequence,
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):
@@ -127,7 +127,7 @@ def _record(
     transfer_id, fee_id = new_id(), new_id()
     with unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
-        number = gas.count_today(session, movement.wallet.agent_id)
+        number = gas.number_today(session, movement.wallet.agent_id, counts=True)
         is_free = gas.is_free(session, plan, number, counts=True)
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
@@ -138,13 +138,9 @@ def _record(
         # First, because it locks the nonces of the service's wallet.
         submission, signed = gas.record(session, plan.submission(authorized), submitter)
         # Their signed bytes are part of the submission's.
-        row = pipeline.new_transaction(transfer_id, priced)
-        parts = [(row, authorized.transfer)]
+        row = authorizations.record_submitted(session, transfer_id, priced, authorized.transfer, signed)
         if fee is not None and authorized.fee is not None:
-            parts.append((pipeline.new_transaction(fee_id, fee), authorized.fee))
-        for each, part in parts:
-            terms = {**part.terms, "submission": signed.tx_hash}
-            lifecycle.record_authorization(session, each, reference=part.reference, raw=b"", terms=terms)
+            authorizations.record_submitted(session, fee_id, fee, authorized.fee, signed)
         recorded = history.view_of(session, row)
         claim.bind(session, transfer_id)
         if on_recorded is not None:
@@ -153,8 +149,8 @@ def _record(
 
 
 def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:
-    units = movement.amount.units + (movement.gas_fee_units or 0)
-    gas.assert_affordable(session, movement, plan.draft, units=units)
+    fee_units = movement.gas_fee_units or 0
+    authorizations.assert_affordable(session, movement, plan.draft.funds, more_units=fee_units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +174,7 @@ class TransferOrder:
 def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     found = _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
-    movement, allowed = found.movement, spending_controls.controls_view(found.movement.wallet.spending_status)
+    movement, allowed = found.movement, spending_controls.controls_from_row(found.movement.wallet.spending_status)
     return replace(found, similar_recipients=similar_recipients(wallet.id, movement.chain, movement.recipient, allowed))
 
 

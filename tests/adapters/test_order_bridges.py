@@ -13,7 +13,7 @@ from app.adapters.bridges.relay.bridge import OrderBridge
 from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderState, OrderStatus, RequestedTransaction
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import CallTarget
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgePhase, BridgeProgress, BridgeRequest, BridgeTransfer
@@ -111,7 +111,7 @@ def test_a_deposit_is_not_refused_where_the_simulation_charges_its_own_reads(own
     own_base_node.rpc("anvil_setNextBlockBaseFeePerGas", hex(7))
     own_base_node.mine(6)
     target = deposit_of(person, units)
-    allowed = chain.draft_call(intent(person, DEPOSITORY, units), ContractCall(target), gas=0, simulates=True).fee_units
+    allowed = chain.draft_call(intent(person, DEPOSITORY, units), target, gas=0, simulates=True).fee_units
     effects = simulation.simulate(chain.rpc, chain.deployment, person.address, [target])
     assert effects is not None
     charged = -effects.native_units - units

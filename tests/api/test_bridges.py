@@ -18,7 +18,6 @@ from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.instructions import MintAccounts
 from app.adapters.bridges.cctp.messages import CctpMessage
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.evm.chain import EvmChain
@@ -509,7 +508,7 @@ def sent_by_the_faucet(chain: SolanaChain, instruction: Instruction) -> str:
     chain.broadcast(bytes(transaction))
 
     def landed() -> LandedTransaction | None:
-        call = account_history.transaction(signature, CommitmentLevel.Confirmed)
+        call = account_history.transaction(signature, CommitmentLevel.Confirmed, LandedTransaction)
         chain.rpc.run(call)
         return call.result_or_none
 
@@ -521,14 +520,12 @@ def mint_on_solana(services: BridgeServer, chain: SolanaChain, tx_hash: str) -> 
     """Have the faucet submit the mint of a burn on Base, and return the signature."""
     message, attestation = attested(services, tx_hash)
     receiving = instructions.receive_message(
-        MintAccounts(
-            FAUCET.pubkey(),
-            Pubkey.from_bytes(message.burn.recipient),
-            associated_token_address(FEE_OWNER, Pubkey.from_string(USDC_MINT)),
-        ),
-        Pubkey.from_string(USDC_MINT),
         message,
         attestation,
+        Pubkey.from_string(USDC_MINT),
+        payer=FAUCET.pubkey(),
+        token_account=Pubkey.from_bytes(message.burn.recipient),
+        fee_account=associated_token_address(FEE_OWNER, Pubkey.from_string(USDC_MINT)),
     )
     return sent_by_the_faucet(chain, receiving)
 

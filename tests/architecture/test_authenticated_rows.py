@@ -27,17 +27,20 @@ def writers(path: str, text: str) -> list[tuple[str, str, int]]:
     """Return the statements of a module that write authenticated columns: file, model, line."""
     found = []
     for call in ast.walk(ast.parse(text)):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "values":
+        if not isinstance(call, ast.Call):
             continue
-        names = {node.id for node in ast.walk(call.func) if isinstance(node, ast.Name)}
-        if not names & {"update", "insert", "insert_into"}:
+        by_helper = isinstance(call.func, ast.Name) and call.func.id == "update_rows"
+        if not by_helper and not (isinstance(call.func, ast.Attribute) and call.func.attr == "values"):
+            continue
+        names = {node.id for node in ast.walk(call if by_helper else call.func) if isinstance(node, ast.Name)}
+        if not names & {"update", "insert", "insert_into", "update_rows"}:
             continue
         stamped = any(
             isinstance(node, ast.Attribute) and node.attr == "stamp" for each in call.args for node in ast.walk(each)
         )
         for name in names & MODELS.keys():
             columns = {keyword.arg for keyword in call.keywords}
-            for each in call.args:
+            for each in () if by_helper else call.args:
                 keys = each.keys if isinstance(each, ast.Dict) else [None]
                 columns |= {key.attr if isinstance(key, ast.Attribute) else None for key in keys}
             is_harmless = None not in columns and columns <= MODELS[name].not_authenticated
@@ -64,6 +67,9 @@ def test_every_writer_of_an_authenticated_column_keeps_the_mac() -> None:
         ("insert_into(session, OwnerPasskey).values(OwnerPasskey.stamp({'id': id}))", False),
         ("update(Agent).where(Agent.id == id).values(name=Agent.name)", False),
         ("update(Approval).values(lease_until=now)", False),
+        ("update_rows(session, Agent, Agent.id == id, frozen_at=None)", True),
+        ("update_rows(session, Agent, Agent.id == id, **values)", True),
+        ("update_rows(session, Approval, Approval.id == id, lease_until=now)", False),
     ],
 )
 def test_a_writer_without_a_mac_is_found(statement: str, *, is_found: bool) -> None:

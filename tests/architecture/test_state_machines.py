@@ -21,7 +21,7 @@ WRITER = "app/db/state_machine.py"
 STATEMENTS_OF_STEPS = {"app/usage/step_statements.py"}
 COLUMNS = {"status", "state", "stage"}
 # Calls that write the columns that they are given by name.
-STATEMENTS = {"values", "update", "execute", "bulk_insert_mappings", "bulk_update_mappings"}
+STATEMENTS = {"values", "update", "update_rows", "execute", "bulk_insert_mappings", "bulk_update_mappings"}
 SETTERS = {"setattr", "__setattr__", "set_attribute", "set_committed_value"}
 # Variable names of attributes, and why they are never a status column.
 SETS_ATTRIBUTES = {
@@ -143,7 +143,8 @@ def test_only_state_machines_write_a_status() -> None:
         "object.__setattr__(payment, 'status', 'paid')",
         "update(Payment).values(status='paid')", "update(Payment).values({'status': 'paid'})",
         "update(Payment).values({Payment.status: 'paid'})", "update(Payment).values(**{'status': 'paid'})",
-        "update(table).values({table.c.state: bindparam('after')})",
+        "update(table).values({table.c.state: bindparam('after')})", "update_rows(session, Payment, status='paid')",
+        "changes = {'status': 'paid'}; update_rows(session, Payment, **changes)",
         "changes = {'status': 'paid'}; update(Payment).values(**changes)",
         "changes |= {'tries': 1, 'status': 'paid'}; update(Payment).values({**changes})",
         "session.query(Payment).update({'status': 'paid'})",

@@ -153,7 +153,7 @@ class Payments(Machine):
                 continue
             view = history.current_view(transaction_id)
             with read_only_unit() as session:
-                is_final = relayed.final_status(session, transaction_id) is not None
+                is_final = relayed.final_decision(session, transaction_id) is not None
             if is_final:
                 self.ended.add(transaction_id)
                 self.granted[transaction_id] = dollars if view.status == "confirmed" else 0
@@ -178,11 +178,11 @@ class Payments(Machine):
             paid.status, paid.paid_at = PaymentStatus.PAID, clock.now().timestamp()
             return
         with read_only_unit() as session:
-            is_final = relayed.final_status(session, paid.submission) is not None
+            is_final = relayed.final_decision(session, paid.submission) is not None
         if is_final:
             paid.status = PaymentStatus.VOID
             with read_only_unit() as session:
-                final = relayed.final_outcome(session, paid.submission)
+                final = relayed.final_decision(session, paid.submission)
             if final is not None and final.is_reverted:
                 self.failed.add(paid.signed or "")
             self.claimed = {key: each for key, each in self.claimed.items() if each is not paid}

@@ -15,7 +15,6 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.instructions import MintAccounts
 from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, MessageMismatchError
 
 MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
@@ -57,8 +56,8 @@ def test_a_mint_with_two_attestations_fits_one_transaction_and_pays_the_recipien
     owner = Keypair().pubkey()
     token_account = Pubkey.from_bytes(BURN.recipient)
     read = messages.read(message_of(BURN))
-    receipt = MintAccounts(owner, token_account, Keypair().pubkey())
-    built = instructions.receive_message(receipt, MINT, read, b"\1" * 130)
+    accounts = {"payer": owner, "token_account": token_account, "fee_account": Keypair().pubkey()}
+    built = instructions.receive_message(read, b"\1" * 130, MINT, **accounts)
     assert [str(built.accounts[place].pubkey) for place in (15, 16)] == [
         str(token_account),
         "6xTBTqJMBr5m7BKqVxmW2x11DfqUwtD3TJsqpxELx72L",  # custody of USDC

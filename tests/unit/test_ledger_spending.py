@@ -28,10 +28,10 @@ from app.errors import (
     WalletFrozen,
 )
 from app.spending import accounts, audit, controls, holds, policy
-from app.spending.controls import ControlsChange, ControlsView
+from app.spending.controls import ControlsChange
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingAccount
-from app.spending.policy import SpendingRequest
+from app.spending.policy import Controls, SpendingRequest
 from tests.support.ledger import clear, ledger_app, read, statements, unit
 
 APP = ledger_app("sqlite://")
@@ -239,7 +239,7 @@ def test_a_value_too_large_for_its_column_is_refused(wallet: str) -> None:
         read(holds.check, wallet, SpendingRequest(2**255))
 
 
-def _set_lock(wallet: str, *, locked: bool) -> ControlsView:
+def _set_lock(wallet: str, *, locked: bool) -> Controls:
     [done] = unit(controls.replace_controls, [wallet], ControlsChange(locked=locked))
     return done.new
 
@@ -263,7 +263,7 @@ def test_freezing_an_agent_freezes_all_present_and_future_wallets(wallet: str) -
     _hold(third, 1)
 
 
-def _put(wallet: str, changes: ControlsChange) -> ControlsView:
+def _put(wallet: str, changes: ControlsChange) -> Controls:
     return unit(controls.put_controls, wallet, changes)[0]
 
 

@@ -22,7 +22,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import open_transactions, pipeline, relayed, settlement
-from app.wallets.transactions.open_transactions import OpenMovement, UnreadableMovement
+from app.wallets.transactions.open_transactions import UnreadableMovement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 
 PENDING, CONFIRMED, FAILED = MovementStatus.PENDING, MovementStatus.CONFIRMED, MovementStatus.FAILED
@@ -168,15 +168,13 @@ def test_due_movements_are_found_in_their_order_on_their_chain() -> None:
         with read_only_unit() as session:
             return bool(session.scalar(select(open_transactions.has_due(chain, now))))
 
-    assert [entry.id for entry in open_transactions.due(BASE, NOON)] == [unreadable, first, later]
     assert has_due(BASE, NOON)
     assert not has_due(BASE, NOON - 3 * SECOND)
     assert not has_due(ChainName.ETHEREUM, NOON)
-    assert open_transactions.due(ChainName.ETHEREUM, NOON) == []
-    broken, landed, replaced = open_transactions.due(BASE, NOON)
-    assert broken == UnreadableMovement(unreadable, BASE, 0)
-    assert isinstance(landed, OpenMovement)
-    assert isinstance(replaced, OpenMovement)
+    assert open_transactions.due(ChainName.ETHEREUM, NOON) == ([], [])
+    (landed, replaced), broken = open_transactions.due(BASE, NOON)
+    assert (landed.id, replaced.id) == (first, later)
+    assert broken == [UnreadableMovement(unreadable, BASE, 0)]
     assert (landed.lacks_fee, replaced.lacks_fee, replaced.expires) == (True, False, False)
     assert replaced.query.tx_hashes == ("0x1", "0x2")
     intent = TransferIntent(SENDER, "0xc", TokenAmount(5, USDC))
@@ -224,14 +222,15 @@ def test_a_status_is_final_once_its_block_is() -> None:
     def final(*arguments: Any, **different: Any) -> MovementStatus | None:
         transaction_id = added(*arguments, **different)
         with read_only_unit() as session:
-            return relayed.final_status(session, transaction_id)
+            found = relayed.final_decision(session, transaction_id)
+        return None if found is None else found.status
 
     assert final(FAILED, next_check_at=None) is FAILED
     assert final(CONFIRMED, next_check_at=None) is CONFIRMED
     assert final(CONFIRMED) is None
     assert final(next_check_at=None) is None
     with read_only_unit() as session:
-        assert relayed.final_status(session, new_id()) is None
+        assert relayed.final_decision(session, new_id()) is None
 
 
 def test_the_hashes_of_submissions_that_finally_failed_are_those_of_one_agent_and_kind() -> None:

@@ -63,8 +63,8 @@ def _moves(stage: Stage, how_many: int) -> list[str]:
 
 
 def _open() -> list[OpenMovement]:
-    found = open_transactions.due(ChainName.BASE, clock.now() + timedelta(hours=1))
-    return [entry for entry in found if isinstance(entry, OpenMovement)]
+    found, _unreadable = open_transactions.due(ChainName.BASE, clock.now() + timedelta(hours=1))
+    return found
 
 
 def _wait_in_vain(stage: Stage) -> None:

@@ -268,7 +268,9 @@ def test_a_failure_that_a_reorg_reverses_while_the_chain_is_read_releases_no_cla
         scene.node.mine(80)
         scene.confirm(2)
         with read_only_unit() as session:
-            assert relayed.final_status(session, payment.transaction_id or "") == "confirmed"
+            decision = relayed.final_decision(session, payment.transaction_id or "")
+            assert decision is not None
+            assert decision.status == "confirmed"
 
     facilitator = scene.shop.app.state.ports.facilitators[BASE]
     change_ports(scene.shop.app, facilitators={BASE: SlowFacilitator(facilitator, land)})

@@ -245,7 +245,7 @@ def test_old_spending_holds_are_deleted_and_no_window_changes(stage: Stage) -> N
     with time_machine.travel(today, tick=True):
         standing = read(spending_controls.status_of, wallet)
     assert standing.month.spent_nanos == 4 * 5 * 10**9
-    assert spending_holds.prune((today - timedelta(days=400)).date(), batch_size=1) == 2
+    assert spending_holds.prune((today - timedelta(days=400)).date()) == 2
     assert count(SpendingHold) == [10]
     with time_machine.travel(today, tick=True):
         assert read(spending_controls.status_of, wallet) == standing

@@ -2,7 +2,7 @@
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
-from app.adapters.evm.send.transactions import ContractCall
+from app.adapters.evm.send.transactions import CallTarget
 from app.ports.bridges import BridgeLegKind, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.chain import SignedTransaction, TransferIntent
 from app.ports.errors import Rejected
@@ -21,10 +21,10 @@ class EtherBridge:
         """Refuse: somebody else delivers. Raises: Rejected."""
         raise Rejected("nothing_to_deliver", details={"source_hash": transfer.source_hash})
 
-    def _draft_deposit(self, request: BridgeRequest, call: ContractCall, *, gas: int) -> tuple[BridgeStep, ...]:
+    def _draft_deposit(self, request: BridgeRequest, target: CallTarget, *, gas: int) -> tuple[BridgeStep, ...]:
         """Draft the deposit, and simulate that it takes the amount and nothing else. Raises: Rejected, Unreachable."""
-        rpc, deployment, target = self._source.rpc, self._source.deployment, call.target
+        rpc, deployment = self._source.rpc, self._source.deployment
         intent = TransferIntent(request.sender, target.to, request.amount)
-        draft = self._source.draft_call(intent, call, gas=gas, simulates=True)
+        draft = self._source.draft_call(intent, target, gas=gas, simulates=True)
         simulation.assert_takes_ether(rpc, deployment, request.sender, target, max_fee_units=draft.fee_units)
         return (BridgeStep(BridgeLegKind.SOURCE, request.source, draft),)

@@ -11,7 +11,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.wire import TransactionReceipt
 from app.adapters.evm.contracts.abi import ContractEvent, Function
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.core.foreign import MalformedResponseError
 from app.ports.bridges import (
@@ -78,7 +78,7 @@ class PortalBridge(EtherBridge):
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
         request = offer.request
         target = deposit_call(self._portal, request.recipient, request.amount.units)
-        return self._draft_deposit(request, ContractCall(target), gas=_TYPICAL_GAS)
+        return self._draft_deposit(request, target, gas=_TYPICAL_GAS)
 
     def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
         """Find the transaction on Base that results from the deposit. Raises: Unreachable."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.rpc import EvmRpc
@@ -45,21 +46,13 @@ class EvmChain:
         self.deployment = deployment
         self.block_time = timedelta(seconds=deployment.block_seconds)
         self._native = native(name)
-
-        def endpoints(urls: Sequence[str], first_number: int = 1) -> EvmRpc:
-            return EvmRpc(
-                name,
-                chain_id=deployment.chain_id,
-                urls=urls,
-                first_number=first_number,
-                connect_seconds=connect_seconds,
-                read_seconds=read_seconds,
-            )
-
-        self.rpc = endpoints(rpc_urls)
+        rpc = partial(
+            EvmRpc, name, chain_id=deployment.chain_id, connect_seconds=connect_seconds, read_seconds=read_seconds
+        )
+        self.rpc = rpc(urls=rpc_urls)
         self._public_sender = self._sender = _broadcaster(self.rpc, reads=self.rpc)
         if private_rpc_urls:
-            private = endpoints(private_rpc_urls, len(rpc_urls) + 1)
+            private = rpc(urls=private_rpc_urls, first_number=len(rpc_urls) + 1)
             self._sender = _broadcaster(private, reads=self.rpc)
         drafter = EvmDrafter(self.rpc, deployment, self._native)
         poller = EvmReceiptPoller(self.rpc, deployment)

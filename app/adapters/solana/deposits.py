@@ -138,7 +138,7 @@ class SolanaDepositScanner:
             return before
         holder = self._holder(address)
         units_held = self._holdings([holder], CommitmentLevel.Confirmed, at_least=None)
-        wallet, token_account = map(account_history.newest_entry, (address, holder.token_account))
+        wallet, token_account = (account_history.page(each, limit=1) for each in (address, holder.token_account))
         self._rpc.run(units_held, wallet, token_account)
         slot = units_held.result.slot
         lamports, usdc_units = self._units(holder, units_held.result, place=0)

@@ -8,6 +8,7 @@ from solders.signature import Signature
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import MAX_BATCH
+from app.adapters.solana.client.wire import LandedTransaction
 from app.adapters.solana.track import account_history
 from app.core.chains import SOL, Family
 from app.core.money import TokenAmount
@@ -74,11 +75,11 @@ class _SolanaEndpointProbes:
         return "a signature that was never used is unknown"
 
     def history(self) -> str:
-        newest = account_history.newest_entry(self._chain.deployment.usdc_mint)
+        newest = account_history.page(self._chain.deployment.usdc_mint, limit=1)
         self._chain.rpc.run(newest)
         if not newest.result:
             return "USDC has no transactions yet"
-        call = account_history.transaction(newest.result[0].signature, CommitmentLevel.Confirmed)
+        call = account_history.transaction(newest.result[0].signature, CommitmentLevel.Confirmed, LandedTransaction)
         self._chain.rpc.run(call)
         landed = call.result_or_none
         if landed is None:

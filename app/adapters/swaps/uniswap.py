@@ -15,7 +15,7 @@ from app.adapters.evm.contracts.abi import Function, MulticallItem
 from app.adapters.evm.contracts.calls import PERMIT_NONCE
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import simulation
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.evm.signatures import SigningDomain
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC
@@ -78,7 +78,7 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
             steps.insert(0, _SELF_PERMIT.encode(input_address, amount, swap.deadline, *swap.permit))
         steps.append(_UNWRAP.encode(swap.minimum_units, request.owner))
     data = _MULTICALL.encode(swap.deadline, steps)
-    return CallTarget(deployment.uniswap_router, amount if pays_ether else 0, data)
+    return CallTarget(deployment.uniswap_router, amount if pays_ether else 0, data, swap.deadline)
 
 
 def assert_encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> None:
@@ -213,8 +213,7 @@ class UniswapExchange:
         if permit_facts is not None:
             numbered = replace(permit_facts, nonce=permit_facts.nonce + concurrent.earlier_swaps)
             swap = self._with_permit(swap, numbered, signer)
-        call = self._call(swap)
-        terms = {**draft.terms, **call.as_terms()}
+        terms = {**draft.terms, **self._call(swap).as_terms()}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
     def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
@@ -232,9 +231,9 @@ class UniswapExchange:
             swap = self._with_permit(swap, permit_facts, signer)
         is_whole = permit_facts is None or signer is not None
         # Without a permit the call is not what would be signed, but has its length except for the permit.
-        target = self._call(swap).target if is_whole else encode_swap(self._deployment, swap)
+        target = self._call(swap) if is_whole else encode_swap(self._deployment, swap)
         intent = TransferIntent(request.owner, request.owner, request.input_amount)
-        draft = self._chain.draft_call(intent, ContractCall(target, deadline), gas=_TYPICAL_GAS, simulates=is_whole)
+        draft = self._chain.draft_call(intent, target, gas=_TYPICAL_GAS, simulates=is_whole)
         if is_whole:
             self._assert_exact_effects(draft, target, swap)
         terms = {
@@ -281,11 +280,11 @@ class UniswapExchange:
         permit = sign(self._deployment, permit_facts, signer, units=units, deadline=swap.deadline)
         return replace(swap, permit=permit)
 
-    def _call(self, swap: UniswapSwap) -> ContractCall:
+    def _call(self, swap: UniswapSwap) -> CallTarget:
         """Return the call of a swap, after decoding it. Raises: Rejected("unsafe_instructions")."""
         target = encode_swap(self._deployment, swap)
         assert_encodes(self._deployment, target, swap)
-        return ContractCall(target, swap.deadline)
+        return target
 
 
 def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:

@@ -30,7 +30,8 @@ from app.platform.agents import service as platform
 from app.shopping import service as shopping
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.controls import ControlsView, SpendingStatus
+from app.spending.controls import SpendingStatus
+from app.spending.policy import Controls
 from app.usage import service as usage
 from app.usage.service import UsageByDay
 from app.wallets.core import wallets
@@ -198,7 +199,7 @@ def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyV
     return [entry for entry in found.items if entry.at >= key.created_at]
 
 
-def _is_unlimited(controls: ControlsView | None) -> bool:
+def _is_unlimited(controls: Controls | None) -> bool:
     return controls is not None and not (
         controls.per_tx_limit_nanos
         or controls.daily_limit_nanos

@@ -153,7 +153,7 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
     spent_nanos: int | None = None
     if landed_hash is None:
         with read_only_unit() as session:
-            final = relayed.final_outcome(session, transaction_id)
+            final = relayed.final_decision(session, transaction_id)
         if final is not None and final.fee_units is not None:
             spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
@@ -163,7 +163,7 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released. If another party makes it land after all, its hash pays for a call.
-        elif (final := relayed.final_outcome(session, transaction_id)) is not None and (
+        elif (final := relayed.final_decision(session, transaction_id)) is not None and (
             final.has_failed and claimed_payments.void(session, payment.id)
         ):
             settlement_risks.settle(session, payment, final, spent_nanos)

@@ -30,7 +30,7 @@ from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
 from app.spending import controls as spending_controls
-from app.spending.controls import ControlsView
+from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.wallets import WalletView
@@ -51,7 +51,7 @@ class AgentView(AgentSnapshot):
     wallets: tuple[WalletView, ...] = ()
 
     @property
-    def spending_controls(self) -> ControlsView | None:
+    def spending_controls(self) -> Controls | None:
         return self.wallet.spending_controls if self.wallet else None
 
 

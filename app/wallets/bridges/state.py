@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
@@ -21,6 +21,7 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine, Transitions
+from app.db.statements import update_rows
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.bridges import BridgeProvider as BridgePort
@@ -249,12 +250,7 @@ def end_block_of(bridge: Bridge) -> BlockRef | None:
 
 def lock(session: Session, bridge_id: str) -> Bridge | None:
     # The no-op update acquires the row lock on PostgreSQL and the write lock on SQLite.
-    session.execute(
-        update(Bridge)
-        .where(Bridge.id == bridge_id)
-        .values(steps=Bridge.steps)
-        .execution_options(synchronize_session=False)
-    )
+    update_rows(session, Bridge, Bridge.id == bridge_id, steps=Bridge.steps)
     return session.get(Bridge, bridge_id, populate_existing=True)
 
 

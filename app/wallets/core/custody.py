@@ -4,20 +4,19 @@ The key of a deleted wallet is purged only after every chain was read and holds 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
 from app.core import clock
-from app.core.chains import ChainName, Family, tokens
+from app.core.chains import Family, tokens
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import count, insert_into, table_of
+from app.db.statements import count, delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InternalError, NotFound
 from app.ports.errors import Rejected
@@ -114,7 +113,7 @@ def retire(session: Session, wallet: Wallet) -> None:
             solana_address=wallet.solana_address, sealed=resealed, retired_at=now, purge_after=now + retention_period,
         )
     )  # fmt: skip
-    session.execute(delete(WalletKey).where(WalletKey.wallet_id == wallet.id))
+    delete_rows(session, WalletKey, WalletKey.wallet_id == wallet.id)
 
 
 def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
@@ -138,75 +137,43 @@ def _retired_key_location(wallet_id: str) -> SecretLocation:
     return SecretLocation("retired_keys", "sealed", wallet_id)
 
 
-@dataclass(frozen=True, slots=True)
-class RetiredWallet:
-    wallet_id: str
-    agent_id: str
-    evm_address: str
-    solana_address: str
-    retired_at: datetime
-    purge_after: datetime
-    empty_since: datetime | None
-
-    def address_on(self, chain: ChainName) -> str:
-        return self.solana_address if chain.family is Family.SOLANA else self.evm_address
+def list_retired(session: Session, page: PageRequest) -> Page[RetiredKey]:
+    listed = select(RetiredKey).order_by(RetiredKey.retired_at, RetiredKey.wallet_id)
+    rows = session.scalars(listed.limit(page.limit).offset(page.offset)).all()
+    return Page(rows, count(session, RetiredKey), page)
 
 
-_COLUMNS = tuple(getattr(RetiredKey, name) for name in RetiredWallet.__slots__)
+def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[RetiredKey]:
+    """Return keys that are due for purging, the longest due first."""
+    due = select(RetiredKey).where(RetiredKey.purge_after <= now)
+    return session.scalars(due.order_by(RetiredKey.purge_after).limit(limit)).all()
 
 
-def list_retired(session: Session, page: PageRequest) -> Page[RetiredWallet]:
-    rows = session.execute(
-        select(*_COLUMNS).order_by(RetiredKey.retired_at, RetiredKey.wallet_id).limit(page.limit).offset(page.offset)
-    )
-    return Page([RetiredWallet(*row) for row in rows], count(session, RetiredKey), page)
-
-
-def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[RetiredWallet]:
-    """Return wallets with a key that is due for purging, the longest due first."""
-    rows = session.execute(
-        select(*_COLUMNS).where(RetiredKey.purge_after <= now).order_by(RetiredKey.purge_after).limit(limit)
-    )
-    return [RetiredWallet(*row) for row in rows]
-
-
-def export_retired(session: Session, wallet_id: str) -> tuple[RetiredWallet, str]:
-    """Return a retired wallet and its recovery phrase; show that only to the operator. Raises: NotFound."""
-    columns = (*_COLUMNS, RetiredKey.sealed)
-    row = session.execute(select(*columns).where(RetiredKey.wallet_id == wallet_id)).one_or_none()
-    if row is None:
+def export_retired(session: Session, wallet_id: str) -> tuple[RetiredKey, str]:
+    """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound."""
+    retired = session.get(RetiredKey, wallet_id)
+    if retired is None:
         raise NotFound("No retired key of this wallet exists: the wallet was never deleted, or its key was purged.")
-    *wallet, sealed = row
-    phrase = app_state().ports.vault.recovery_phrase(sealed, _retired_key_location(wallet_id))
-    return RetiredWallet(*wallet), phrase
+    return retired, app_state().ports.vault.recovery_phrase(retired.sealed, _retired_key_location(wallet_id))
 
 
-def remaining_balances(wallet: RetiredWallet) -> list[str]:
+def remaining_balances(retired: RetiredKey) -> list[str]:
     """Return balances such as `0.5 ETH on base`; outside of any unit. Raises: PortError if a chain cannot be read."""
     non_zero = []
     for name, chain in app_state().ports.chains.items():
-        balances = chain.balances(wallet.address_on(name))
+        balances = chain.balances(retired.solana_address if name.family is Family.SOLANA else retired.evm_address)
         balances_by_token = (balances.of(token) for token in tokens(name))
         non_zero += [f"{amount} {amount.token.symbol} on {name.value}" for amount in balances_by_token if amount.units]
     return non_zero
 
 
-def postpone(session: Session, wallet: RetiredWallet, *, until: datetime, empty_since: datetime | None) -> None:
+def postpone(session: Session, retired: RetiredKey, *, until: datetime, empty_since: datetime | None) -> None:
     """Postpone the purge of a key, recording since when it is empty, unless its row has changed."""
-    session.execute(
-        update(RetiredKey)
-        .where(RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after)
-        .values(purge_after=until, empty_since=empty_since)
-        .execution_options(synchronize_session=False)
-    )
+    is_unchanged = RetiredKey.wallet_id == retired.wallet_id, RetiredKey.purge_after == retired.purge_after
+    update_rows(session, RetiredKey, *is_unchanged, purge_after=until, empty_since=empty_since)
 
 
-def purge(session: Session, wallet: RetiredWallet) -> bool:
+def purge(session: Session, retired: RetiredKey) -> bool:
     """Delete a key permanently; return whether this call did it."""
-    deleted = session.execute(
-        delete(RetiredKey)
-        .where(RetiredKey.wallet_id == wallet.wallet_id, RetiredKey.purge_after == wallet.purge_after)
-        .returning(RetiredKey.wallet_id)
-        .execution_options(synchronize_session=False)
-    )
-    return deleted.first() is not None
+    is_unchanged = RetiredKey.wallet_id == retired.wallet_id, RetiredKey.purge_after == retired.purge_after
+    return delete_rows(session, RetiredKey, *is_unchanged) > 0

@@ -20,11 +20,12 @@ from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import insert_into, table_of
+from app.db.statements import insert_into, table_of, update_rows
 from app.events.outbox import EventType, OutboxOf
 from app.observability import logs
-from app.ports.chain import SignedTransaction, Terms, TransactionDraft
+from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected
+from app.ports.facilitator import SignedPart
 from app.state import app_state
 from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, TransactionEvent, Wallet
 
@@ -254,14 +255,12 @@ def set_signed(transaction: Transaction, signed: SignedTransaction) -> None:
     transaction.next_check_at = clock.now() + first_check_after(ChainName(transaction.chain))
 
 
-def record_authorization(
-    session: Session, transaction: Transaction, *, reference: str, raw: bytes, terms: Terms
-) -> None:
+def record_authorization(session: Session, transaction: Transaction, part: SignedPart) -> None:
     """Record a signed payment that another party submits, as pending; the network costs it nothing."""
     transaction.fee_cap_units = 0
     transaction.next_check_at = clock.now() + first_check_after(ChainName(transaction.chain))
     record(session, transaction, status=MovementStatus.PENDING)
-    signed = SignedTransaction(reference, raw, sequence=None, expires_at_height=None, terms=terms)
+    signed = SignedTransaction(part.reference, part.raw, sequence=None, expires_at_height=None, terms=part.terms)
     add_attempt(session, transaction.id, ChainName(transaction.chain), signed, AttemptPurpose.AUTHORIZATION)
 
 
@@ -331,20 +330,11 @@ def lock_nonces(session: Session, chain: ChainName, address: str, *, used: int =
 
 
 def set_error(session: Session, transaction_id: str, error: str | None) -> None:
-    session.execute(
-        update(Transaction)
-        .where(Transaction.id == transaction_id, Transaction.status == MovementStatus.PENDING.value)
-        .values(error=error and error[:200])
-    )
+    is_pending = Transaction.id == transaction_id, Transaction.status == MovementStatus.PENDING.value
+    update_rows(session, Transaction, *is_pending, error=error and error[:200])
 
 
 def schedule_next_step(session: Session, transaction: Any) -> None:
     """Schedule the movement that a changed transaction is a leg of, if it is one, for its next step."""
-    if transaction.leg is None:
-        return
-    session.execute(
-        update(Bridge)
-        .where(Bridge.id == transaction.bridge_id)
-        .values(next_step_at=clock.now(), steps=0)
-        .execution_options(synchronize_session=False)
-    )
+    if transaction.leg is not None:
+        update_rows(session, Bridge, Bridge.id == transaction.bridge_id, next_step_at=clock.now(), steps=0)

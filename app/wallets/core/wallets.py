@@ -1,6 +1,7 @@
 """Wallets: creation, listing, reading and deletion."""
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -25,8 +26,7 @@ from app.identity.service import AgentSnapshot
 from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.controls import ControlsView
-from app.spending.policy import ApprovedPayment
+from app.spending.policy import ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -62,7 +62,7 @@ class WalletView:
     addresses: Mapping[str, str]
     transaction_count: int
     created_at: datetime
-    spending_controls: ControlsView | None = None
+    spending_controls: Controls | None = None
     # What its owner approved, while that is executed.
     approved: ApprovedPayment | None = None
     # Its row of `spending.controls.read_status`, if it was read with the wallet.
@@ -87,12 +87,16 @@ def create(
     The caller sets `specified` controls in the same unit (`spending.controls.set_default`).
     Another wallet of an agent with locked controls inherits those of the oldest wallet that has them.
     """
-    sibling_names = {} if controls != "none" else _names_by_id(session, agent_id)
+    sibling_names: dict[str, str] = {}
+    if controls == "none":
+        siblings = _of_agent(agent_id).with_only_columns(Wallet.id, Wallet.name)
+        sibling_names = {row.id: row.name for row in session.execute(siblings)}
+    default_names = (f"wallet-{number}" for number in itertools.count(len(sibling_names) + 1))
     now = clock.now()
     row = {
         "id": key.wallet_id,
         "agent_id": agent_id,
-        "name": name or _next_default_name(sibling_names.values()),
+        "name": name or next(each for each in default_names if each not in sibling_names.values()),
         "evm_address": key.evm_address,
         "solana_address": key.solana_address,
         "transaction_count": 0,
@@ -110,11 +114,11 @@ def create(
     if controls == "default":
         return replace(view, spending_controls=spending_controls.set_default(session, view.id))
     found = spending_controls.controls_of(session, list(sibling_names))
-    locked = [other for other in sibling_names if other in found and found[other].locked]
-    if locked:
-        # The oldest: a later one may have been locked while unlimited.
-        return replace(view, spending_controls=spending_controls.inherit(session, view.id, locked[0]))
-    return view
+    # The oldest: a later one may have been locked while unlimited.
+    locked = next((other for other in sibling_names if other in found and found[other].locked), None)
+    if locked is None:
+        return view
+    return replace(view, spending_controls=spending_controls.inherit(session, view.id, locked))
 
 
 def create_for_agent(agent_id: str, *, name: str | None, claim: Claim) -> WalletView:
@@ -152,7 +156,7 @@ def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
 
 
 def with_controls(wallet: WalletView) -> WalletView:
-    return replace(wallet, spending_controls=spending_controls.controls_view(wallet.spending_status))
+    return replace(wallet, spending_controls=spending_controls.controls_from_row(wallet.spending_status))
 
 
 def get_with_controls(wallet_id: str) -> WalletView:
@@ -322,25 +326,11 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
         listener(session, wallet.id)
 
 
-def _names_by_id(session: Session, agent_id: str) -> dict[str, str]:
-    rows = session.execute(
-        select(Wallet.id, Wallet.name).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
-    )
-    return {row.id: row.name for row in rows}
-
-
-def _next_default_name(existing_names: Collection[str]) -> str:
-    number = len(existing_names) + 1
-    while f"wallet-{number}" in existing_names:
-        number += 1
-    return f"wallet-{number}"
-
-
 def _of_agent(agent_id: str) -> Select[Wallet]:
     return select(Wallet).where(Wallet.agent_id == agent_id).order_by(Wallet.created_at, Wallet.id)
 
 
-def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, ControlsView]) -> WalletView:
+def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, Controls]) -> WalletView:
     _SEAL.verify(session, wallet)
     return WalletView(
         id=wallet.id,

@@ -11,10 +11,11 @@ from contextlib import suppress
 from itertools import groupby
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName
+from app.db.statements import delete_rows, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import BlockRef, Chain
@@ -50,20 +51,15 @@ def recheck_blocks(chain: Chain) -> None:
     final_ids = {row.id for row in rows if block_of[row.id] not in orphaned and row.block_number <= safe}
     if final_ids:
         with unit_of_work() as session:
-            _finalize(session, final_ids)
+            # No account is locked here, so rows that are locked are skipped until the next pass.
+            lockable = select(FundingDeposit.id).where(FundingDeposit.id.in_(final_ids))
+            lockable_ids = session.scalars(lockable.with_for_update(skip_locked=True)).all()
+            update_rows(session, FundingDeposit, FundingDeposit.id.in_(lockable_ids), final=True)
     reorged = [row for row in rows if block_of[row.id] in orphaned]
     if reorged:
         with unit_of_work() as session:
             lock_wallets(session, (row.wallet_id for row in reorged))
             _reverse_deposits(session, chain.name, [row.id for row in reorged], orphaned)
-
-
-def _finalize(session: Session, deposit_ids: Collection[str]) -> None:
-    # No account is locked here, so rows that are locked are skipped until the next pass.
-    lockable_ids = session.scalars(
-        select(FundingDeposit.id).where(FundingDeposit.id.in_(deposit_ids)).with_for_update(skip_locked=True)
-    ).all()
-    session.execute(update(FundingDeposit).where(FundingDeposit.id.in_(lockable_ids)).values(final=True))
 
 
 def _reverse_deposits(
@@ -118,9 +114,7 @@ def _reverse_wallet_deposits(
     ).all()
     reversed_ids = {entry.id for entry in reorged} | {entry.id for entry in later if entry.by_mark}
     retained_ids = {entry.id for entry in later} - reversed_ids
-    session.execute(
-        update(FundingDeposit).where(FundingDeposit.id.in_(retained_ids)).values(**resume, mark_revision=revision)
-    )
+    update_rows(session, FundingDeposit, FundingDeposit.id.in_(retained_ids), **resume, mark_revision=revision)
     _delete_deposits(session, reversed_ids)
     _log.warning("deposits_reorganised", chain=name, wallet_id=wallet_id, deposits=len(reversed_ids))
 
@@ -129,8 +123,8 @@ def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
     """Delete deposits, reopen the requests that they fulfilled, and fail those that were recorded without a request."""
     of_these = FundingAllocation.deposit_id.in_(deposit_ids)
     request_ids = set(session.scalars(select(FundingAllocation.transaction_id).where(of_these)))
-    session.execute(delete(FundingAllocation).where(of_these))
-    session.execute(delete(FundingDeposit).where(FundingDeposit.id.in_(deposit_ids)))
+    delete_rows(session, FundingAllocation, of_these)
+    delete_rows(session, FundingDeposit, FundingDeposit.id.in_(deposit_ids))
     for request_id in sorted(request_ids):
         lifecycle.TRANSACTIONS.move(
             session, request_id, MovementStatus.CONFIRMED, MovementStatus.PENDING,

@@ -6,12 +6,12 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ColumnElement, and_, literal, select, update
+from sqlalchemy import JSON, BigInteger, ColumnElement, and_, literal, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.db.statements import insert_into
+from app.db.statements import insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Chain, Terms
 from app.wallets.core import lifecycle
@@ -117,10 +117,6 @@ def store(session: Session, name: ChainName, wallet_id: str, revision: int | Non
         row = {"wallet_id": wallet_id, "chain": name.value, "revision": 0, **values}
         session.execute(insert_into(session, DepositScanState).values(row).on_conflict_do_nothing())
         return True
-    is_unchanged = (
-        (DepositScanState.wallet_id == wallet_id)
-        & (DepositScanState.chain == name.value)
-        & (DepositScanState.revision == revision)
-    )
-    updated = session.execute(update(DepositScanState).where(is_unchanged).values(revision=revision + 1, **values))
-    return bool(updated.rowcount == 1)  # type: ignore[attr-defined]
+    of_wallet = DepositScanState.wallet_id == wallet_id, DepositScanState.chain == name.value
+    is_unchanged = DepositScanState.revision == revision
+    return update_rows(session, DepositScanState, *of_wallet, is_unchanged, revision=revision + 1, **values) > 0

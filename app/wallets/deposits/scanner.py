@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, ScalarSelect, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, ScalarSelect, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
-from app.db.statements import in_list, insert_into
+from app.db.statements import in_list, insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
 from app.ports.errors import PortError
@@ -213,17 +213,17 @@ def _advance_cursor(
         session.execute(
             insert_into(session, DepositCursor).values(chain=name.value, tier=tier.value).on_conflict_do_nothing()
         )
-    updated = session.execute(
-        update(DepositCursor)
-        .where(
-            DepositCursor.chain == name.value,
-            DepositCursor.tier == tier.value,
-            DepositCursor.block_number.is_not_distinct_from(number),
-            DepositCursor.block_hash.is_not_distinct_from(block_hash),
-        )
-        .values(block_number=to.number, block_hash=to.hash)
+    updated = update_rows(
+        session,
+        DepositCursor,
+        DepositCursor.chain == name.value,
+        DepositCursor.tier == tier.value,
+        DepositCursor.block_number.is_not_distinct_from(number),
+        DepositCursor.block_hash.is_not_distinct_from(block_hash),
+        block_number=to.number,
+        block_hash=to.hash,
     )
-    if updated.rowcount != 1:  # type: ignore[attr-defined]
+    if not updated:
         raise _ConcurrentScanError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -16,6 +16,7 @@ from app.core.chains import ChainName, Family
 from app.core.identifiers import new_id
 from app.core.money import value_nanos
 from app.core.movement_kinds import MovementKind
+from app.db.statements import update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction, TransactionOutcome, TransactionStatus
@@ -155,13 +156,9 @@ def adopt_onchain_tx(spend: UnknownSpend, *, on_reopened: Callable[[Session, str
             and settlement.reopen_from(session, row, MovementStatus.FAILED, reason=StatusReason.FOUND_ON_CHAIN)
         ):
             on_reopened(session, movement.id)
-        locked = session.execute(
-            update(Transaction)
-            .where(Transaction.id == movement.id, Transaction.status == MovementStatus.PENDING.value)
-            .values(quarantined_at=None, next_check_at=now, checks=0)
-            .returning(Transaction.id)
-        ).one_or_none()
-        if locked is None or _is_known(session, movement.chain, sent.tx_hash):
+        is_pending = Transaction.id == movement.id, Transaction.status == MovementStatus.PENDING.value
+        locked = update_rows(session, Transaction, *is_pending, quarantined_at=None, next_check_at=now, checks=0)
+        if not locked or _is_known(session, movement.chain, sent.tx_hash):
             return False
         signed = SignedTransaction(
             sent.tx_hash, sent.raw, movement.nonce, movement.query.expires_at_height, movement.latest.terms
@@ -176,24 +173,17 @@ def quarantine(spend: UnknownSpend) -> None:
     with suppress(NotFound), unit_of_work() as session:
         # The lock of settlements: one that fails the movement did so before, or sees this.
         spending_accounts.lock_account(session, spend.movement.wallet_id)
-        session.execute(
-            update(Transaction)
-            .where(Transaction.id == spend.movement.id, Transaction.status == MovementStatus.PENDING.value)
-            .values(quarantined_at=clock.now())
-        )
+        is_pending = Transaction.id == spend.movement.id, Transaction.status == MovementStatus.PENDING.value
+        update_rows(session, Transaction, *is_pending, quarantined_at=clock.now())
 
 
 def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None:
     """Return quarantined movements to the workers, except those that are still undetermined."""
     with unit_of_work() as session:
-        session.execute(
-            update(Transaction)
-            .where(
-                Transaction.chain == chain.value,
-                Transaction.quarantined_at.is_not(None),
-                Transaction.id.not_in(except_ids),
-            )
-            .values(quarantined_at=None, next_check_at=clock.now(), checks=0)
+        are_released = Transaction.chain == chain.value, Transaction.id.not_in(except_ids)
+        is_quarantined, now = Transaction.quarantined_at.is_not(None), clock.now()
+        update_rows(
+            session, Transaction, *are_released, is_quarantined, quarantined_at=None, next_check_at=now, checks=0
         )
 
 

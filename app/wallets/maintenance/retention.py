@@ -9,7 +9,7 @@ from functools import partial
 
 from sqlalchemy import delete, select, text
 
-from app.db.statements import add_amounts, in_list, table_of
+from app.db.statements import add_amounts, delete_rows, in_list, table_of
 from app.db.unit_of_work import delete_in_batches, read_only_unit, run_in_batches, unit_of_work
 from app.spending import accounts as spending_accounts
 from app.wallets.core.lifecycle import MovementStatus
@@ -53,11 +53,7 @@ def _prune_queries(before: datetime, limit: int) -> int:
             delete(Transaction).where(in_list(session, Transaction.id, ids)).returning(Transaction.wallet_id),
             execution_options={"synchronize_session": False},
         ).all()
-        session.execute(
-            delete(TransactionEvent)
-            .where(in_list(session, TransactionEvent.transaction_id, ids))
-            .execution_options(synchronize_session=False)
-        )
+        delete_rows(session, TransactionEvent, in_list(session, TransactionEvent.transaction_id, ids))
         counts = [{"id": each, "transaction_count": -count} for each, count in sorted(Counter(deleted).items())]
         add_amounts(session, table_of(Wallet), ["id"], counts)
     return len(old)

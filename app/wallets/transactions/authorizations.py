@@ -5,7 +5,7 @@ authorization is signed for one movement. The chain decides the outcome, as for 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from decimal import Decimal
 
 from sqlalchemy import select
@@ -16,34 +16,17 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.idempotency.service import Claim
-from app.ports.chain import Terms, TransactionQuery
+from app.ports.chain import AvailableFunds, SignedTransaction, TransactionQuery
+from app.ports.facilitator import SignedPart
 from app.spending import holds as spending_holds
 from app.state import app_state
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
-from app.wallets.core.models import SignedAttempt
+from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import outcome_polling, pipeline, settlement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
-
-
-@dataclass(frozen=True, slots=True)
-class SignedPaymentBytes:
-    """A signed payment: its identity on the chain, the bytes that its recipient gets, what its outcome is found by."""
-
-    reference: str
-    raw: bytes
-    terms: Terms
-
-
-@dataclass(frozen=True, slots=True)
-class AvailableFunds:
-    """The balance of a wallet in a token as of a nonce and a block."""
-
-    units: int
-    sequence: int | None
-    block: int
 
 
 def read_funds(movement: Movement) -> AvailableFunds:
@@ -55,23 +38,18 @@ def read_funds(movement: Movement) -> AvailableFunds:
     return AvailableFunds(chain.balances(movement.sender).of(movement.amount.token).units, sequence, block)
 
 
-def assert_affordable(session: Session, movement: Movement, funds: AvailableFunds) -> None:
-    """Refuse a payment that a balance does not cover after all unmined movements. Raises: NotAffordable."""
+def assert_affordable(session: Session, movement: Movement, funds: AvailableFunds, *, more_units: int = 0) -> None:
+    """Refuse a payment that a balance does not cover, with more, after all unmined movements. Raises: NotAffordable."""
     token = movement.amount.token
     unmined_units, _fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
     )
-    needed = movement.amount.units + unmined_units.get(token, 0)
+    needed = movement.amount.units + more_units + unmined_units.get(token, 0)
     NotAffordable.check(token, "insufficient_funds", funds.units, needed)
 
 
 def record(
-    session: Session,
-    movement: Movement,
-    funds: AvailableFunds,
-    sign: Callable[[str], SignedPaymentBytes],
-    *,
-    claim: Claim,
+    session: Session, movement: Movement, funds: AvailableFunds, sign: Callable[[str], SignedPart], *, claim: Claim
 ) -> TransactionView:
     """Hold the value, sign by `sign` with the new movement's id, and store: all that precedes sending the bytes.
 
@@ -82,12 +60,22 @@ def record(
     assert_affordable(session, movement, funds)
     transaction = pipeline.new_transaction(transaction_id, movement)
     signed = sign(transaction_id)
-    lifecycle.record_authorization(session, transaction, reference=signed.reference, raw=signed.raw, terms=signed.terms)
+    lifecycle.record_authorization(session, transaction, signed)
     claim.bind(session, transaction_id)
     return history.view_of(session, transaction)
 
 
-def stored(transaction_id: str) -> SignedPaymentBytes:
+def record_submitted(
+    session: Session, transaction_id: str, movement: Movement, part: SignedPart, submission: SignedTransaction
+) -> Transaction:
+    """Record a payment whose signed bytes are part of a submission's."""
+    transaction = pipeline.new_transaction(transaction_id, movement)
+    terms = {**part.terms, "submission": submission.tx_hash}
+    lifecycle.record_authorization(session, transaction, replace(part, terms=terms))
+    return transaction
+
+
+def stored(transaction_id: str) -> SignedPart:
     """Return the bytes that were signed for a movement. Raises: NotFound."""
     with read_only_unit() as session:
         row = session.execute(
@@ -98,7 +86,7 @@ def stored(transaction_id: str) -> SignedPaymentBytes:
         ).one_or_none()
     if row is None:
         raise NotFound
-    return SignedPaymentBytes(row.tx_hash, row.raw, row.terms)
+    return SignedPart(row.tx_hash, row.terms, row.raw)
 
 
 def wait(view: TransactionView, *, wait_seconds: Decimal | None, account_id: str) -> TransactionView:

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import update
 
 from app.core import clock
 from app.core.chains import ChainName
+from app.db.statements import update_rows
 from app.db.unit_of_work import unit_of_work
 from app.observability import logs
 from app.ports.chain import BlockRef, Chain, TransactionOutcome, TransactionStatus
@@ -52,9 +52,8 @@ def confirm(name: ChainName, *, seconds: int = _PASS_SECONDS) -> ConfirmationPas
     started, second = time.monotonic_ns(), 10**9
     state, now = app_state(), clock.now()
     chain, needed = state.ports.chains[name], state.settings.confirmations(name)
-    found = open_transactions.due(name, now)
-    _schedule_recheck([entry for entry in found if isinstance(entry, UnreadableMovement)], now)
-    due = [entry for entry in found if isinstance(entry, OpenMovement)]
+    due, unreadable = open_transactions.due(name, now)
+    _schedule_recheck(unreadable, now)
     if not due:
         return ConfirmationPass()
     pending = [movement for movement in due if movement.status is MovementStatus.PENDING]
@@ -171,14 +170,13 @@ def _stop_tracking(movements: Sequence[OpenMovement]) -> None:
         return
     in_final_block = Transaction.block_hash.in_({m.block.hash for m in movements if m.block is not None})
     with unit_of_work() as session:
-        session.execute(
-            update(Transaction)
-            .where(
-                Transaction.id.in_([movement.id for movement in movements]),
-                Transaction.status != MovementStatus.PENDING.value,
-                in_final_block | Transaction.block_hash.is_(None),
-            )
-            .values(next_check_at=None)
+        update_rows(
+            session,
+            Transaction,
+            Transaction.id.in_([movement.id for movement in movements]),
+            Transaction.status != MovementStatus.PENDING.value,
+            in_final_block | Transaction.block_hash.is_(None),
+            next_check_at=None,
         )
 
 
@@ -196,59 +194,45 @@ def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], no
         return
     with unit_of_work() as session:
         for delay, ids in ids_by_delay.items():
-            session.execute(
-                update(Transaction)
-                .where(Transaction.id.in_(ids), Transaction.next_check_at <= now)
-                .values(next_check_at=now + delay, checks=Transaction.checks + 1)
-            )
+            are_due = Transaction.id.in_(ids), Transaction.next_check_at <= now
+            update_rows(session, Transaction, *are_due, next_check_at=now + delay, checks=Transaction.checks + 1)
 
 
 def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) -> int:
     """Rebroadcast bytes some time after the last broadcast: nodes may have dropped or never received them."""
-    stale = [
-        movement
-        for movement in waiting
-        if not movement.is_authorization and (_may_be_unsent(movement, now) or _is_broadcast_stale(movement, now))
-    ]
+    stale = [each for each in waiting if not each.is_authorization and _is_broadcast_stale(each, now)]
     stale.sort(key=lambda movement: (movement.latest.sent_at, movement.nonce or 0))
     del stale[_REBROADCASTS_PER_PASS:]
     if not stale:
         return 0
     try:
         for publicly in (False, True):
-            raws = [each.latest.raw for each in stale if _is_published(each, now) is publicly]
+            # A private endpoint that had the blocks after which a transaction is stuck may have lost it.
+            raws = [
+                each.latest.raw
+                for each in stale
+                if (now - each.attempts[0].created_at >= _usual_stuck_time(each)) is publicly
+            ]
             if raws:
                 chain.rebroadcast(raws, publicly=publicly)
     except PortError as error:
         _log.warning("rebroadcast_failed", chain=chain.name, reason=error.reason)
         return 0
     with unit_of_work() as session:
-        session.execute(
-            update(SignedAttempt)
-            .where(SignedAttempt.id.in_([movement.latest.id for movement in stale]))
-            .values(sent_at=now)
-        )
+        update_rows(session, SignedAttempt, SignedAttempt.id.in_([each.latest.id for each in stale]), sent_at=now)
     for movement in stale:
         with logs.caused_by(movement.request_id):
             _log.info("movement_rebroadcast", transaction_id=movement.id, tx_hash=movement.latest.tx_hash)
     return len(stale)
 
 
-def _may_be_unsent(movement: OpenMovement, now: datetime) -> bool:
-    # `sent_at` is when it was signed; the process may have died before the broadcast. Sending twice is harmless.
-    unsent_since = movement.latest.sent_at + lifecycle.first_check_after(movement.chain)
-    return movement.checks == 0 and unsent_since <= now
-
-
 def _is_broadcast_stale(movement: OpenMovement, now: datetime) -> bool:
     latest = movement.latest
     pause = lifecycle.rebroadcast_after(latest.sent_at - latest.created_at, expires=movement.expires)
+    if movement.checks == 0:
+        # `sent_at` is when it was signed; the process may have died before the broadcast. Sending twice is harmless.
+        pause = min(pause, lifecycle.first_check_after(movement.chain))
     return bool(latest.sent_at + pause <= now)
-
-
-def _is_published(movement: OpenMovement, now: datetime) -> bool:
-    """Return whether a private endpoint had the blocks after which a transaction is stuck: it may have lost it."""
-    return bool(now - movement.attempts[0].created_at >= _usual_stuck_time(movement))
 
 
 def _usual_stuck_time(movement: OpenMovement) -> timedelta:
@@ -272,7 +256,7 @@ def _replace_stuck(chain: Chain, waiting: Sequence[OpenMovement], head: BlockRef
     unseen = [m.latest.id for m in waiting if m.latest.seen_at_block is None]
     if unseen:
         with unit_of_work() as session:
-            session.execute(update(SignedAttempt).where(SignedAttempt.id.in_(unseen)).values(seen_at_block=head.number))
+            update_rows(session, SignedAttempt, SignedAttempt.id.in_(unseen), seen_at_block=head.number)
     stuck_after = replacement.stuck_after_blocks(chain.name)
     overdue = [
         movement

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import structlog
 from sqlalchemy import ColumnElement, Row, bindparam, case, exists, func, select
-from sqlalchemy.orm import Session
 
 from app.authenticated import RowChanged, seal_of
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
@@ -89,14 +88,14 @@ def has_due(chain: ChainName, now: datetime) -> ColumnElement[bool]:
     return exists().where(Transaction.chain == chain.value, *_is_due(now))
 
 
-def due(chain: ChainName, now: datetime) -> list[OpenMovement | UnreadableMovement]:
-    """Return movements that are due for a check, the longest due first."""
+def due(chain: ChainName, now: datetime) -> tuple[list[OpenMovement], list[UnreadableMovement]]:
+    """Return movements that are due for a check, the longest due first, and those that cannot be read."""
     return _load(chain, *_is_due(now), order=(Transaction.next_check_at,), limit=BATCH)
 
 
 def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
     """Return the pending movements of a sender on a chain without nonces, oldest first."""
-    found = _load(
+    found, _unreadable = _load(
         chain,
         Transaction.from_address == sender,
         Transaction.block_number.is_(None),
@@ -106,12 +105,12 @@ def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
         order=(Transaction.created_at,),
         limit=BATCH,
     )
-    return [entry for entry in found if isinstance(entry, OpenMovement)]
+    return found
 
 
 def query_of(transaction_id: str, chain: ChainName) -> TransactionQuery | None:
-    found = _load(chain, Transaction.id == transaction_id, order=(Transaction.id,))
-    return next((entry.query for entry in found if isinstance(entry, OpenMovement)), None)
+    found, _unreadable = _load(chain, Transaction.id == transaction_id, order=(Transaction.id,))
+    return found[0].query if found else None
 
 
 def possibly_displaced(chain: ChainName) -> list[OpenMovement]:
@@ -119,13 +118,13 @@ def possibly_displaced(chain: ChainName) -> list[OpenMovement]:
     is_displaced = (Transaction.status == MovementStatus.FAILED.value) & (
         Transaction.error == StatusReason.SLOT_TAKEN.value
     )
-    found = _load(
+    found, _unreadable = _load(
         chain,
         Transaction.nonce.is_not(None),
         is_displaced | (Transaction.status == MovementStatus.PENDING.value),
         order=(Transaction.from_address, Transaction.nonce),
     )
-    return [entry for entry in found if isinstance(entry, OpenMovement)]
+    return found
 
 
 def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
@@ -152,7 +151,9 @@ def _is_due(now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 def _load(
     chain: ChainName, *conditions: ColumnElement[bool], order: tuple[Any, ...], limit: int | None = None
-) -> list[OpenMovement | UnreadableMovement]:
+) -> tuple[list[OpenMovement], list[UnreadableMovement]]:
+    found: list[OpenMovement] = []
+    unreadable: list[UnreadableMovement] = []
     with read_only_unit() as session:
         rows = session.scalars(
             select(Transaction).where(Transaction.chain == chain.value, *conditions).order_by(*order).limit(limit)
@@ -161,21 +162,17 @@ def _load(
         signed = select(*_ATTEMPT).where(_ATTEMPTS.c.transaction_id.in_(list(attempts))).order_by(_ATTEMPTS.c.id)
         for attempt in session.execute(signed):
             attempts[attempt.transaction_id].append(attempt)
-        return [_movement_or_unreadable(session, row, attempts[row.id]) for row in rows]
-
-
-def _movement_or_unreadable(
-    session: Session, row: Transaction, attempts: list[SignedBytes]
-) -> OpenMovement | UnreadableMovement:
-    try:
-        # They may be signed again as they are here.
-        seal_of(Transaction).verify(session, row)
-        for attempt in attempts:
-            seal_of(SignedAttempt).verify(session, attempt)
-        return _movement(row, attempts)
-    except (LookupError, ValueError, RowChanged):
-        _log.exception("movement_unreadable", transaction_id=row.id, chain=row.chain)
-        return UnreadableMovement(row.id, ChainName(row.chain), row.checks)
+        for row in rows:
+            try:
+                # They may be signed again as they are here.
+                seal_of(Transaction).verify(session, row)
+                for attempt in attempts[row.id]:
+                    seal_of(SignedAttempt).verify(session, attempt)
+                found.append(_movement(row, attempts[row.id]))
+            except (LookupError, ValueError, RowChanged):
+                _log.exception("movement_unreadable", transaction_id=row.id, chain=row.chain)
+                unreadable.append(UnreadableMovement(row.id, chain, row.checks))
+    return found, unreadable
 
 
 def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:

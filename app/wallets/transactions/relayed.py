@@ -4,7 +4,7 @@ Submissions use nonces and pay fees like movements, and are recorded and settled
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import or_, select
@@ -65,10 +65,13 @@ def kind_of(session: Session, chain: ChainName, tx_hash: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class FinalOutcome:
+class BlockDecision:
+    """How a block decided a movement, and whether that block is final."""
+
     status: MovementStatus
-    reason: str | None
-    fee_units: int | None
+    is_final: bool
+    reason: str | None = field(compare=False)
+    fee_units: int | None = field(compare=False)
 
     @property
     def has_failed(self) -> bool:
@@ -80,35 +83,22 @@ class FinalOutcome:
         return self.has_failed and self.reason == StatusReason.REVERTED
 
 
-def final_outcome(session: Session, transaction_id: str) -> FinalOutcome | None:
-    """Return the outcome of a movement once it is final, None before."""
-    row = session.get(Transaction, transaction_id)
-    if row is None or row.status == MovementStatus.PENDING.value or row.next_check_at is not None:
-        return None
-    return FinalOutcome(MovementStatus(row.status), row.error, row.fee_units)
-
-
-def final_status(session: Session, transaction_id: str) -> MovementStatus | None:
-    outcome = final_outcome(session, transaction_id)
-    return None if outcome is None else outcome.status
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedStatus:
-    """The status of a movement that a block decided, and whether that block is final."""
-
-    status: MovementStatus
-    is_final: bool
-
-
-def decisions(session: Session, transaction_ids: Sequence[str]) -> dict[str, DecidedStatus]:
+def decisions(session: Session, transaction_ids: Sequence[str]) -> dict[str, BlockDecision]:
     """Return the decisions of those movements that are not pending, by id."""
+    columns = Transaction.id, Transaction.status, Transaction.next_check_at, Transaction.error, Transaction.fee_units
     rows = session.execute(
-        select(Transaction.id, Transaction.status, Transaction.next_check_at).where(
-            Transaction.id.in_(transaction_ids), Transaction.status != MovementStatus.PENDING.value
-        )
+        select(*columns).where(Transaction.id.in_(transaction_ids), Transaction.status != MovementStatus.PENDING.value)
     )
-    return {row.id: DecidedStatus(MovementStatus(row.status), row.next_check_at is None) for row in rows}
+    return {
+        row.id: BlockDecision(MovementStatus(row.status), row.next_check_at is None, row.error, row.fee_units)
+        for row in rows
+    }
+
+
+def final_decision(session: Session, transaction_id: str) -> BlockDecision | None:
+    """Return the decision of a movement once it is final, None before."""
+    found = decisions(session, [transaction_id]).get(transaction_id)
+    return found if found is not None and found.is_final else None
 
 
 def failed_fee_units(session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.db.prepared import PreparedRead
-from app.db.statements import count, table_of
+from app.db.statements import count, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.ports.chain import Chain, SignedTransaction, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
@@ -141,17 +141,17 @@ def record_fee(transaction_id: str, outcome: TransactionOutcome) -> bool:
             return False
         status = MovementStatus(transaction.status)
         # A block other than the recorded one means a reorg, after which it is settled again.
-        updated = session.execute(
-            update(Transaction)
-            .where(
-                Transaction.id == transaction_id,
-                Transaction.status == status.value,
-                Transaction.status != MovementStatus.PENDING.value,
-                Transaction.block_hash == outcome.block.hash,
-            )
-            .values(fee_units=outcome.fee_units, native_out_units=_native_out(transaction, outcome, status))
+        updated = update_rows(
+            session,
+            Transaction,
+            Transaction.id == transaction_id,
+            Transaction.status == status.value,
+            Transaction.status != MovementStatus.PENDING.value,
+            Transaction.block_hash == outcome.block.hash,
+            fee_units=outcome.fee_units,
+            native_out_units=_native_out(transaction, outcome, status),
         )
-        return bool(updated.rowcount)  # type: ignore[attr-defined]
+        return updated > 0
 
 
 def broadcast(chain: Chain, transaction_id: str, signed: SignedTransaction) -> str | None:
@@ -175,11 +175,8 @@ def may_land(refusal: str | None) -> bool:
 def record_refusal(transaction_id: str, tx_hash: str, reason: str | None) -> None:
     """Record why a node refused signed bytes, or that it accepts them. They could still land: it stays pending."""
     with unit_of_work() as session:
-        session.execute(
-            update(SignedAttempt)
-            .where(SignedAttempt.transaction_id == transaction_id, SignedAttempt.tx_hash == tx_hash)
-            .values(refusal=reason and reason[:40])
-        )
+        is_refused = SignedAttempt.transaction_id == transaction_id, SignedAttempt.tx_hash == tx_hash
+        update_rows(session, SignedAttempt, *is_refused, refusal=reason and reason[:40])
         lifecycle.set_error(session, transaction_id, reason)
 
 

@@ -20,15 +20,42 @@ from app.state import app_state
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    id: str
+    wallet_id: str
+    type: str
+    kind: str | None
+    chain: str
+    from_address: str | None
+    to_address: str
+    amount: str
+    currency: str
+    output_amount: str | None
+    output_currency: str | None
+    minimum_output_amount: str | None
+    gas_fee: str | None
+    network_fee: str | None
+    tx_hash: str | None
+    previous_hashes: tuple[str, ...]
+    status: str
+    error: str | None
+    cost_nanos: int
+    explorer_url: str | None
+    created_at: datetime
+    confirmed_at: datetime | None
+    request_id: str | None
+    events: Sequence[Row[*tuple[Any, ...]]] = ()
+    details: Any = None
+
+
 _TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
 _TABLE, _ATTEMPTS = table_of(Transaction), table_of(SignedAttempt)
 _IS_TRANSACTION = _ATTEMPTS.c.purpose != AttemptPurpose.AUTHORIZATION.value
 _OF_WALLET = (_TABLE.c.wallet_id == bindparam("of_wallet")) & _TABLE.c.leg.is_(None)
 # The columns that agents and owners see as they are.
-_COPIED = (
-    "id", "wallet_id", "type", "kind", "chain", "from_address", "to_address", "currency", "output_currency", "tx_hash",
-    "status", "error", "cost_nanos", "created_at", "confirmed_at", "request_id",
-)  # fmt: skip
+_COPIED = tuple(name for name in TransactionView.__slots__ if name in _TABLE.c)
 _PAGE_COLUMNS = (
     *_COPIED, "amount_units", "nonce", "output_units", "output_quoted_units", "output_minimum_units", "gas_fee_units",
     "fee_units",
@@ -66,35 +93,6 @@ _ATTEMPT_HASHES = (
     .where(_ATTEMPTS.c.transaction_id == bindparam("of_transaction"), _IS_TRANSACTION)
     .order_by(_ATTEMPTS.c.id)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionView:
-    id: str
-    wallet_id: str
-    type: str
-    kind: str | None
-    chain: str
-    from_address: str | None
-    to_address: str
-    amount: str
-    currency: str
-    output_amount: str | None
-    output_currency: str | None
-    minimum_output_amount: str | None
-    gas_fee: str | None
-    network_fee: str | None
-    tx_hash: str | None
-    previous_hashes: tuple[str, ...]
-    status: str
-    error: str | None
-    cost_nanos: int
-    explorer_url: str | None
-    created_at: datetime
-    confirmed_at: datetime | None
-    request_id: str | None
-    events: Sequence[Row[*tuple[Any, ...]]] = ()
-    details: Any = None
 
 
 class MovementDetails(dict[str, Callable[[Session, Sequence[Any]], Mapping[str, Any]]]):

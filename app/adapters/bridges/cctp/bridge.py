@@ -1,7 +1,7 @@
 """The `BridgeProvider` port for USDC between any two of the chains."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 
 import structlog
@@ -42,24 +42,24 @@ _USDC_NANOS = 10**9
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class BridgeFeeLimits:
-    """The operator's fee limits: a share of the amount for small fees, and US dollars for the mint's gas."""
-
-    fee_bps: int
-    forward_nanos: int
-
-
 class CctpBridge:
     name = "cctp"
 
     def __init__(
-        self, source: CctpChain, destination: CctpChain, attestations: AttestationClient, *, bounds: BridgeFeeLimits
+        self,
+        source: CctpChain,
+        destination: CctpChain,
+        attestations: AttestationClient,
+        *,
+        max_fee_bps: int,
+        max_forward_nanos: int,
     ) -> None:
+        """Store also the operator's limits: of small fees, as a share of the amount, and of the mint's gas."""
         self._source = source
         self._destination = destination
         self._attestations = attestations
-        self._fee_limits = bounds
+        self._max_fee_bps = max_fee_bps
+        self._max_forward_nanos = max_forward_nanos
 
     def quote(self, request: BridgeRequest) -> BridgeOffer:
         """Choose finality and who mints: fast if its fee is small, Circle if the wallet should not or cannot.
@@ -214,7 +214,7 @@ class CctpBridge:
         if self._destination.name.family is not Family.EVM or units is None:
             return None, self._mint_shortage(request)
         value = value_nanos(TokenAmount(units, USDC), _USDC_NANOS)
-        is_payable = units + other_units < request.amount.units and value <= self._fee_limits.forward_nanos
+        is_payable = units + other_units < request.amount.units and value <= self._max_forward_nanos
         if is_payable and self._is_fee_small(units, request):
             return units, None
         shortage = self._mint_shortage(request)
@@ -231,7 +231,7 @@ class CctpBridge:
         return None
 
     def _is_fee_small(self, fee_units: int, request: BridgeRequest) -> bool:
-        return fee_units * _BPS_PER_UNIT <= request.amount.units * self._fee_limits.fee_bps
+        return fee_units * _BPS_PER_UNIT <= request.amount.units * self._max_fee_bps
 
     def _is_forwarded(self, transfer: BridgeTransfer) -> bool:
         return int(str(transfer.terms["forwarded"])) == 1

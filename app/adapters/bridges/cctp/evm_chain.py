@@ -21,7 +21,7 @@ from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.client.wire import EventLog
 from app.adapters.evm.contracts.abi import ContractEvent, Function
 from app.adapters.evm.send import simulation
-from app.adapters.evm.send.transactions import CallTarget, ContractCall
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, native
@@ -167,14 +167,9 @@ class EvmCctpChain:
         approval = CallTarget(usdc, 0, _APPROVE.encode(messenger, request.amount.units))
         burning = CallTarget(messenger, 0, _burn_data(request.amount.units, usdc, order))
         no_amount = TransferIntent(request.sender, messenger, TokenAmount(0, USDC))
-        first = self._chain.draft_call(
-            no_amount, ContractCall(approval), gas=_APPROVE_GAS, simulates=False, next_gas=_BURN_GAS
-        )
+        first = self._chain.draft_call(no_amount, approval, gas=_APPROVE_GAS, simulates=False, next_gas=_BURN_GAS)
         second = self._chain.draft_call(
-            TransferIntent(request.sender, messenger, request.amount),
-            ContractCall(burning),
-            gas=_BURN_GAS,
-            simulates=False,
+            TransferIntent(request.sender, messenger, request.amount), burning, gas=_BURN_GAS, simulates=False
         )
         max_fee_units = first.fee_units + second.fee_units
         Shortage.check(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
@@ -208,7 +203,7 @@ class EvmCctpChain:
         transmitter = self._deployment.transmitter
         target = CallTarget(transmitter, 0, _RECEIVE.encode(message, attestation))
         no_amount = TransferIntent(owner, transmitter, TokenAmount(0, USDC))
-        return self._chain.draft_call(no_amount, ContractCall(target), gas=_MINT_GAS, simulates=simulates)
+        return self._chain.draft_call(no_amount, target, gas=_MINT_GAS, simulates=simulates)
 
 
 def _burn_data(units: int, usdc: str, order: BurnParameters) -> bytes:

@@ -4,7 +4,6 @@ Source: github.com/circlefin/solana-cctp-contracts, programs/v2.
 """
 
 import struct
-from dataclasses import dataclass
 
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
@@ -29,13 +28,6 @@ USED_NONCE_BYTES = 9
 EVENT_BYTES = 8 + 32 + 8 + 4 + 376 + len(messages.FORWARDING)
 """Discriminator, rent payer, time, and the message with its length."""
 MESSENGER_ACCOUNT = Pubkey.find_program_address([b"token_messenger"], MESSENGER)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class MintAccounts:
-    payer: Pubkey
-    token_account: Pubkey
-    fee_account: Pubkey
 
 
 def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnParameters) -> Instruction:
@@ -69,11 +61,13 @@ def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnP
     return Instruction(MESSENGER, _BURN_WITH_HOOK + arguments + _with_length(messages.FORWARDING), accounts)
 
 
-def receive_message(mint_accounts: MintAccounts, mint: Pubkey, message: CctpMessage, attestation: bytes) -> Instruction:
+def receive_message(
+    message: CctpMessage, attestation: bytes, mint: Pubkey, *, payer: Pubkey, token_account: Pubkey, fee_account: Pubkey
+) -> Instruction:
     source = str(message.burn.source_domain).encode()
     accounts = [
-        AccountMeta(mint_accounts.payer, is_signer=True, is_writable=True),
-        _signer(mint_accounts.payer),
+        AccountMeta(payer, is_signer=True, is_writable=True),
+        _signer(payer),
         _read(_at(TRANSMITTER, b"message_transmitter_authority", bytes(MESSENGER))),
         _read(_at(TRANSMITTER, b"message_transmitter")),
         _write(used_nonce(message)),
@@ -86,8 +80,8 @@ def receive_message(mint_accounts: MintAccounts, mint: Pubkey, message: CctpMess
         _write(_at(MESSENGER, b"token_minter")),
         _write(_at(MESSENGER, b"local_token", bytes(mint))),
         _read(_at(MESSENGER, b"token_pair", source, message.burn.token)),
-        _write(mint_accounts.fee_account),
-        _write(mint_accounts.token_account),
+        _write(fee_account),
+        _write(token_account),
         _write(_at(MESSENGER, b"custody", bytes(mint))),
         _read(TOKEN_PROGRAM),
         _read(_at(MESSENGER, b"__event_authority")),

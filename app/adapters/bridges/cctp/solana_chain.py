@@ -19,7 +19,6 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.instructions import MintAccounts
 from app.adapters.bridges.cctp.messages import (
     BurnParameters,
     CctpMessage,
@@ -59,7 +58,7 @@ def _history(endpoint: RpcEndpoint, message: CctpMessage) -> list[HistoryEntry]:
     """Return the first entries of the nonce's account, oldest first; none if its beginning is too old."""
     account, before = str(instructions.used_nonce(message)), None
     for _ in range(_MAX_PAGES):
-        page = endpoint.ask(account_history.page_before(account, before))
+        page = endpoint.ask(account_history.page(account, before=before))
         if len(page) < account_history.MAX_PAGE:
             return [*reversed(page)]
         before = page[-1].signature
@@ -73,7 +72,7 @@ def _first_mint(
     until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
     for start in range(0, len(signatures), MAX_LARGE_BATCH):
         some = signatures[start : start + MAX_LARGE_BATCH]
-        calls = [account_history.traced_transaction(each, CommitmentLevel.Confirmed) for each in some]
+        calls = [account_history.transaction(each, CommitmentLevel.Confirmed, TracedTransaction) for each in some]
         endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
         for signature, call in zip(some, calls, strict=True):
             traced = None if call.error is not None else call.result
@@ -193,8 +192,14 @@ class SolanaCctpChain:
             fee_owner = instructions.fee_recipient(state.data if state else b"")
         except ValueError:
             raise Unreachable("chain_unreachable") from None
-        receipt = MintAccounts(key, tokens.account_of(key, self._mint), tokens.account_of(fee_owner, self._mint))
-        receiving = instructions.receive_message(receipt, self._mint, message, attestation)
+        receiving = instructions.receive_message(
+            message,
+            attestation,
+            self._mint,
+            payer=key,
+            token_account=tokens.account_of(key, self._mint),
+            fee_account=tokens.account_of(fee_owner, self._mint),
+        )
         draft = self._simulated_draft(no_amount, [receiving], tables=self._tables(), failures=failures)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 

@@ -10,7 +10,7 @@ from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, Orde
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.wire import TransactionReceipt
-from app.adapters.evm.send.transactions import ContractCall
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.ports.bridges import (
     BridgeArrival,
@@ -102,7 +102,6 @@ class OrderBridge(EtherBridge):
         order_quote = self._service.quote(request, self._chains)
         if not 0 < order_quote.minimum_units <= request.amount.units:
             raise Rejected("quote_unavailable")
-        call = ContractCall(order_quote.target).as_terms()
         return BridgeOffer(
             request=request,
             route=self._service.route,
@@ -110,7 +109,7 @@ class OrderBridge(EtherBridge):
             seconds=order_quote.seconds,
             terms={
                 **order_quote.terms,
-                **call,
+                **order_quote.target.as_terms(),
                 "minimum": str(order_quote.minimum_units),
                 "since": self._destination.head().number,
                 "source_since": self._source.head().number,
@@ -119,10 +118,10 @@ class OrderBridge(EtherBridge):
         )
 
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
-        call = ContractCall.from_terms(offer.terms)
-        if call is None:
+        target = CallTarget.from_terms(offer.terms)
+        if target is None:
             raise ValueError("this is not an offer of an order")
-        return self._draft_deposit(offer.request, call, gas=_TYPICAL_GAS)
+        return self._draft_deposit(offer.request, target, gas=_TYPICAL_GAS)
 
     def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""

@@ -13,15 +13,7 @@ from app.adapters.evm.client.wire import count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals, transactions
-from app.adapters.evm.send.transactions import (
-    CallTarget,
-    ContractCall,
-    FeeTerms,
-    GasPrice,
-    encode_signed,
-    fields_of,
-    target_of,
-)
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.chains import Token
 from app.core.money import TokenAmount
@@ -65,14 +57,14 @@ class EvmDrafter:
         return replace(drafted, recipient_is=CONTRACT if code.result else None)
 
     def draft_call(
-        self, intent: TransferIntent, call: ContractCall, *, gas: int, simulates: bool, next_gas: int = 0
+        self, intent: TransferIntent, target: CallTarget, *, gas: int, simulates: bool, next_gas: int = 0
     ) -> TransactionDraft:
         """Draft a call whose sender must also afford a next one with its gas. Raises: Rejected, Unreachable."""
         return self._draft_new(
-            intent, call.target, fallback_gas=gas, simulates=simulates, terms=call.as_terms(), next_gas=next_gas
+            intent, target, fallback_gas=gas, simulates=simulates, terms=target.as_terms(), next_gas=next_gas
         )
 
-    def draft_submission(self, sender: str, call: ContractCall, *, most_gas: int | None = None) -> TransactionDraft:
+    def draft_submission(self, sender: str, target: CallTarget, *, most_gas: int | None = None) -> TransactionDraft:
         """Draft a call that costs the sender only its fee.
 
         With `most_gas`, it is simulated with that much, at the price that will be signed: foreign code that it runs
@@ -80,7 +72,6 @@ class EvmDrafter:
 
         Raises: Rejected, Unreachable.
         """
-        target = call.target
         intent = TransferIntent(sender, target.to, TokenAmount(target.value_units, self._native))
         readings = self.read(intent.sender, target, estimates=most_gas is None)
         if most_gas is not None:
@@ -89,12 +80,12 @@ class EvmDrafter:
             raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
         max_fee_terms = FeeTerms(transactions.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
         Shortage.check(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
-        return self.affordable(intent, readings, max_fee_terms, call.as_terms())
+        return self.affordable(intent, readings, max_fee_terms, target.as_terms())
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft:
         """Draft it with a higher fee. Raises: Rejected (`deadline_passed`: it can only fail), Unreachable."""
         previous = FeeTerms.from_terms(attempt.terms)
-        signed = ContractCall.from_terms(attempt.terms)
+        signed = CallTarget.from_terms(attempt.terms)
         deadline = None if signed is None else signed.valid_until
         # No later block can be before the newest one.
         if deadline is not None and self._rpc.ask(calls.header("latest")).time > deadline:

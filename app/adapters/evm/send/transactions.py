@@ -4,7 +4,7 @@ No I/O, clock or randomness.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from eth_account import Account
@@ -97,23 +97,18 @@ def _with_replacement_bump(units: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
+    """What a transaction calls; after `valid_until` (seconds of block time) it can only revert."""
+
     to: str
     value_units: int
     data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ContractCall:
-    """A call that is more than a plain transfer; after `valid_until` (seconds of block time) it can only revert."""
-
-    target: CallTarget
-    valid_until: int | None = None
+    valid_until: int | None = field(default=None, compare=False)
 
     def as_terms(self) -> Terms:
         return {
-            "call_to": self.target.to,
-            "call_value": str(self.target.value_units),
-            "call_data": self.target.data.hex(),
+            "call_to": self.to,
+            "call_value": str(self.value_units),
+            "call_data": self.data.hex(),
             "valid_until": self.valid_until,
         }
 
@@ -122,11 +117,8 @@ class ContractCall:
         """Read the output of `as_terms`; None for the terms of a plain transfer."""
         if "call_to" not in terms:
             return None
-        until = terms["valid_until"]
-        target = CallTarget(
-            str(terms["call_to"]), int(str(terms["call_value"])), bytes.fromhex(str(terms["call_data"]))
-        )
-        return cls(target, None if until is None else int(until))
+        until, data = terms["valid_until"], bytes.fromhex(str(terms["call_data"]))
+        return cls(str(terms["call_to"]), int(str(terms["call_value"])), data, None if until is None else int(until))
 
 
 def fields_of(chain_id: int, nonce: int, fee: FeeTerms, target: CallTarget) -> dict[str, Any]:
@@ -144,9 +136,9 @@ def encode_signed(fields: Mapping[str, Any], y_parity: int, r: int, s: int) -> b
 
 def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
     """Return the call that executes an intent: the one in the terms, a plain transfer, or a transfer of USDC."""
-    call = ContractCall.from_terms(terms)
+    call = CallTarget.from_terms(terms)
     if call is not None:
-        return call.target
+        return call
     if intent.amount.token == USDC:
         return CallTarget(usdc, 0, contracts.TRANSFER.encode(intent.recipient, intent.amount.units))
     return CallTarget(intent.recipient, intent.amount.units, b"")

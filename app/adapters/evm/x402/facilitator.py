@@ -17,7 +17,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.abi import Function
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.transactions import CallTarget, ContractCall, FeeTerms
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import eip3009, known_wallets
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
@@ -132,7 +132,7 @@ class EvmFacilitator:
         target, max_gas = self._submission(terms, is_deployed=is_deployed)
         # The token accepts it while the block's time is below `validBefore`: a later one would only cost a fee.
         last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
-        call = ContractCall(target, valid_until=last)
+        call = replace(target, valid_until=last)
         try:
             draft = self._drafter.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
         except Rejected as error:

@@ -9,13 +9,13 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
-from app.adapters.evm.send.transactions import CallTarget, ContractCall, FeeTerms
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import eip3009
 from app.adapters.evm.x402.eip3009 import SignedAuthorization
 from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
-from app.ports.chain import CONTRACT, TransferIntent
+from app.ports.chain import CONTRACT, AvailableFunds, TransferIntent
 from app.ports.errors import Rejected, Shortage
 from app.ports.facilitator import AuthorizedTransfer, PaymentIntent, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
@@ -61,9 +61,8 @@ class EvmTransferSponsor:
         intent = TransferIntent(submitter, self._multicall, TokenAmount(0, self._native))
         submission = self._drafter.affordable(intent, readings, fee_terms, {})
         submission = replace(submission, recipient_is=CONTRACT if code.result else None)
-        return SponsoredDraft(
-            transfer, TokenAmount(cost, self._native), token_units, sequence.result, head.result, submission
-        )
+        funds = AvailableFunds(token_units, sequence.result, head.result)
+        return SponsoredDraft(transfer, TokenAmount(cost, self._native), funds, submission)
 
     def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         transfer = draft.transfer
@@ -72,12 +71,12 @@ class EvmTransferSponsor:
             payments.append((transfer.sponsor.fee_recipient, fee_units))
         signed = []
         for recipient, units in payments:
-            intent = PaymentIntent(transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.since_block)
+            intent = PaymentIntent(transfer.sender, recipient, units, _VALIDITY_SECONDS, {}, (), draft.funds.block)
             signed.append(self._signer.authorize(intent, {}, signer, now=now))
         target = self._target(*(SignedAuthorization.of_payload(each.payload).call() for each in signed))
         # The token accepts it while the block's time is below `validBefore`.
-        call = ContractCall(target, valid_until=now + _VALIDITY_SECONDS - 1)
-        submission = replace(draft.submission, terms={**draft.submission.terms, **call.as_terms()})
+        call = replace(target, valid_until=now + _VALIDITY_SECONDS - 1).as_terms()
+        submission = replace(draft.submission, terms={**draft.submission.terms, **call})
         paid, *fee = (SignedPart(each.reference, each.terms) for each in signed)
         return AuthorizedTransfer(paid, fee[0] if fee else None, submission)
 

@@ -16,9 +16,9 @@ from app.adapters.jsonrpc.calls import EndpointError, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.replies import RpcError
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
-from app.adapters.solana.client.wire import HistoryEntry, LandedTransaction, TracedTransaction, history, landed_or_none
+from app.adapters.solana.client.wire import HistoryEntry, LandedTransaction, history, landed_or_none
 
-T = TypeVar("T")
+LandedT = TypeVar("LandedT", bound=LandedTransaction)
 
 MAX_PAGE = 1_000
 MAX_UNAVAILABLE_SLOTS = 1_500
@@ -80,15 +80,6 @@ class _HistoryWalk:
     is_complete: bool = False
 
 
-def newest_entry(account: str) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
-    return _page(account, CommitmentLevel.Confirmed, limit=1)
-
-
-def page_before(account: str, before: str | None) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
-    """Return a call for a page of an account's confirmed history older than an entry, newest first."""
-    return _page(account, CommitmentLevel.Confirmed, limit=MAX_PAGE, before=before)
-
-
 def continue_reading(
     endpoint: RpcEndpoint,
     cursors: Sequence[HistoryCursor],
@@ -110,7 +101,7 @@ def continue_reading(
         if not open_walks:
             break
         calls = [
-            _page(
+            page(
                 walk.reading.account, commitment,
                 before=walk.before, until=walk.reading.progress.until, limit=read_limits.page, at_least=at_least,
             )
@@ -125,30 +116,19 @@ def continue_reading(
     return {walk.reading.account: _result(walk) for walk in walks}
 
 
-def transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[LandedTransaction | None]:
-    return transaction_call(
-        signature, commitment, landed_or_none(signature, LandedTransaction), tolerates=accept_any_error
-    )
-
-
-def traced_transaction(signature: str, commitment: CommitmentLevel) -> SolanaRpcCall[TracedTransaction | None]:
-    """Return a call for a transaction with all of its calls, inner ones included; it may have an error."""
-    return transaction_call(
-        signature, commitment, landed_or_none(signature, TracedTransaction), tolerates=accept_any_error
-    )
-
-
-def transaction_call(
+def transaction(
     signature: str,
     commitment: CommitmentLevel,
-    read: Callable[[object], T],
+    kind: type[LandedT],
     *,
-    tolerates: Callable[[RpcError], bool] | None = None,
-) -> SolanaRpcCall[T]:
+    tolerates: Callable[[RpcError], bool] | None = accept_any_error,
+) -> SolanaRpcCall[LandedT | None]:
+    """Return a call for what is read of a transaction; by default it may have an error."""
     config = RpcTransactionConfig(
         encoding=UiTransactionEncoding.Base64, commitment=commitment, max_supported_transaction_version=0
     )
-    return SolanaRpcCall(GetTransaction(Signature.from_string(signature), config), read, tolerates=tolerates)
+    request = GetTransaction(Signature.from_string(signature), config)
+    return SolanaRpcCall(request, landed_or_none(signature, kind), tolerates=tolerates)
 
 
 def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[str, LandedTransaction | None]:
@@ -157,20 +137,22 @@ def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[
     waiting = list(signatures)
     read: dict[str, LandedTransaction | None] = {}
     while waiting and (not read or time.monotonic_ns() < until):
-        calls = {name: transaction(name, CommitmentLevel.Finalized) for name in waiting[:MAX_LARGE_BATCH]}
+        calls = {
+            name: transaction(name, CommitmentLevel.Finalized, LandedTransaction) for name in waiting[:MAX_LARGE_BATCH]
+        }
         endpoint.run([*calls.values()], max_batch=MAX_LARGE_BATCH)
         read |= {name: call.result_or_none for name, call in calls.items()}
         del waiting[:MAX_LARGE_BATCH]
     return read
 
 
-def _take(walk: _HistoryWalk, page: Sequence[HistoryEntry], *, is_last: bool) -> None:
+def _take(walk: _HistoryWalk, entries: Sequence[HistoryEntry], *, is_last: bool) -> None:
     since = walk.reading.since
     walk.last_page = walk.before
-    walk.entries += [entry for entry in page if entry.slot > since]
-    walk.is_complete = is_last or page[-1].slot <= since
-    if page:
-        walk.before = page[-1].signature
+    walk.entries += [entry for entry in entries if entry.slot > since]
+    walk.is_complete = is_last or entries[-1].slot <= since
+    if entries:
+        walk.before = entries[-1].signature
 
 
 def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ...]]:
@@ -179,15 +161,16 @@ def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ..
     return replace(walk.reading.progress, before=before), tuple(reversed(walk.entries))
 
 
-def _page(
+def page(
     account: str,
-    commitment: CommitmentLevel,
+    commitment: CommitmentLevel = CommitmentLevel.Confirmed,
     *,
-    limit: int,
+    limit: int = MAX_PAGE,
     before: str | None = None,
     until: str | None = None,
     at_least: int | None = None,
 ) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
+    """Return a call for a page of an account's history, newest first, from a node that has a slot."""
     config = RpcSignaturesForAddressConfig(
         before=None if before is None else Signature.from_string(before),
         until=None if until is None else Signature.from_string(until),

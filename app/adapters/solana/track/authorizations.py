@@ -21,7 +21,7 @@ from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
-from app.adapters.solana.client.wire import EpochInfo, number
+from app.adapters.solana.client.wire import EpochInfo, LandedTransaction, number
 from app.adapters.solana.track import account_history
 from app.adapters.solana.track.account_history import (
     MAX_UNAVAILABLE_SLOTS,
@@ -223,7 +223,7 @@ class SponsoredTransferPoller:
         unknown = [name for name in names if name not in self._signatures][: _READ_LIMITS.transactions]
         if len(self._signatures) + len(unknown) > _MAX_KNOWN:
             self._signatures = {name: self._signatures[name] for name in names if name in self._signatures}
-        reading = {name: account_history.transaction(name, commitment) for name in unknown}
+        reading = {name: account_history.transaction(name, commitment, LandedTransaction) for name in unknown}
         endpoint.run([*reading.values()], max_batch=MAX_LARGE_BATCH)
         for name, call in reading.items():
             if call.error is not None and call.error.code == _OTHER_VERSION:

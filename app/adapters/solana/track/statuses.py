@@ -176,7 +176,8 @@ class SolanaReceiptPoller:
         if not landed:
             return {}
         calls = {
-            tx_hash: account_history.transaction(tx_hash, CommitmentLevel.Confirmed) for tx_hash, _ in landed.values()
+            tx_hash: account_history.transaction(tx_hash, CommitmentLevel.Confirmed, LandedTransaction)
+            for tx_hash, _ in landed.values()
         }
         self._rpc.run(*calls.values())
         settled = {}

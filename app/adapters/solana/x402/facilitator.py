@@ -14,7 +14,7 @@ from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.wire import LandedTransaction, landed_or_none
+from app.adapters.solana.client.wire import LandedTransaction
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.balance_changes import TokenHolder
@@ -51,8 +51,8 @@ class SolanaFacilitator:
 
     def incoming_payment(self, tx_hash: str, recipient: str) -> IncomingPayment | None:
         """Read what a finalized transaction paid to the recipient's own token account. Raises: Unreachable."""
-        read = landed_or_none(tx_hash, _DatedTransaction)
-        landed = self._rpc.ask(account_history.transaction_call(tx_hash, CommitmentLevel.Finalized, read))
+        final = CommitmentLevel.Finalized
+        landed = self._rpc.ask(account_history.transaction(tx_hash, final, _DatedTransaction, tolerates=None))
         if landed is None:
             return None
         account = str(tokens.account_of(Pubkey.from_string(recipient), self._mint))

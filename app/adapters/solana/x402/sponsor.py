@@ -20,7 +20,7 @@ from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import TransferIntent
+from app.ports.chain import AvailableFunds, TransferIntent
 from app.ports.errors import Rejected, Shortage
 from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
@@ -56,9 +56,8 @@ class SolanaTransferSponsor:
         own = TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL))
         kind = drafts.recipient_kind(transfer.recipient, parties.recipient)
         submission = readings.draft(own, plan.as_terms(), cost, (lamports, lamports), kind)
-        return SponsoredDraft(
-            transfer, TokenAmount(cost, SOL), token_units, None, readings.slot, submission, creates_account
-        )
+        funds = AvailableFunds(token_units, None, readings.slot)
+        return SponsoredDraft(transfer, TokenAmount(cost, SOL), funds, submission, creates_account)
 
     def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         plan = TransactionPlan.from_terms(draft.submission.terms)

@@ -75,29 +75,23 @@ _LAMPORTS = struct.Struct("<IQ")
 """The System program's Transfer: its number, lamports."""
 
 
-@dataclass(frozen=True, slots=True)
-class MinimumBalances:
-    lamports: int = 0
-    usdc_units: int = 0
-
-
 def minimum_balances(
     request: SwapRequest, before: SwapBalances, *, minimum_units: int, fee_units: int
-) -> MinimumBalances:
+) -> Mapping[Token, int]:
     """Return the balances less amount and fee, plus the minimum output; wrapped SOL is unwrapped by then."""
     change = {request.input_amount.token: -request.input_amount.units, request.output_token: minimum_units}
-    return MinimumBalances(
-        lamports=max(before.lamports + before.wrapped_lamports + change[SOL] - fee_units, 0),
-        usdc_units=max(before.usdc_units + change[USDC], 0),
-    )
+    return {
+        SOL: max(before.lamports + before.wrapped_lamports + change[SOL] - fee_units, 0),
+        USDC: max(before.usdc_units + change[USDC], 0),
+    }
 
 
-def assertion_instructions(owner: Pubkey, usdc_mint: Pubkey, floors: MinimumBalances) -> list[Instruction]:
+def assertion_instructions(owner: Pubkey, usdc_mint: Pubkey, minimums: Mapping[Token, int]) -> list[Instruction]:
     """Return instructions that fail the whole transaction unless the minimums hold and the owner has sole authority."""
     return [
         *tokens.revoke_other_authorities(owner, usdc_mint),
-        tokens.transfer_checked(owner, owner, usdc_mint, units=floors.usdc_units, decimals=USDC.decimals),
-        transfer(TransferParams(from_pubkey=owner, to_pubkey=owner, lamports=floors.lamports)),
+        tokens.transfer_checked(owner, owner, usdc_mint, units=minimums[USDC], decimals=USDC.decimals),
+        transfer(TransferParams(from_pubkey=owner, to_pubkey=owner, lamports=minimums[SOL])),
     ]
 
 

@@ -6,7 +6,7 @@ readable whatever the route is; the older instructions, with amounts behind it, 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solders.address_lookup_table_account import AddressLookupTableAccount
@@ -28,8 +28,8 @@ from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.send.transactions import discriminator
 from app.adapters.swaps.jupiter import balances
 from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
-from app.adapters.swaps.jupiter.balances import MinimumBalances, SwapBalances
-from app.core.chains import SOL, USDC
+from app.adapters.swaps.jupiter.balances import SwapBalances
+from app.core.chains import SOL, USDC, Token
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Shortage
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
@@ -162,10 +162,10 @@ class JupiterExchange:
         instructions = self._instructions(request, pair, built, minimum_units)
         tables = transactions.read_tables(self._chain.rpc, built.tables)
 
-        def ending(minimums: MinimumBalances) -> list[Instruction]:
+        def ending(minimums: Mapping[Token, int]) -> list[Instruction]:
             return [*instructions, *balances.assertion_instructions(pair.owner, self._usdc_mint, minimums)]
 
-        unsimulated = _message(pair.owner, ending(MinimumBalances()), tables, blockhash=_NO_BLOCKHASH)
+        unsimulated = _message(pair.owner, ending({SOL: 0, USDC: 0}), tables, blockhash=_NO_BLOCKHASH)
         simulated = self._simulate(pair.owner, unsimulated)
         if not self._is_exactly_swap(simulated, request, minimum_units):
             # Balances and simulation may be of two moments, with a change in between: read again.
@@ -181,9 +181,9 @@ class JupiterExchange:
         simulated.assert_succeeded()
         if not self._is_exactly_swap(simulated, request, minimum_units):
             raise Rejected("unsafe_instructions")
-        minimum_lamports = balances.minimum_balances(request, before, minimum_units=minimum_units, fee_units=fee_units)
+        minimums = balances.minimum_balances(request, before, minimum_units=minimum_units, fee_units=fee_units)
         final = _message(
-            pair.owner, ending(minimum_lamports), tables,
+            pair.owner, ending(minimums), tables,
             blockhash=Hash.from_string(simulated.latest.blockhash), units=units, price=price,
         )  # fmt: skip
         return simulated.draft(
