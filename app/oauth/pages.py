@@ -171,19 +171,18 @@ def answer(signed: str) -> Response:
 
 
 @session_pages.get("/agents/<string:agent_id>/connections")
-def show_connections(agent_id: str) -> Response:
+def show_connections(key: OwnerKeyView) -> Response:
     """List the applications that are connected to an agent."""
-    agent = agent_of(owner_key_of(agent_id))
-    listed = connections.list_of(agent_id)
-    return render_page("connections.html", agent=agent, listed=listed, done=request.args.get("done"))
+    listed = connections.list_of(key.agent_id)
+    return render_page("connections.html", agent=agent_of(key), listed=listed, done=request.args.get("done"))
 
 
 @session_pages.post("/agents/<string:agent_id>/connections/end")
-def end_connection(agent_id: str) -> Response:
+def end_connection(key: OwnerKeyView) -> Response:
     """End a connection immediately, without asking for the owner key."""
-    actor = sessions.acting_owner(owner_key_of(agent_id))
-    connections.end_by_owner(actor, agent_id, request.form.get("connection_id", "")[:36])
-    return see_other(url_for("owner.show_connections", agent_id=agent_id, done="ended"))
+    actor = sessions.acting_owner(key)
+    connections.end_by_owner(actor, key.agent_id, request.form.get("connection_id", "")[:36])
+    return see_other(url_for("owner.show_connections", agent_id=key.agent_id, done="ended"))
 
 
 def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:

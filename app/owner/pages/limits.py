@@ -11,12 +11,13 @@ from marshmallow import ValidationError
 
 from app.core.money import NANOS_PER_USD, usd_string
 from app.db.unit_of_work import read_only_unit
+from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.pages import overview
 from app.owner.pages.limit_preview import MOST_PAYMENTS, preview_of
 from app.owner.passkeys import confirmation
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.auth import agent_of, render_page, see_other, session_pages
 from app.platform.agents import fleet
 from app.platform.agents.fleet import LooseningNotAllowed
 from app.spending.controls import ControlsChange
@@ -56,37 +57,36 @@ _OWNER_KEY_NEEDED = "Enter your owner key, because this change raises a limit or
 
 
 @session_pages.get(_PATH)
-def show_limits(agent_id: str, wallet_id: str) -> Response:
+def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Show the form with a wallet's limits, or with those of a preset, which are not saved yet."""
-    wallet = overview.owned_wallet(owner_key_of(agent_id), wallet_id)
+    wallet = overview.owned_wallet(key, wallet_id)
     values = _form_values(wallet.spending_controls)
     preset = PRESETS.get(request.args.get("preset", ""))
     if preset is None:
-        return _render_form(agent_id, wallet, values)
+        return _render_form(key, wallet, values)
     values |= _form_values(preset) | {name: values[name] for name in ALLOWLIST_FIELDS}
-    return _render_form(agent_id, wallet, values, changes=_parse_form(values)[0])
+    return _render_form(key, wallet, values, changes=_parse_form(values)[0])
 
 
 @session_pages.post(_PATH)
-def save_limits(agent_id: str, wallet_id: str) -> Response:
+def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Save the limits of a wallet, or show first what they change; they apply to the next movement."""
-    key = owner_key_of(agent_id)
     wallet = overview.owned_wallet(key, wallet_id)
     typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *ALLOWLIST_FIELDS, *ASK_FIELDS)}
     changes, problems = _parse_form(typed)
     if changes is None:
-        return _render_form(agent_id, wallet, typed, problems=problems, status=400)
+        return _render_form(key, wallet, typed, problems=problems, status=400)
     if request.form.get("step") == "review":
-        return _render_form(agent_id, wallet, typed, changes=changes)
+        return _render_form(key, wallet, typed, changes=changes)
     is_owner, error = confirmation.check_owner(key) if confirmation.is_filled() else (False, "")
     if error:
-        return _render_form(agent_id, wallet, typed, changes=changes, key_error=error, status=403)
+        return _render_form(key, wallet, typed, changes=changes, key_error=error, status=403)
     try:
         changed = fleet.set_wallet_controls(sessions.acting_owner(key), wallet, changes, allow_loosening=is_owner)
     except LooseningNotAllowed:
-        return _render_form(agent_id, wallet, typed, changes=changes, key_error=_OWNER_KEY_NEEDED, status=403)
+        return _render_form(key, wallet, typed, changes=changes, key_error=_OWNER_KEY_NEEDED, status=403)
     done = "limits" if changed else "unchanged"
-    return see_other(url_for("owner.show_wallet", agent_id=agent_id, wallet_id=wallet_id, done=done))
+    return see_other(url_for("owner.show_wallet", agent_id=key.agent_id, wallet_id=wallet_id, done=done))
 
 
 def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[str, str]]:
@@ -160,20 +160,19 @@ def _form_values(controls: Controls | None) -> dict[str, str]:
 
 
 def _render_form(
-    agent_id: str, wallet: WalletView, values: Mapping[str, str], *, changes: ControlsChange | None = None,
+    key: OwnerKeyView, wallet: WalletView, values: Mapping[str, str], *, changes: ControlsChange | None = None,
     problems: Mapping[str, str] | None = None, key_error: str = "", status: int = 200,
 ) -> Response:  # fmt: skip
     """Render the form, and above it what a change means, if there is one."""
-    key = owner_key_of(agent_id)
     preview = preview_of(wallet, changes) if changes else None
     with read_only_unit() as session:
-        owned = wallets.all_of(session, agent_id)
+        owned = wallets.all_of(session, key.agent_id)
     return render_page(
         "limits.html", status=status, agent=agent_of(key), wallet=wallet, wallets=owned, values=values,
         before=_form_values(wallet.spending_controls), amounts=AMOUNT_FIELDS, lists=ALLOWLIST_FIELDS,
         thresholds=THRESHOLD_FIELDS, asks=ASK_FIELDS, dollars_of=dollars_of, presets=PRESETS,
         chosen=request.args.get("preset"), reviewed=changes is not None, preview=preview,
         most_payments=MOST_PAYMENTS, problems=problems or {}, key_error=key_error,
-        alike=address_book.look_alikes(agent_id, preview.added) if preview else {},
+        alike=address_book.look_alikes(key.agent_id, preview.added) if preview else {},
         prompt=confirmation.prompt_for(key) if key_error or (preview and preview.loosens) else None,
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """The page of an agent's passkeys, and signing in with one."""
 
+from typing import Any
+
 from flask import Response, request, url_for
 
 from app.errors import LimitReached, NotFound, ServiceError, Unauthorized
@@ -10,7 +12,6 @@ from app.owner.session import cookies, sessions
 from app.owner.session.auth import (
     agent_of,
     current_session,
-    owner_key_of,
     public_pages,
     render_page,
     see_other,
@@ -49,15 +50,14 @@ def sign_in_by_passkey() -> Response:
 
 
 @session_pages.get(_PAGE)
-def show_passkeys(agent_id: str) -> Response:
+def show_passkeys(key: OwnerKeyView) -> Response:
     """List an agent's passkeys, with the form that adds one."""
-    return _render(owner_key_of(agent_id))
+    return _render(key)
 
 
 @session_pages.post(_PAGE)
-def begin_passkey(agent_id: str) -> Response:
+def begin_passkey(key: OwnerKeyView) -> Response:
     """Offer the creation of a passkey, with the owner key."""
-    key = owner_key_of(agent_id)
     is_owner, error = confirmation.check_owner(key)
     if not is_owner:
         return _render(key, error=error, status=403)
@@ -66,37 +66,29 @@ def begin_passkey(agent_id: str) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/create")
-def add_passkey(agent_id: str) -> Response:
+def add_passkey(key: OwnerKeyView) -> Response:
     """Add the passkey that the browser has created."""
-    key = owner_key_of(agent_id)
     challenge = challenges.challenge_of(_adding(key), request.form.get("passkey_token", ""))
     try:
         passkeys.add_passkey(sessions.acting_owner(key), key, challenge, request.form.get("passkey", ""), name=_name())
     except (Unauthorized, LimitReached) as failure:
         return _render(key, error=failure.message, status=_page_status(failure))
-    return see_other(url_for("owner.show_passkeys", agent_id=agent_id, done="added"))
+    return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="added"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_passkey(agent_id: str) -> Response:
+def remove_passkey(key: OwnerKeyView) -> Response:
     """Remove a passkey and sign out the agent's other sessions, without asking for the owner key."""
-    key, passkey_id = owner_key_of(agent_id), request.form.get("passkey_id", "")
+    passkey_id = request.form.get("passkey_id", "")
     removed = passkeys.remove_passkey(
         sessions.acting_owner(key), key, passkey_id[:36], current_session_id=current_session().id
     )
     if not removed:
         raise NotFound("This agent has no such passkey.")
-    return see_other(url_for("owner.show_passkeys", agent_id=agent_id, done="removed"))
+    return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="removed"))
 
 
-def _render(
-    key: OwnerKeyView,
-    *,
-    error: str = "",
-    status: int = 200,
-    creation: challenges.PasskeyPrompt | None = None,
-    name: str = "",
-) -> Response:
+def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
     return render_page(
         "passkeys.html",
         status=status,
@@ -105,10 +97,8 @@ def _render(
         limit=passkeys.MAX_PASSKEYS,
         party=challenges.relying_party(),
         prompt=confirmation.prompt_for(key),
-        creation=creation,
-        name=name,
-        error=error,
         done=request.args.get("done"),
+        **values,
     )
 
 
