@@ -177,7 +177,7 @@ def send_test_notice(key: OwnerKeyView) -> Response:
 @session_pages.post(f"{_PAGE}/remove")
 def remove_target(key: OwnerKeyView) -> Response:
     removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
-    if removed.kind is TargetKind.EMAIL:
+    if removed.kind == TargetKind.EMAIL:
         send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="removed"))
 

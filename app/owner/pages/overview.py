@@ -18,8 +18,7 @@ from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
-from app.events import feed
-from app.events import notices as owner_notices
+from app.events import delivery_log, feed
 from app.events.outbox import EventType
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
@@ -180,7 +179,7 @@ def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, A
     page = PageRequest(_MAX_INCIDENTS, 0, created_after=since)
     changes = feed.latest(agent.id, [EventType.CONTROLS_CHANGED], limit=_MAX_INCIDENTS * _RECENT)
     with read_only_unit() as session:
-        undelivered = owner_notices.count_undelivered(session, agent.id, since)
+        undelivered = delivery_log.count_undelivered(session, agent.id, since)
     return {
         "failed": history.latest([each.id for each in owned], page, status=MovementStatus.FAILED.value, without=READS),
         "loosened": [each for each in changes if each.data["loosens"] and each.created_at >= since][:_MAX_INCIDENTS],
