@@ -141,7 +141,7 @@ def test_retiring_a_service_concurrently_leaves_no_subscription(stage: Market) -
                 "price_nanos": 1, "category": "c",
             },
             document=None, claim=Claim.none(),
-        ).service  # fmt: skip
+        )  # fmt: skip
         subscribe = partial(
             subscriptions.subscribe,
             made.id,

@@ -123,7 +123,7 @@ class Services(Machine):
             "pricing_model": "per_call", "price_nanos": price * USD, "category": "weather",
         }  # fmt: skip
         made = services.register(self.seller, values, document=None, claim=Claim.none())
-        offered = Offered(made.service.id, price, subscribed={})
+        offered = Offered(made.id, price, subscribed={})
         self.offered.append(offered)
         return offered
 

@@ -15,8 +15,8 @@ from app.agents.service import DEFAULT_NAME
 from app.audit_log import trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.catalog.models import Service
 from app.catalog.services import service as services
-from app.catalog.services.service import ServiceView
 from app.core import clock, identifiers, money
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
@@ -147,7 +147,7 @@ def list_transactions(agent_id: str, page: PageRequest, filters: Mapping[str, st
     return history.page_of_wallets([each.id for each in listed], page, filters)
 
 
-def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> ServiceView:
+def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> Service:
     """Stop or permit the calls of a service. Raises: NotFound."""
     action = AuditAction.SERVICE_PAUSED if suspended else AuditAction.SERVICE_RESUMED
     with unit_of_work() as session:
