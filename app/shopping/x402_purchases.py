@@ -19,8 +19,8 @@ from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
 from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.shopping import orders, service
+from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
-from app.shopping.service import PurchaseView
 from app.state import app_state
 
 PARAMETER = "token"
@@ -35,7 +35,7 @@ def buy(
     *,
     allow_duplicate: bool,
     claim: Claim,
-) -> tuple[PurchaseView, Mapping[str, str]]:
+) -> tuple[Purchase, Mapping[str, str]]:
     """Accept a purchase, paid for by credits or by the request's payment; return it with the payment's headers.
 
     Raises: what `service.buy` raises; PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
@@ -85,9 +85,7 @@ def account_of_token(purchase_id: str, token: str) -> str | None:
     return service.paying_account_of(purchase_id)
 
 
-def _buy_with_payment(
-    order: PurchaseOrder, price: PaymentPrice, claim: Claim
-) -> tuple[PurchaseView, Mapping[str, str]]:
+def _buy_with_payment(order: PurchaseOrder, price: PaymentPrice, claim: Claim) -> tuple[Purchase, Mapping[str, str]]:
     orders.assert_max_total(order)
     previous_account_id = gate.find_served_payment(price)
     if previous_account_id is not None:
@@ -106,7 +104,7 @@ def _buy_after_payment(
     claim: Claim,
     *,
     allow_duplicate: bool,
-) -> tuple[PurchaseView, Mapping[str, str]]:
+) -> tuple[Purchase, Mapping[str, str]]:
     def fund(session: Session) -> None:
         grant.consume(session)
         if not credit_accounts.balances(session, [caller.account_id]):

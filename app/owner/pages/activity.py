@@ -22,8 +22,7 @@ from app.owner.session.auth import agent_of, render_page, session_pages
 from app.owner.session.cookies import printable
 from app.shopping import advice
 from app.shopping import service as shopping
-from app.shopping.models import OPEN_STATUSES, PurchaseStatus
-from app.shopping.service import PurchaseView
+from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
 from app.spending import holds
 from app.usage import service as usage
 from app.wallets.core import wallets
@@ -119,7 +118,7 @@ def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]
     }
 
 
-def _owned_purchase(key: OwnerKeyView, purchase_id: str) -> PurchaseView:
+def _owned_purchase(key: OwnerKeyView, purchase_id: str) -> Purchase:
     return shopping.get_owned(purchase_id, Principal(KeyKind.AGENT, key.agent_id, key.agent_id, key.agent_id))
 
 

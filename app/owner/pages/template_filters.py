@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 from app.core import clock, money
 from app.core.movement_kinds import MovementKind
 from app.movements import KINDS
-from app.shopping.service import PurchaseView
+from app.shopping.models import Purchase
 from app.wallets.views.history import TransactionView
 
 _CENT_NANOS = money.NANOS_PER_USD // 100
@@ -122,7 +122,7 @@ def transaction_title(transaction: TransactionView) -> str:
     return _TYPES.get(transaction.type) or kind_title(str(kind))
 
 
-def purchase_title(purchase: PurchaseView) -> str:
+def purchase_title(purchase: Purchase) -> str:
     """Return what was bought in which shop."""
     product = purchase.product["title"] if purchase.product else "A purchase"
     return f"{product} at {purchase.host}"
