@@ -130,13 +130,11 @@ def list_retired_keys(limit: int, offset: int) -> None:
 def export_retired_key(wallet_id: str) -> None:
     """Print the recovery phrase of a deleted wallet, which controls all its funds; recorded in the audit log."""
     try:
-        exported = keys.export_retired_key(actors.shell_actor(), wallet_id)
+        wallet, phrase = keys.export_retired_key(actors.shell_actor(), wallet_id)
     except PortError:
         raise click.ClickException("The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it.") from None
-    click.echo(f"Recovery phrase (BIP-39): {exported.phrase}")
-    for (chains, path), address in zip(
-        _DERIVATION_PATHS, (exported.wallet.evm_address, exported.wallet.solana_address), strict=True
-    ):
+    click.echo(f"Recovery phrase (BIP-39): {phrase}")
+    for (chains, path), address in zip(_DERIVATION_PATHS, (wallet.evm_address, wallet.solana_address), strict=True):
         click.echo(f"{chains}: {address} at {path}")
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
 

@@ -1,7 +1,6 @@
 """Use cases for master, owner and gateway-only keys, and for keys of deleted wallets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,12 +31,6 @@ _BOOTSTRAP_NAME = "bootstrap"
 _RECHECK_INTERVAL = timedelta(days=7)
 _EMPTY_CONFIRMATION_DELAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedWalletKey:
-    wallet: RetiredWallet
-    phrase: str = field(repr=False)
 
 
 def create_master_key(
@@ -156,8 +149,8 @@ def list_retired_keys(page: PageRequest) -> Page[RetiredWallet]:
         return custody.list_retired(session, page)
 
 
-def export_retired_key(actor: Actor, wallet_id: str) -> ExportedWalletKey:
-    """Unseal the key of a deleted wallet to recover funds. The entry is committed before the phrase is returned.
+def export_retired_key(actor: Actor, wallet_id: str) -> tuple[RetiredWallet, str]:
+    """Return a deleted wallet and its recovery phrase. The entry is committed before the phrase is returned.
 
     Raises: NotFound.
     """
@@ -166,7 +159,7 @@ def export_retired_key(actor: Actor, wallet_id: str) -> ExportedWalletKey:
         wallet, phrase = custody.export_retired(session, canonical)
         after = {"evm_address": wallet.evm_address, "solana_address": wallet.solana_address}
         trail.record(session, actor, AuditEvent(AuditAction.RETIRED_KEY_EXPORTED, canonical, after=after))
-    return ExportedWalletKey(wallet, phrase)
+    return wallet, phrase
 
 
 def purge_retired_keys(actor: Actor, *, now: datetime | None = None, limit: int = 10) -> Sequence[str]:
