@@ -26,7 +26,8 @@ from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, insert_into, table_of
+from app.db.prepared import PreparedInsert
+from app.db.statements import count, table_of
 from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.identity import master_keys, owner_keys
@@ -37,6 +38,7 @@ TRAIL_NAME = "platform"
 _CHAIN_KEYS = SealedColumn(AuditHead.__tablename__, "sealed")
 _MAX_LISTED = 50
 _INSERT_BATCH = 200
+_INSERT_HEAD = PreparedInsert(AuditHead, unique=[AuditHead.name])
 GENESIS = "0" * 64
 _KEY_BYTES = 32
 # The acts of operators are witnessed immediately, all others within the hour.
@@ -267,17 +269,8 @@ def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
 
 def _create_head(session: Session) -> None:
     key = secrets.token_bytes(_KEY_BYTES)
-    session.execute(
-        insert_into(session, AuditHead)
-        .values(
-            name=TRAIL_NAME,
-            number=0,
-            hash=GENESIS,
-            proof=head_proof(key, 0, GENESIS),
-            sealed=_CHAIN_KEYS.seal(key, TRAIL_NAME),
-        )
-        .on_conflict_do_nothing(index_elements=[AuditHead.name])
-    )
+    head = {"name": TRAIL_NAME, "number": 0, "hash": GENESIS, "proof": head_proof(key, 0, GENESIS)}
+    _INSERT_HEAD.execute(session, {**head, "sealed": _CHAIN_KEYS.seal(key, TRAIL_NAME)})
 
 
 def _entries() -> Any:

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from app.catalog.models import IS_ACTIVE, SUBSCRIPTIONS, Service, Subscription, SubscriptionStatus
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, insert_into
+from app.db.prepared import PreparedInsert
+from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
 from app.idempotency.service import Claim
@@ -20,6 +21,7 @@ from app.spending import accounts as spending_accounts
 
 SubscriptionRow: TypeAlias = Row[*tuple[Any, ...]]
 """The columns of a subscription, and `service_name`."""
+_INSERT = PreparedInsert(Subscription, unique=[Subscription.service_id, Subscription.wallet_id])
 
 
 def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -> SubscriptionRow:
@@ -106,13 +108,11 @@ def _lock_active(session: Session, service_id: str) -> None:
 
 
 def _insert(session: Session, service_id: str, *, wallet_id: str, agent_id: str, at: datetime) -> bool:
-    statement: Any = insert_into(session, Subscription).values(
-        id=identifiers.new_id(), service_id=service_id, wallet_id=wallet_id, agent_id=agent_id,
-        **SUBSCRIPTIONS.initial(SubscriptionStatus.ACTIVE), reactivated=False, created_at=at, updated_at=at,
-    )  # fmt: skip
-    # Waits for a concurrent insert of the same row, so that the result is final.
-    statement = statement.on_conflict_do_nothing(index_elements=["service_id", "wallet_id"])
-    return session.execute(statement.returning(Subscription.id)).one_or_none() is not None
+    values = {
+        "id": identifiers.new_id(), "service_id": service_id, "wallet_id": wallet_id, "agent_id": agent_id,
+        **SUBSCRIPTIONS.initial(SubscriptionStatus.ACTIVE), "reactivated": False, "created_at": at, "updated_at": at,
+    }  # fmt: skip
+    return bool(_INSERT.execute(session, values))
 
 
 def _select_subscriptions() -> Select[Any]:

@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, and_, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.db.statements import count
+from app.db.statements import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import channels, outbox, queues
 from app.events.channels import Attempt
@@ -231,10 +231,7 @@ def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str
 
 def _postpone(session: Session, rows: ColumnElement[bool], until: datetime) -> None:
     session.execute(
-        update(EventDelivery)
-        .where(rows, EventDelivery.next_attempt_at < until)
-        .values(next_attempt_at=until)
-        .execution_options(synchronize_session=False)
+        update(table_of(EventDelivery)).where(rows, EventDelivery.next_attempt_at < until).values(next_attempt_at=until)
     )
 
 
@@ -255,10 +252,9 @@ def _record(
         return None
     next_attempt_at = clock.now() + delay
     session.execute(
-        update(EventDelivery)
+        update(table_of(EventDelivery))
         .where(EventDelivery.id == delivery_id, EventDelivery.status == pending.value)
         .values(next_attempt_at=next_attempt_at, **changes)
-        .execution_options(synchronize_session=False)
     )
     return next_attempt_at
 

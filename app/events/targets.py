@@ -20,7 +20,7 @@ from app.authenticated import SealedColumn
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import count, page_of
+from app.db.statements import count, page_of, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import queues
@@ -337,7 +337,7 @@ def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[b
 
 def _delete(session: Session, target_ids: Sequence[str]) -> None:
     for model, key in ((EventDelivery, EventDelivery.target_id), (EventTarget, EventTarget.id)):
-        session.execute(delete(model).where(key.in_(target_ids)).execution_options(synchronize_session=False))
+        session.execute(delete(table_of(model)).where(key.in_(target_ids)))
 
 
 def _not_found() -> NotFound:

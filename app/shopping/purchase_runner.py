@@ -19,6 +19,7 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.db import leases
 from app.db.leases import ProcessKind
+from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.observability import logs
@@ -308,10 +309,9 @@ class PurchaseSession:
 
     def _renew_lease(self, session: Session, **values: Any) -> None:
         session.execute(
-            update(Purchase)
+            update(table_of(Purchase))
             .where(self._row, Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value]))
             .values(lease_until=clock.now() + LEASE, **values)
-            .execution_options(synchronize_session=False)
         )
 
 

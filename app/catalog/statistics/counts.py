@@ -198,21 +198,14 @@ def refresh_totals(now: datetime) -> None:
         lagging = lock_order.lock_rows(
             session, Service.id, Service.id.in_(recently_called), Service.total_calls != _sum(ServiceTotal.calls)
         )
-        session.execute(
-            update(Service)
-            .where(Service.id.in_(lagging))
-            .values(_exact_totals())
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(update(table_of(Service)).where(Service.id.in_(lagging)).values(_exact_totals()))
 
 
 def prune_history(now: datetime) -> None:
     """Delete minutes and hours that are no longer read. For the sweep; opens its own unit."""
     with unit_of_work() as session:
-        for column in (ServiceMinute.minute, ServiceLatency.hour):
-            session.execute(
-                delete(column.class_).where(column < now - _RETENTION).execution_options(synchronize_session=False)
-            )
+        for model, column in ((ServiceMinute, ServiceMinute.minute), (ServiceLatency, ServiceLatency.hour)):
+            session.execute(delete(table_of(model)).where(column < now - _RETENTION))
 
 
 def _exact_totals() -> dict[InstrumentedAttribute[int], Any]:
