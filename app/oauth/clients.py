@@ -12,21 +12,35 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import JSON, String, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app import base_urls
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
+from app.db.columns import UtcDateTime
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, Overloaded, RateLimited
+from app.extensions import Model
 from app.identity.principal import Scope
-from app.oauth.models import OAuthClient
 from app.ports.errors import PortError
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
+
+
+class OAuthClient(Model):
+    """An application that has registered itself; nothing that it says of itself is verified."""
+
+    __tablename__ = "oauth_clients"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    redirect_uris: Mapped[list[str]] = mapped_column(JSON)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
 
 GRANT_TYPES = ("authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code")
 _UNUSED_LIFETIME = timedelta(days=1)

@@ -26,8 +26,8 @@ from app.identity.principal import Grant, Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
 from app.oauth.connections import Consent
-from app.oauth.models import OAuthToken
 from app.oauth.server import Request, Server
+from app.oauth.tokens import OAuthToken
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import confirmation

@@ -10,9 +10,9 @@ import pytest
 from flask import Flask
 from sqlalchemy import func, select
 
+from app.catalog import statistics
 from app.catalog.models import Service, ServiceLatency, ServiceMinute
 from app.catalog.services import service as services
-from app.catalog.statistics import counts as statistics
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from tests.support.agents import register

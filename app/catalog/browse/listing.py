@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import select
 
+from app.catalog import statistics
 from app.catalog.models import Service, ServiceSpecification
 from app.catalog.services import search_index
 from app.catalog.services import service as services
-from app.catalog.statistics import counts as statistics
-from app.catalog.statistics.counts import DailyUsage
+from app.catalog.statistics import DailyUsage
 from app.core import money
 from app.core.pagination import Page, PageRequest
 from app.db.unit_of_work import read_only_unit

@@ -11,8 +11,8 @@ from http import HTTPStatus
 
 from sqlalchemy.orm import Session
 
+from app.catalog import statistics
 from app.catalog.services.service import CallableService
-from app.catalog.statistics import counts as statistics
 from app.credits.holds import HoldResult
 from app.db.unit_of_work import unit_of_work
 from app.errors import InsufficientCredits

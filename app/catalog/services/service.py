@@ -14,10 +14,9 @@ from sqlalchemy.orm import Session
 from app import base_urls
 from app.authenticated import SealedColumn, seal_of
 from app.authenticated import change as change_row
-from app.catalog import subscriptions
+from app.catalog import statistics, subscriptions
 from app.catalog.models import IS_ACTIVE, PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
-from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
