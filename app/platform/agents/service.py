@@ -206,15 +206,15 @@ def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim) -
     """Give an agent a new key; older ones work until the grace period ends. Raises: NotFound."""
     with unit_of_work() as session:
         agent = identity.lock_agent(session, parse_agent_id(agent_id))
-        made, act = _replace_key(session, agent.id, grace=grace)
+        act = _replace_key(session, agent.id, grace=grace)
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
-    return made
+    return rotation_of_entry(act.id)
 
 
-def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> tuple[AgentKeyRotation, AuditEvent]:
-    """Replace the key of a locked agent; return the new one, and the entry to record."""
+def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> AuditEvent:
+    """Replace the key of a locked agent; return the entry to record."""
     key = identity.mint_api_key(KeyKind.AGENT)
     rotation = api_keys.rotate_api_key(session, agent_id, key, grace=grace)
     # A repeated claim would show the new key to a client that has the code.
@@ -225,8 +225,7 @@ def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> tuple[
         "older_until": clock.isoformat(rotation.previous_valid_until),
     }
     before = {"key_ids": trail.summarized_list(rotation.previous_key_ids)}
-    made = AgentKeyRotation(agent_id, key.key, rotation.rotated_at, rotation.previous_valid_until)
-    return made, AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
+    return AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
 
 
 def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
@@ -264,7 +263,7 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGra
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
-    return CreditGrant(agent.id, nanos, balance)
+    return grant_of_entry(act.id)
 
 
 def grant_of_entry(entry_id: str) -> CreditGrant:
@@ -292,7 +291,7 @@ def set_frozen(actor: Actor, agent_id: str, *, frozen: bool, block_keys: bool = 
         is_recorded = actor.kind is not ActorKind.OWNER or not before.is_frozen or not frozen
         if actor.kind is ActorKind.OWNER and before.is_frozen and not frozen and frozen_by_operator(session, before.id):
             raise WalletFrozen("The operator of this service froze this agent. Only the operator can unfreeze it.")
-        acts = [_replace_key(session, before.id, grace=timedelta())[1]] if block_keys else []
+        acts = [_replace_key(session, before.id, grace=timedelta())] if block_keys else []
         after = identity.get_agent(session, before.id)
         # An owner's second freeze is not recorded: otherwise an operator's would become the owner's to undo.
         if is_recorded:
