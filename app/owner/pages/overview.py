@@ -29,7 +29,7 @@ from app.platform.agents import service as platform
 from app.shopping import service as shopping
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.controls import ControlsView, SpendingStatus
+from app.spending.controls import ControlsView
 from app.usage import service as usage
 from app.usage.service import UsageByDay
 from app.wallets.core import wallets
@@ -219,23 +219,9 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
         "holdings": read_holdings(wallet),
         "receive_addresses": receive_addresses(wallet),
         "spending": status,
-        "bars": _bars(status),
         "recent": recent[:_RECENT],
         "bought": bought(transactions),
     }
-
-
-def _bars(status: SpendingStatus) -> list[dict[str, Any]]:
-    controls = status.controls
-    limits = (
-        ("Today", status.today, controls.daily_limit_nanos if controls else 0),
-        ("This week", status.week, controls.weekly_limit_nanos if controls else 0),
-        ("This month", status.month, controls.monthly_limit_nanos if controls else 0),
-    )
-    return [
-        {"label": label, "window": used, "limit_nanos": limit, "svg": charts.bar(used.spent_nanos, limit, warns=True)}
-        for label, used, limit in limits
-    ]
 
 
 def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
