@@ -59,9 +59,9 @@ from app.owner.pages import activity as activity_pages
 from app.owner.pages import addresses as address_pages
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
+from app.owner.pages import charts, template_filters
 from app.owner.pages import claim as claim_pages
 from app.owner.pages import limits as limits_form
-from app.owner.pages import template_filters
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
@@ -197,7 +197,9 @@ def _configure(app: Flask, settings: Settings) -> None:
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
     app.jinja_env.filters.update({each.__name__: each for each in template_filters.FILTERS})
-    app.jinja_env.filters.update(address_name=address_book.address_name, payee=address_book.payee)
+    app.jinja_env.filters.update(
+        address_name=address_book.address_name, payee=address_book.payee, qr_code=charts.qr_code
+    )
 
 
 def _database_url(settings: Settings) -> str:

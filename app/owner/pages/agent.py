@@ -31,18 +31,6 @@ from app.wallets.core import wallets
 _AGENT = "/agents/<string:agent_id>"
 _View = Callable[[OwnerKeyView], Response]
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
-_CONFIRMATIONS = {
-    "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed. "
-    "Its API key still works, and can spend the credits on gateway and proxy calls.",
-    "blocked": "The agent is frozen and its API key no longer works. Pending payments are completed. "
-    "When it may work again, its new API key is on the page of its keys.",
-    "unfrozen": "The agent is unfrozen. It can send payments again, within its limits.",
-    "locked": "The limits are locked. The agent can lower them, but not raise them.",
-    "unlocked": "The limits are unlocked. The agent can change them itself.",
-    "limits": "The limits were saved and are in effect now.",
-    "limits-unlocked": "The limits were saved. The agent can still raise them itself; lock them to prevent that.",
-    "unchanged": "There was nothing to change.",
-}
 
 
 def _requires_owner_key(operation: str) -> Callable[[_View], _View]:
@@ -164,15 +152,13 @@ def replace_owner_key(key: OwnerKeyView) -> Response:
 
 def _render_agent(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
     content = overview.agent_overview(key, wallet_id=wallet_id)
-    what = request.args.get("done", "")
-    done = _CONFIRMATIONS.get(f"{what}-unlocked" if what == "limits" and not content["locked"] else what)
     return render_page(
         "agent.html",
         overview=content,
         agent=content["agent"],
         selected=content["selected"],
         prompt=confirmation.prompt_for(key),
-        done=done,
+        done=request.args.get("done"),
     )
 
 

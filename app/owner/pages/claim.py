@@ -103,7 +103,6 @@ def submit_claim() -> Response:
         "claimed.html",
         claimed=claimed,
         holdings=overview.read_holdings(claimed.wallet) if claimed.wallet else None,
-        receive=overview.receive_addresses(claimed.wallet) if claimed.wallet else (),
         agent_url=url_for("owner.show_agent", agent_id=claimed.agent_id),
     )
     _set_receipt_cookie(response, claimed.claim_receipt)

@@ -13,7 +13,6 @@ from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
-from app.core.chains import ChainName
 from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
@@ -145,19 +144,6 @@ def read_holdings(wallet: WalletView) -> WalletHoldings:
     )
 
 
-def receive_addresses(wallet: WalletView) -> list[dict[str, Any]]:
-    """Return a wallet's addresses; the EVM chains share one (EIP-681 and Solana Pay name the schemes)."""
-    kinds = (
-        ("evm", "Ethereum and Base", "ETH, USDC", "ethereum", ChainName.ETHEREUM),
-        ("solana", "Solana", "SOL, USDC", "solana", ChainName.SOLANA),
-    )
-    return [
-        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": charts.qr_code(f"{scheme}:{address}")}
-        for key, label, tokens, scheme, chain in kinds
-        for address in [wallet.address_on(chain)]
-    ]
-
-
 def _chosen_wallet(owned: Sequence[WalletView], wallet_id: str | None) -> WalletView | None:
     if wallet_id is None:
         return owned[0] if owned else None
@@ -198,12 +184,8 @@ def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyV
 
 
 def _is_unlimited(controls: ControlsView | None) -> bool:
-    return controls is not None and not (
-        controls.per_tx_limit_nanos
-        or controls.daily_limit_nanos
-        or controls.weekly_limit_nanos
-        or controls.monthly_limit_nanos
-    )
+    limits = ("per_tx_limit_nanos", "daily_limit_nanos", "weekly_limit_nanos", "monthly_limit_nanos")
+    return controls is not None and not any(getattr(controls, each) for each in limits)
 
 
 def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
@@ -217,7 +199,6 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     return {
         "wallet": wallet,
         "holdings": read_holdings(wallet),
-        "receive_addresses": receive_addresses(wallet),
         "spending": status,
         "recent": recent[:_RECENT],
         "bought": bought(transactions),
