@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Response, request, url_for
 
-from app.errors import LimitReached, NotFound, ServiceError, Unauthorized
+from app.errors import LimitReached, NotFound, Unauthorized
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
@@ -20,7 +20,7 @@ from app.owner.session.auth import (
     set_session_cookie,
 )
 from app.owner.session.cookies import printable
-from app.owner.session.sign_in import safe_return_path
+from app.owner.session.sign_in import render_sign_in, safe_return_path
 
 _PAGE = "/agents/<string:agent_id>/passkeys"
 
@@ -35,17 +35,8 @@ def sign_in_by_passkey() -> Response:
             challenge if cookies.is_valid() else None, request.form.get("passkey", ""), previous_token=session_token()
         )
     except Unauthorized:
-        error = (
-            "This passkey was not accepted.",
-            "You were not signed in. Try again, or use the owner key of your agent.",
-        )
-        return render_page(
-            "sign_in.html",
-            status=403,
-            back=return_path,
-            error=error,
-            prompt=challenges.prompt_to_use(challenges.SIGN_IN),
-        )
+        next_step = "You were not signed in. Try again, or use the owner key of your agent."
+        return render_sign_in(return_path, status=403, error=("This passkey was not accepted.", next_step))
     return set_session_cookie(see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token)
 
 
@@ -72,7 +63,8 @@ def add_passkey(key: OwnerKeyView) -> Response:
     try:
         passkeys.add_passkey(sessions.acting_owner(key), key, challenge, request.form.get("passkey", ""), name=_name())
     except (Unauthorized, LimitReached) as failure:
-        return _render(key, error=failure.message, status=_page_status(failure))
+        # A 401 would need a scheme, for which browsers open a dialog of their own.
+        return _render(key, error=failure.message, status=403 if isinstance(failure, Unauthorized) else failure.status)
     return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="added"))
 
 
@@ -108,8 +100,3 @@ def _adding(key: OwnerKeyView) -> str:
 
 def _name() -> str:
     return printable(request.form.get("name", ""))[: passkeys.MAX_NAME_CHARACTERS] or "Passkey"
-
-
-def _page_status(failure: ServiceError) -> int:
-    # A 401 would need a scheme, for which browsers open a dialog of their own.
-    return 403 if isinstance(failure, Unauthorized) else failure.status
