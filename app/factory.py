@@ -196,10 +196,8 @@ def _configure(app: Flask, settings: Settings) -> None:
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
-    app.jinja_env.filters.update({each.__name__: each for each in template_filters.FILTERS})
-    app.jinja_env.filters.update(
-        address_name=address_book.address_name, payee=address_book.payee, qr_code=charts.qr_code
-    )
+    filters = (*template_filters.FILTERS, address_book.address_name, address_book.payee, charts.qr_code)
+    app.jinja_env.filters.update({each.__name__: each for each in filters})
 
 
 def _database_url(settings: Settings) -> str:

@@ -37,18 +37,11 @@ from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 
-AMOUNT_FIELDS = {
-    "per_tx_limit_usd": "Per payment",
-    "daily_limit_usd": "Per day",
-    "weekly_limit_usd": "Per week",
-    "monthly_limit_usd": "Per month",
-}
-THRESHOLD_FIELDS = {"approval_threshold_usd": "Payments above"}
-ASK_FIELDS = {
-    "approve_new_recipients": "The first payment to each recipient",
-    "approve_new_domains": "The first payment at each domain",
-}
-ALLOWLIST_FIELDS = {"allowed_addresses": "Allowed addresses", "allowed_domains": "Allowed shop and service domains"}
+_DOLLAR_FIELDS = (
+    "per_tx_limit_usd", "daily_limit_usd", "weekly_limit_usd", "monthly_limit_usd", "approval_threshold_usd",
+)  # fmt: skip
+_ASK_FIELDS = ("approve_new_recipients", "approve_new_domains")
+_ALLOWLIST_FIELDS = ("allowed_addresses", "allowed_domains")
 PRESETS = {
     "careful": Controls(
         20 * NANOS_PER_USD, 50 * NANOS_PER_USD, 100 * NANOS_PER_USD, per_tx_limit_nanos=10 * NANOS_PER_USD,
@@ -58,7 +51,6 @@ PRESETS = {
     "free": Controls(),
 }  # fmt: skip
 """What the buttons above the form fill in; the lists stay as they are."""
-_DOLLAR_FIELDS = (*AMOUNT_FIELDS, *THRESHOLD_FIELDS)
 _PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
 # A comma is accepted only before three digits: in half of the world "12,50" is twelve and a half.
 _NUMBER = re.compile(r"\$?\s*((?:[0-9]{1,3}(?:[,'][0-9]{3}){1,6}|[0-9]{1,21})(?:\.[0-9]{1,9})?)", re.ASCII)
@@ -75,7 +67,7 @@ def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     preset = PRESETS.get(request.args.get("preset", ""))
     if preset is None:
         return _render_form(key, wallet, values)
-    values |= _form_values(preset) | {name: values[name] for name in ALLOWLIST_FIELDS}
+    values |= _form_values(preset) | {name: values[name] for name in _ALLOWLIST_FIELDS}
     return _render_form(key, wallet, values, changes=_parse_form(values)[0])
 
 
@@ -83,7 +75,7 @@ def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
 def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Save the limits of a wallet, or show first what they change; they apply to the next movement."""
     wallet = overview.owned_wallet(key, wallet_id)
-    typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *ALLOWLIST_FIELDS, *ASK_FIELDS)}
+    typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *_ALLOWLIST_FIELDS, *_ASK_FIELDS)}
     changes, problems = _parse_form(typed)
     if changes is None:
         return _render_form(key, wallet, typed, problems=problems, status=400)
@@ -104,7 +96,7 @@ def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[s
     """Validate the form as the JSON API validates a body: one set of rules for both."""
     body: dict[str, Any] = {}
     problems: dict[str, str] = {}
-    for name in ASK_FIELDS:
+    for name in _ASK_FIELDS:
         body[name] = bool(typed[name])
     for name in _DOLLAR_FIELDS:
         number = _number(typed[name])
@@ -112,7 +104,7 @@ def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[s
             problems[name] = "Enter an amount in dollars, such as 50 or 12.50, or leave it empty for no limit."
         else:
             body[name] = number
-    for name in ALLOWLIST_FIELDS:
+    for name in _ALLOWLIST_FIELDS:
         body[name] = typed[name].replace(",", " ").split()
     try:
         values = ControlsBody().load(body)
@@ -161,12 +153,12 @@ def _problem_text(problems: Any, typed: Any) -> str:
 
 def _form_values(controls: Controls | None) -> dict[str, str]:
     if controls is None:
-        return dict.fromkeys((*_DOLLAR_FIELDS, *ALLOWLIST_FIELDS, *ASK_FIELDS), "")
+        return dict.fromkeys((*_DOLLAR_FIELDS, *_ALLOWLIST_FIELDS, *_ASK_FIELDS), "")
     amounts = {name: getattr(controls, name.replace("_usd", "_nanos")) for name in _DOLLAR_FIELDS}
     return {
-        **{name: "on" if getattr(controls, name) else "" for name in ASK_FIELDS},
+        **{name: "on" if getattr(controls, name) else "" for name in _ASK_FIELDS},
         **{name: usd_string(nanos) if nanos else "" for name, nanos in amounts.items()},
-        **{name: "\n".join(getattr(controls, name)) for name in ALLOWLIST_FIELDS},
+        **{name: "\n".join(getattr(controls, name)) for name in _ALLOWLIST_FIELDS},
     }
 
 
@@ -180,8 +172,7 @@ def _render_form(
         owned = wallets.all_of(session, key.agent_id)
     return render_page(
         "limits.html", status=status, agent=agent_of(key), wallet=wallet, wallets=owned, values=values,
-        before=_form_values(wallet.spending_controls), amounts=AMOUNT_FIELDS, lists=ALLOWLIST_FIELDS,
-        thresholds=THRESHOLD_FIELDS, asks=ASK_FIELDS, dollars_of=dollars_of, presets=PRESETS,
+        before=_form_values(wallet.spending_controls), dollars_of=dollars_of, presets=PRESETS,
         chosen=request.args.get("preset"), reviewed=changes is not None, preview=preview,
         most_payments=MOST_PAYMENTS, problems=problems or {}, key_error=key_error,
         alike=address_book.look_alikes(key.agent_id, preview.added) if preview else {},
