@@ -59,9 +59,9 @@ from app.owner.pages import activity as activity_pages
 from app.owner.pages import addresses as address_pages
 from app.owner.pages import agent as agent_pages
 from app.owner.pages import approvals as approval_pages
+from app.owner.pages import charts, template_filters
 from app.owner.pages import claim as claim_pages
 from app.owner.pages import limits as limits_form
-from app.owner.pages import template_filters
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
@@ -92,7 +92,6 @@ from app.web.server_hooks import ServerHooks
 from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_JSON_BYTES = 1024 * 1024
 _RECURSION_LIMIT = 1000
 
 
@@ -122,7 +121,11 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     document = openapi.bind(app, api)
     providers = configured.load_table(settings)
     document.additions.append(partial(add_operations, providers=providers))
-    app.state = build_state(settings, ports or _build_ports(settings), document, providers)
+    if ports is None:
+        from app import wiring  # noqa: PLC0415 - tests with their own ports need no heavy adapters
+
+        ports = wiring.build(settings)
+    app.state = build_state(settings, ports, document, providers)
     bodies = ResourcePool.for_bodies(host.defaults(settings.host_memory)["web_body_memory_mb"])
     app.server_hooks = ServerHooks(app.state.threads, bodies)
     _register_blueprints(app)
@@ -131,14 +134,10 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     cli.register(app)
     routes = (gateway.forwarded_route(providers), *proxy.FORWARDED_ROUTES)
     app.wsgi_app = ForwardingEntry(app, routes, checks)  # type: ignore[method-assign]
-    _install_wsgi_middleware(app, settings)
+    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
+    if hops := settings.trusted_proxy_hops:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
     return app
-
-
-def _build_ports(settings: Settings) -> Ports:
-    from app import wiring  # noqa: PLC0415 - tests with their own ports need no heavy adapters
-
-    return wiring.build(settings)
 
 
 def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, providers: ProviderTable) -> AppState:
@@ -184,7 +183,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
 def _configure(app: Flask, settings: Settings) -> None:
     app.config.from_mapping(
         SECRET_KEY=settings.secret_key.get_secret_value(),
-        MAX_CONTENT_LENGTH=MAX_JSON_BYTES,
+        MAX_CONTENT_LENGTH=1024 * 1024,
         SQLALCHEMY_DATABASE_URI=_database_url(settings),
         SQLALCHEMY_ENGINE_OPTIONS=_engine_options(settings),
         API_TITLE="Purser",
@@ -196,8 +195,8 @@ def _configure(app: Flask, settings: Settings) -> None:
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
-    app.jinja_env.filters.update({each.__name__: each for each in template_filters.FILTERS})
-    app.jinja_env.filters.update(address_name=address_book.address_name, payee=address_book.payee)
+    filters = (*template_filters.FILTERS, address_book.address_name, address_book.payee, charts.qr_code)
+    app.jinja_env.filters.update({each.__name__: each for each in filters})
 
 
 def _database_url(settings: Settings) -> str:
@@ -312,13 +311,6 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
 
     cors.install(app, settings.cors_allowed_origins)
     return checks
-
-
-def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
-    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
-    hops = settings.trusted_proxy_hops
-    if hops:
-        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
 
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.

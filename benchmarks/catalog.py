@@ -12,10 +12,10 @@ from flask import Flask
 from flask_migrate import upgrade
 from sqlalchemy import insert, select, text
 
+from app.catalog import statistics
 from app.catalog.browse import listing
 from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceSearchText, ServiceTotal
 from app.catalog.services import service as services
-from app.catalog.statistics import counts as statistics
 from app.config import Settings
 from app.core import clock
 from app.core.identifiers import new_id

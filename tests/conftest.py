@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event
 from app import authenticated
 from app.adapters.evm.chain import EvmChain
 from app.audit_log import verification
-from app.catalog.statistics import audit as catalog_audit
+from app.catalog import statistics
 from app.core.chains import ChainName
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import snapshot
@@ -220,7 +220,7 @@ def audit(app: Flask) -> None:
         assert spending_audit.check(session) == []
         assert usage_audit.check(session) == []
         assert verification.find_problems(session) == []
-        assert catalog_audit.check(session) == []
+        assert statistics.find_wrong_sums(session) == []
         assert payments_audit.check(session) == []
         assert wallets_audit.check(session) == []
         found = authenticated.find_changed(session)

@@ -12,9 +12,7 @@ from app.agents import keys as agent_keys
 from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
-from app.catalog.statistics import audit as catalog_audit
-from app.catalog.statistics import counts as service_health
-from app.catalog.statistics import counts as statistics
+from app.catalog import statistics
 from app.console import sessions as console_sessions
 from app.core import clock
 from app.credits import accounts
@@ -72,7 +70,7 @@ def audit() -> list[str]:
             *verification.find_problems(session, newest=_NEWEST_ENTRIES),
             *verification.find_witness_problems(session),
             *authenticated.find_changed(session),
-            *catalog_audit.check(session),
+            *statistics.find_wrong_sums(session),
             *payments_audit.check(session),
             *wallets_audit.check(session),
         ]
@@ -120,7 +118,7 @@ def sweep() -> None:
             "end_purchases": lambda: purchases.sweep(now),
             "announce_low_credits": accounts.announce_low,
             "announce_key_budgets": agent_keys.announce_budgets,
-            "announce_unhealthy_services": lambda: service_health.announce_unhealthy(now),
+            "announce_unhealthy_services": lambda: statistics.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,
             "prune_event_queues": lambda: event_queues.prune(now),

@@ -11,7 +11,6 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, func, select, update
@@ -24,6 +23,7 @@ from app.db.prepared import PreparedInsert
 from app.errors import AlreadyClaimed, NotFound
 from app.extensions import Model
 from app.identity import service as identity
+from app.identity.service import AgentSnapshot
 from app.state import app_state
 
 
@@ -35,6 +35,7 @@ class ClaimCode(Authenticated, Model):
     """
 
     __tablename__ = "claim_codes"
+    __allow_unmapped__ = True
     not_authenticated = frozenset({"pepper_id", "answer_sealed", "repeats", "created_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -50,12 +51,27 @@ class ClaimCode(Authenticated, Model):
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
+    agent: AgentSnapshot
+    """Its agent, of a code that was found."""
+
+    @property
+    def is_claimed(self) -> bool:
+        return self.claimed_at is not None
+
+    @property
+    def is_email_required(self) -> bool:
+        """Return whether its agent was registered with an email address, which a claim must name."""
+        return self.agent.email is not None
+
+    def is_replayable(self, now: datetime) -> bool:
+        """Return whether the response may be replayed: within 24 hours and before the owner's first action."""
+        return self.claimed_at is not None and self.answer_sealed is not None and now < self.claimed_at + REPLAY_WINDOW
+
 
 # Without I and O, which look like 1 and 0.
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 CODE_LIFETIME = timedelta(seconds=315_360_000)
 
-_DIGITS = "0123456789"
 _CODE = re.compile(rf"([{CODE_LETTERS}]{{4}})([0-9]{{4}})", re.ASCII)
 _MAX_INPUT_LENGTH = 64
 _MINUS = "\u2212"
@@ -65,13 +81,12 @@ MAX_REPLAYS = 20
 RECEIPT_PREFIX = "cr"
 _ANSWERS = SealedColumn("claim_codes", "answer_sealed")
 _INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
-_MAX_GENERATION_ATTEMPTS = 20
 
 
 def generate_code() -> str:
     """Return a new random code such as `KHTM-4821`."""
     letters = "".join(secrets.choice(CODE_LETTERS) for _ in range(4))
-    digits = "".join(secrets.choice(_DIGITS) for _ in range(4))
+    digits = "".join(secrets.choice("0123456789") for _ in range(4))
     return f"{letters}-{digits}"
 
 
@@ -99,34 +114,6 @@ def _is_separator(char: str) -> bool:
     return unicodedata.category(char)[0] in "ZP" or unicodedata.category(char) in ("Cc", "Cf") or char == _MINUS
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveClaimCode:
-    """A code that exists, has not expired and was not revoked, with its agent's name and email lock."""
-
-    id: str
-    agent_id: str
-    agent_name: str
-    required_email: str | None = field(repr=False)
-    expires_at: datetime
-    claimed_at: datetime | None
-    claim_email: str | None = field(repr=False)
-    answer_sealed: str | None = field(repr=False)
-    receipt_digest: str | None = field(repr=False)
-
-    @property
-    def is_claimed(self) -> bool:
-        return self.claimed_at is not None
-
-    @property
-    def is_email_required(self) -> bool:
-        """Return whether its agent was registered with an email address, which a claim must name."""
-        return self.required_email is not None
-
-    def is_replayable(self, now: datetime) -> bool:
-        """Return whether the response may be replayed: within 24 hours and before the owner's first action."""
-        return self.claimed_at is not None and self.answer_sealed is not None and now < self.claimed_at + REPLAY_WINDOW
-
-
 def emails_equal(one: str | None, other: str | None) -> bool:
     """Compare two optional addresses in constant time."""
     return hmac.compare_digest((one or "").encode(), (other or "").encode())
@@ -137,7 +124,7 @@ def issue(session: Session, agent_id: str) -> str:
     peppers = app_state().settings.code_pepper_list()
     pepper_id, pepper = peppers[0]
     created_at = clock.now()
-    for _ in range(_MAX_GENERATION_ATTEMPTS):
+    for _ in range(20):
         code = generate_code()
         # The unique column covers hashes under the first pepper only; those under older ones are looked up.
         older = keyed_hashes(code, peppers[1:])
@@ -180,7 +167,7 @@ def invalidate_all(session: Session, agent_id: str) -> None:
     change(session, ClaimCode, ClaimCode.agent_id == agent_id, **erased, revoked_at=revoked_at)
 
 
-def find(session: Session, text: str) -> ActiveClaimCode | None:
+def find(session: Session, text: str) -> ClaimCode | None:
     """Return a typed code with its agent; None when it is malformed, unknown, expired or revoked."""
     code = normalise_code(text)
     if code is None:
@@ -190,19 +177,14 @@ def find(session: Session, text: str) -> ActiveClaimCode | None:
         ClaimCode.code_hmac.in_(hashes), ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now()
     )
     # Queried again after a lost race, when the session's copy is stale.
-    code_row = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
-    if code_row is None or not seal_of(ClaimCode).accepts(session, code_row):
+    found = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+    if found is None or not seal_of(ClaimCode).accepts(session, found):
         return None
-    agent = identity.get_agent(session, code_row.agent_id)
-    return ActiveClaimCode(
-        id=code_row.id, agent_id=agent.id, agent_name=agent.name, required_email=agent.email,
-        expires_at=code_row.expires_at, claimed_at=code_row.claimed_at,
-        claim_email=code_row.claim_email, answer_sealed=code_row.answer_sealed,
-        receipt_digest=code_row.receipt_digest,
-    )  # fmt: skip
+    found.agent = identity.get_agent(session, found.agent_id)
+    return found
 
 
-def redeem(session: Session, claim_code: ActiveClaimCode, *, email: str | None, receipt: str) -> str | None:
+def redeem(session: Session, claim_code: ClaimCode, *, email: str | None, receipt: str) -> str | None:
     """Claim the agent and return the owner's key, or None when another claim was first.
 
     Raises: NotFound if the code was concurrently replaced or revoked.
@@ -221,7 +203,7 @@ def redeem(session: Session, claim_code: ActiveClaimCode, *, email: str | None, 
     return owner_key
 
 
-def replay(session: Session, claim_code: ActiveClaimCode, *, receipt: str | None) -> str | None:
+def replay(session: Session, claim_code: ClaimCode, *, receipt: str | None) -> str | None:
     """Count a replay of a claim; return the owner's key to the holder of the claim's receipt, otherwise None.
 
     Raises: AlreadyClaimed when the owner has acted since, or the response was replayed too often.

@@ -16,7 +16,7 @@ from app.core.movement_kinds import MovementKind
 from app.db.columns import ID, UtcDateTime, partial_index
 from app.db.state_machine import Transitions
 from app.events import outbox
-from app.events.notices import OwnerNotice
+from app.events.delivery_log import OwnerNotice
 from app.events.outbox import EventType
 from app.extensions import Model
 from app.state import app_state

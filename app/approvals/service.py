@@ -30,7 +30,7 @@ from app.core.pagination import Page, PageRequest
 from app.db.statements import count, page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import ApprovalRequired, InvalidInput, LimitReached, NotFound, ServiceError
-from app.events import notices
+from app.events import delivery_log
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
 from app.jobs import JobName
@@ -233,7 +233,7 @@ def count_unnoticed(session: Session, now: datetime) -> dict[str, int]:
     """Return how many approvals wait, and of how many, after a minute, no notice has reached the owner."""
     oldest = select(Approval.id).where(_IS_AWAITING, Approval.created_at < now - _NOTICE_AFTER)
     waiting = session.scalars(oldest.order_by(Approval.created_at).limit(_MAX_COUNTED)).all()
-    found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, waiting) if waiting else {}
+    found = delivery_log.to_owners(session, EventType.APPROVAL_REQUESTED, waiting) if waiting else {}
     reached = [each for each in waiting if any(one.delivered_at for one in found.get(each, ()))]
     return {"all": count(session, Approval, _IS_AWAITING), "unnotified": len(waiting) - len(reached)}
 
@@ -255,7 +255,7 @@ def _prepare(session: Session, rows: Sequence[Approval]) -> None:
     """Verify what the owner decides on, and add its notices. Raises: RowChanged."""
     for row in rows:
         seal_of(Approval).verify(session, row)
-    found = notices.to_owners(session, EventType.APPROVAL_REQUESTED, [row.id for row in rows]) if rows else {}
+    found = delivery_log.to_owners(session, EventType.APPROVAL_REQUESTED, [row.id for row in rows]) if rows else {}
     for row in rows:
         row.notices = found.get(row.id, ())
 

@@ -15,28 +15,69 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, insert, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Row, String, insert, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import witness
 from app.audit_log.actors import Actor, ActorKind
-from app.audit_log.models import AuditEntry, AuditHead
 from app.audit_log.witness import AuditHeadView
 from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, insert_into, table_of
+from app.db.columns import ID, UtcDateTime
+from app.db.prepared import PreparedInsert
+from app.db.statements import count, table_of
 from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
+from app.extensions import Model
 from app.identity import master_keys, owner_keys
 from app.observability import logs
+
+
+class AuditEntry(Model):
+    """One administrative act, append-only; numbers have no gaps, and `hash` covers the entry and the previous hash."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (
+        Index("ix_audit_entries_subject_id", "subject_id", "number"),
+        Index("ix_audit_entries_action", "action", "number"),
+    )
+
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    id: Mapped[str] = mapped_column(ID, unique=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    actor_kind: Mapped[str] = mapped_column(String(20))
+    actor_id: Mapped[str | None] = mapped_column(ID)
+    actor_name: Mapped[str] = mapped_column(String(200))
+    action: Mapped[str] = mapped_column(String(40))
+    subject_kind: Mapped[str] = mapped_column(String(20))
+    subject_id: Mapped[str | None] = mapped_column(ID)
+    before: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    request_id: Mapped[str | None] = mapped_column(String(40))
+    client_address: Mapped[str | None] = mapped_column(String(60))
+    hash: Mapped[str] = mapped_column(String(64))
+
+
+class AuditHead(Model):
+    """The end of the chain, and the lock of its writers; `sealed` is the chain's key, `proof` authenticates the end."""
+
+    __tablename__ = "audit_heads"
+
+    name: Mapped[str] = mapped_column(String(20), primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger)
+    hash: Mapped[str] = mapped_column(String(64))
+    proof: Mapped[str] = mapped_column(String(64))
+    sealed: Mapped[str] = mapped_column(String(200))
+
 
 _log = structlog.get_logger(__name__)
 TRAIL_NAME = "platform"
 _CHAIN_KEYS = SealedColumn(AuditHead.__tablename__, "sealed")
 _MAX_LISTED = 50
 _INSERT_BATCH = 200
+_INSERT_HEAD = PreparedInsert(AuditHead, unique=[AuditHead.name])
 GENESIS = "0" * 64
 _KEY_BYTES = 32
 # The acts of operators are witnessed immediately, all others within the hour.
@@ -267,17 +308,8 @@ def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
 
 def _create_head(session: Session) -> None:
     key = secrets.token_bytes(_KEY_BYTES)
-    session.execute(
-        insert_into(session, AuditHead)
-        .values(
-            name=TRAIL_NAME,
-            number=0,
-            hash=GENESIS,
-            proof=head_proof(key, 0, GENESIS),
-            sealed=_CHAIN_KEYS.seal(key, TRAIL_NAME),
-        )
-        .on_conflict_do_nothing(index_elements=[AuditHead.name])
-    )
+    head = {"name": TRAIL_NAME, "number": 0, "hash": GENESIS, "proof": head_proof(key, 0, GENESIS)}
+    _INSERT_HEAD.execute(session, {**head, "sealed": _CHAIN_KEYS.seal(key, TRAIL_NAME)})
 
 
 def _entries() -> Any:

@@ -7,8 +7,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from app.audit_log import trail, witness
-from app.audit_log.models import AuditEntry, AuditHead
-from app.audit_log.trail import AuditEntryRow
+from app.audit_log.trail import AuditEntry, AuditEntryRow, AuditHead
 from app.audit_log.witness import AuditHeadView
 from app.db.statements import table_of
 from app.ports.errors import Rejected

@@ -38,6 +38,7 @@ class Service(Authenticated, Model):
     """A service that an agent offers. `total_…` order the catalog and may lag; the stripes are exact."""
 
     __tablename__ = "services"
+    __allow_unmapped__ = True
     not_authenticated = frozenset({
         "name", "description", "pricing_model", "category", "secret_sealed", "total_calls", "total_revenue_nanos",
         "created_at", "updated_at", "suspended_at",
@@ -64,6 +65,13 @@ class Service(Authenticated, Model):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # By the operator; its owner cannot resume it then.
     suspended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    secret: str = ""
+    """What was sealed, where it is shown: once, after the registration."""
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.suspended_at is not None
 
 
 IS_ACTIVE = and_(Service.status == ServiceStatus.ACTIVE.value, Service.suspended_at.is_(None))

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from app.catalog.models import IS_ACTIVE, SUBSCRIPTIONS, Service, Subscription, SubscriptionStatus
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, insert_into
+from app.db.prepared import PreparedInsert
+from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
 from app.idempotency.service import Claim
@@ -20,6 +21,7 @@ from app.spending import accounts as spending_accounts
 
 SubscriptionRow: TypeAlias = Row[*tuple[Any, ...]]
 """The columns of a subscription, and `service_name`."""
+_INSERT = PreparedInsert(Subscription, unique=[Subscription.service_id, Subscription.wallet_id])
 
 
 def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -> SubscriptionRow:
@@ -46,11 +48,8 @@ def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> SubscriptionRow
     """Cancel a subscription; idempotent. Raises: NotFound if there never was one."""
     with unit_of_work() as session:
         _cancel(session, _of(service_id, wallet_id), at=clock.now())
-        query = _select_subscriptions().where(Subscription.agent_id == agent_id, _of(service_id, wallet_id))
-        row: SubscriptionRow | None = session.execute(query).one_or_none()
-    if row is None:
-        raise NotFound("This wallet has no subscription to this service.")
-    return row
+        missing = NotFound("This wallet has no subscription to this service.")
+        return _find(session, missing, Subscription.agent_id == agent_id, _of(service_id, wallet_id))
 
 
 def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[SubscriptionRow]:
@@ -68,11 +67,14 @@ def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> P
 
 def get_subscription(subscription_id: str) -> SubscriptionRow:
     """Return a subscription. Raises: NotFound."""
-    query = _select_subscriptions().where(Subscription.id == subscription_id)
     with read_only_unit() as session:
-        row: SubscriptionRow | None = session.execute(query).one_or_none()
+        return _find(session, NotFound("This subscription does not exist."), Subscription.id == subscription_id)
+
+
+def _find(session: Session, missing: NotFound, *conditions: ColumnElement[bool]) -> SubscriptionRow:
+    row: SubscriptionRow | None = session.execute(_select_subscriptions().where(*conditions)).one_or_none()
     if row is None:
-        raise NotFound("This subscription does not exist.")
+        raise missing
     return row
 
 
@@ -106,13 +108,11 @@ def _lock_active(session: Session, service_id: str) -> None:
 
 
 def _insert(session: Session, service_id: str, *, wallet_id: str, agent_id: str, at: datetime) -> bool:
-    statement: Any = insert_into(session, Subscription).values(
-        id=identifiers.new_id(), service_id=service_id, wallet_id=wallet_id, agent_id=agent_id,
-        **SUBSCRIPTIONS.initial(SubscriptionStatus.ACTIVE), reactivated=False, created_at=at, updated_at=at,
-    )  # fmt: skip
-    # Waits for a concurrent insert of the same row, so that the result is final.
-    statement = statement.on_conflict_do_nothing(index_elements=["service_id", "wallet_id"])
-    return session.execute(statement.returning(Subscription.id)).one_or_none() is not None
+    values = {
+        "id": identifiers.new_id(), "service_id": service_id, "wallet_id": wallet_id, "agent_id": agent_id,
+        **SUBSCRIPTIONS.initial(SubscriptionStatus.ACTIVE), "reactivated": False, "created_at": at, "updated_at": at,
+    }  # fmt: skip
+    return bool(_INSERT.execute(session, values))
 
 
 def _select_subscriptions() -> Select[Any]:

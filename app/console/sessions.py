@@ -13,7 +13,6 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
 from app.db.columns import ID, UtcDateTime
-from app.db.statements import insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import Unauthorized
@@ -61,11 +60,11 @@ def sign_in(master_key: str, *, network: str, previous_token: str | None) -> str
         else:
             _end(session, previous_token)
             token, now = secrets.token_urlsafe(32), clock.now()
-            values = {
-                "id": identifiers.new_id(), "digest": identifiers.digest(token), "master_key_id": found.key_id,
-                "role": found.role.value, "started_at": now, "expires_at": now + LIFETIME,
-            }  # fmt: skip
-            session.execute(insert_into(session, ConsoleSession).values(ConsoleSession.stamp(values)))
+            session.add(ConsoleSession(
+                id=identifiers.new_id(), digest=identifiers.digest(token), master_key_id=found.key_id,
+                role=found.role.value, started_at=now, expires_at=now + LIFETIME,
+            ))  # fmt: skip
+            session.flush()
             # Fails if the key was revoked in between.
             actor = actors.master_key_actor(found, client_address=network)
             trail.record(session, actor, AuditEvent(AuditAction.CONSOLE_SIGN_IN, found.key_id))

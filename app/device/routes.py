@@ -5,7 +5,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
-from app.agents.claims import ActiveClaimCode
+from app.agents.claims import ClaimCode
 from app.agents.schemas import RegisteredWallet
 from app.device import service
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound
@@ -38,7 +38,7 @@ class CodeInfoResponse(Schema):
     """The agent of a claim code."""
 
     agent_id = fields.String(required=True, data_key="agentId")
-    agent_name = fields.String(required=True, data_key="agentName")
+    agent_name = fields.String(required=True, data_key="agentName", attribute="agent.name")
     email_required = fields.Boolean(required=True, data_key="emailRequired", attribute="is_email_required")
     expires_at = Instant(required=True, data_key="expiresAt")
     claimed = fields.Boolean(required=True, attribute="is_claimed")
@@ -87,7 +87,7 @@ class ClaimResponse(Schema):
 @device.arguments(CodeQuery, location="query")
 @device.response(200, CodeInfoResponse)
 @device.raises(NotFound)
-def describe_claim_code(query: dict[str, Any]) -> ActiveClaimCode:
+def describe_claim_code(query: dict[str, Any]) -> ClaimCode:
     """Return the agent of a claim code. Wrong codes are counted; too many are refused."""
     return service.describe(_find_code(query["code"]), network=client_network(current_request().remote_addr))
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from app.agents import claims
-from app.agents.claims import ActiveClaimCode
+from app.agents.claims import ClaimCode
 from app.audit_log import actors, trail
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
@@ -38,7 +38,7 @@ class ClaimedAgent:
     wallet: WalletView | None
 
 
-def describe(code: str, *, network: str) -> ActiveClaimCode:
+def describe(code: str, *, network: str) -> ClaimCode:
     """Return a code with its agent. Raises: NotFound, RateLimited."""
     with unit_of_work() as session:
         guess_limits.lock_counter(session, network)
@@ -87,26 +87,24 @@ def claim_agent(code: str, *, email: str | None, network: str, receipt: str | No
     raise failure or _no_such_code()
 
 
-def _validation_failure(
-    found: ActiveClaimCode | None, email: str | None, *, check_email_only: bool
-) -> ServiceError | None:
+def _validation_failure(found: ClaimCode | None, email: str | None, *, check_email_only: bool) -> ServiceError | None:
     """Return the error of a code with that email address, or None when they are valid.
 
     `check_email_only`: the service-wide limit is exceeded, and only codes with a required email address are accepted.
     """
-    if found is None or (check_email_only and found.required_email is None):
+    if found is None or (check_email_only and not found.is_email_required):
         return _no_such_code()
     if found.is_claimed:
         repeats = found.is_replayable(clock.now()) and claims.emails_equal(found.claim_email, email)
         return None if repeats else AlreadyClaimed()
-    if found.required_email is None:
+    if not found.is_email_required:
         return None
     if email is None:
         return InvalidInput.field("email", "is required: this agent was registered with an email address")
-    return None if claims.emails_equal(found.required_email, email) else EmailMismatch()
+    return None if claims.emails_equal(found.agent.email, email) else EmailMismatch()
 
 
-def _is_miss(failure: ServiceError | None, found: ActiveClaimCode | None) -> bool:
+def _is_miss(failure: ServiceError | None, found: ClaimCode | None) -> bool:
     """Return whether an error is a wrong code or address, which counts as a guess."""
     if isinstance(failure, AlreadyClaimed):
         # While the claim may be replayed, another email address is a guess at the one that permits it.
@@ -114,7 +112,7 @@ def _is_miss(failure: ServiceError | None, found: ActiveClaimCode | None) -> boo
     return isinstance(failure, NotFound | EmailMismatch)
 
 
-def _replayed_claim(session: Session, found: ActiveClaimCode, receipt: str | None, network: str) -> ClaimedAgent:
+def _replayed_claim(session: Session, found: ClaimCode, receipt: str | None, network: str) -> ClaimedAgent:
     """Replay a claim's response, and record it for the owner. Raises: AlreadyClaimed."""
     owner_key = claims.replay(session, found, receipt=receipt)
     claimed = _claimed_agent(session, found.agent_id, owner_key, None if owner_key is None else receipt)

@@ -24,6 +24,7 @@ from py_vapid import Vapid02
 from app.core import clock
 from app.events import targets
 from app.events.models import EventTarget
+from app.events.schemas import AccountEvent
 from app.events.targets import TargetKind
 from app.ports.errors import OutcomeUnknown, PortError
 from app.ports.upstream import Headers, UpstreamRequest, UpstreamResponse
@@ -32,9 +33,8 @@ from app.version import VERSION
 
 _log = structlog.get_logger(__name__)
 _SLOW_MILLISECONDS = 3000
-TIMEOUT_SECONDS = 15
+_EVENT = AccountEvent()
 _MAX_ANSWER_BYTES = 1024
-_MAX_RETRY_AFTER = timedelta(hours=24)
 _DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -81,18 +81,6 @@ def counts_of(events: Sequence[Any]) -> dict[str, int]:
     return dict(Counter(event.type for event in events))
 
 
-def payload(event: Any) -> dict[str, Any]:
-    """Return an event as clients read it and as it is delivered."""
-    return {
-        "id": event.id,
-        "type": event.type,
-        "timestamp": clock.isoformat(event.created_at),
-        "agent_id": event.agent_id,
-        "object_id": event.object_id,
-        "data": event.data,
-    }
-
-
 def post(url: str, headers: Headers, body: bytes) -> Attempt:
     """Send a body once. Never raises for what the target does."""
     parts = urlsplit(url)
@@ -102,7 +90,7 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
         (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
         headers,
         body,
-        timeout_seconds=TIMEOUT_SECONDS,
+        timeout_seconds=15,
     )
     at, started_ns = clock.now(), time.monotonic_ns()
     try:
@@ -139,7 +127,7 @@ def _read(response: UpstreamResponse) -> str:
 def _retry_after(headers: Headers) -> timedelta | None:
     """Return what `Retry-After` asks for, at most a day."""
     seconds = clock.seconds_until(next((value for name, value in headers if name.lower() == "retry-after"), ""))
-    return None if seconds is None else min(timedelta(seconds=seconds), _MAX_RETRY_AFTER)
+    return None if seconds is None else min(timedelta(seconds=seconds), timedelta(hours=24))
 
 
 def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
@@ -172,7 +160,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
-    body = json.dumps(payload(event), separators=(",", ":")).encode()
+    body = json.dumps(_EVENT.dump(event), separators=(",", ":")).encode()
     timestamp = int(clock.now().timestamp())
     return post(
         url,
@@ -187,7 +175,6 @@ def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
     )
 
 
-_MAX_VALUE_CHARACTERS = 200
 _MAX_IN_FULL = 20
 """Further events in a message are listed by type and time."""
 
@@ -222,11 +209,10 @@ def _mail_text(events: Sequence[Any]) -> str:
 
 def _shown(value: object) -> str:
     """Return a value on one line: what an agent wrote must not look like other lines."""
-    return " ".join(str(value).split())[:_MAX_VALUE_CHARACTERS]
+    return " ".join(str(value).split())[:200]
 
 
 _TTL_SECONDS = 24 * 3600
-_TOKEN_SECONDS = 12 * 3600
 _MAX_PLAIN_BYTES = 3000
 """A push service must accept 4096 bytes of encrypted body."""
 
@@ -263,7 +249,7 @@ def web_push_key() -> str | None:
 
 
 def _push_message(events: Sequence[Any]) -> bytes:
-    message = payload(events[0])
+    message = _EVENT.dump(events[0])
     if len(events) > 1:
         # The page lists them.
         data = {"message": ", ".join(f"{number} {each}" for each, number in counts_of(events).items())}
@@ -278,7 +264,7 @@ def _authorization(private: str, endpoint: str) -> list[tuple[str, str]]:
     parts, settings = urlsplit(endpoint), app_state().settings
     claims = {
         "aud": f"{parts.scheme}://{parts.netloc}",
-        "exp": int(clock.now().timestamp()) + _TOKEN_SECONDS,
+        "exp": int(clock.now().timestamp()) + 12 * 3600,
         "sub": f"mailto:{settings.mail_from}"
         if settings.mail_from
         else f"https://{urlsplit(settings.public_url).hostname}",

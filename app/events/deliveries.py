@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
 from sqlalchemy import ColumnElement, and_, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.db.statements import count
+from app.db.statements import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import channels, outbox, queues
 from app.events.channels import Attempt
@@ -32,7 +31,6 @@ from app.events.targets import TARGETS, Audience, TargetKind, TargetStatus
 
 MAX_MESSAGES = 3
 WINDOW = timedelta(minutes=10)
-_log = structlog.get_logger(__name__)
 _SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 DELAYS = (
     5 * _SECOND, 30 * _SECOND, 2 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, _HOUR, 2 * _HOUR, 4 * _HOUR, 8 * _HOUR,
@@ -41,12 +39,9 @@ DELAYS = (
 """How long after each failed attempt the next one follows; then the delivery has failed."""
 _JITTER_PERCENT = 20
 DISABLED_AFTER = timedelta(days=3)
-_MAX_PAUSE = timedelta(minutes=5)
-_WINDOW_SIZE = 200
 _BATCH_SIZE = 50
 _BATCH_SECONDS = 2
 _TURN_SECONDS = 10
-_KEPT_ATTEMPTS = 20
 _random = random.SystemRandom()
 
 
@@ -212,7 +207,7 @@ def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str
     columns = EventDelivery.id, EventDelivery.object_id, EventDelivery.position, EventDelivery.next_attempt_at
     waiting = select(*columns).where(*_waits_for(target_id)).order_by(EventDelivery.position)
     with read_only_unit() as session:
-        due = session.execute(waiting.where(EventDelivery.next_attempt_at <= now).limit(_WINDOW_SIZE)).all()
+        due = session.execute(waiting.where(EventDelivery.next_attempt_at <= now).limit(200)).all()
         objects = {row.object_id for row in due}
         later = session.execute(
             waiting.where(EventDelivery.object_id.in_(objects), EventDelivery.next_attempt_at > now)
@@ -231,10 +226,7 @@ def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str
 
 def _postpone(session: Session, rows: ColumnElement[bool], until: datetime) -> None:
     session.execute(
-        update(EventDelivery)
-        .where(rows, EventDelivery.next_attempt_at < until)
-        .values(next_attempt_at=until)
-        .execution_options(synchronize_session=False)
+        update(table_of(EventDelivery)).where(rows, EventDelivery.next_attempt_at < until).values(next_attempt_at=until)
     )
 
 
@@ -242,7 +234,7 @@ def _record(
     session: Session, delivery_id: str, tries: int, attempts: list[dict[str, object]], attempt: Attempt
 ) -> datetime | None:
     """Record an attempt; return when the next one follows, if it failed and one does."""
-    history = [*attempts, attempt.as_json()][-_KEPT_ATTEMPTS:]
+    history = [*attempts, attempt.as_json()][-20:]
     pending = DeliveryStatus.PENDING
     changes: dict[str, Any] = {"tries": tries, "attempts": history}
     if attempt.is_delivered:
@@ -255,10 +247,9 @@ def _record(
         return None
     next_attempt_at = clock.now() + delay
     session.execute(
-        update(EventDelivery)
+        update(table_of(EventDelivery))
         .where(EventDelivery.id == delivery_id, EventDelivery.status == pending.value)
         .values(next_attempt_at=next_attempt_at, **changes)
-        .execution_options(synchronize_session=False)
     )
     return next_attempt_at
 
@@ -278,7 +269,7 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
     target.failing_since = target.failing_since or now
     target.unanswered = target.unanswered + 1 if last.holds_up else 0
     if last.holds_up:
-        target.paused_until = now + min(DELAYS[0] * 2 ** min(target.unanswered - 1, 10), _MAX_PAUSE)
+        target.paused_until = now + min(DELAYS[0] * 2 ** min(target.unanswered - 1, 10), timedelta(minutes=5))
     elif last.retry_after is not None:
         target.paused_until = now + last.retry_after
     session.flush()

@@ -1,45 +1,34 @@
 """Deliveries of a webhook with their attempts, tests and replays, and notices of an event."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, and_, case, select
+from sqlalchemy import ColumnElement, Row, and_, case, func, select
 from sqlalchemy.orm import Session
 
 from app.audit_log.trail import AuditAction
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count
+from app.db.statements import count, in_list
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.events import fan_out, outbox, targets
 from app.events.fan_out import DELIVERIES, DeliveryStatus
-from app.events.models import Event, EventDelivery
+from app.events.models import Event, EventDelivery, EventTarget
 from app.events.outbox import EventType
-from app.events.targets import Subscriber, TargetKind
+from app.events.targets import Audience, Subscriber, TargetKind
 
-
-@dataclass(frozen=True, slots=True)
-class DeliveryView:
-    """A delivery with its event and its attempts, the newest last."""
-
-    id: str
-    event_id: str
-    type: str
-    object_id: str
-    status: str
-    tries: int
-    attempts: Sequence[dict[str, object]]
-    next_attempt_at: datetime | None
-    created_at: datetime
-    delivered_at: datetime | None
+DeliveryRow: TypeAlias = Row[*tuple[Any, ...]]
+"""A delivery with the type of its event and its attempts, the newest last."""
+OwnerNotice: TypeAlias = Row[*tuple[Any, ...]]
+"""The kind of an owner's target, and the state and attempts of a delivery to it."""
 
 
 def list_of(
     subscriber: Subscriber, target_id: str, page: PageRequest, *, status: str | None = None
-) -> Page[DeliveryView]:
+) -> Page[DeliveryRow]:
     """Return a page of the deliveries to a webhook, newest first. Raises: NotFound."""
     with read_only_unit() as session:
         target = targets.find(session, subscriber, target_id)
@@ -49,7 +38,7 @@ def list_of(
         return Page(_read(session, page, conditions), count(session, EventDelivery, *conditions), page)
 
 
-def last_of(target_id: str) -> DeliveryView | None:
+def last_of(target_id: str) -> DeliveryRow | None:
     with read_only_unit() as session:
         found = _read(session, PageRequest(1, 0), [EventDelivery.target_id == target_id])
     return found[0] if found else None
@@ -105,18 +94,60 @@ def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event
     return event
 
 
-def _read(session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> list[DeliveryView]:
+def _read(session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> Sequence[DeliveryRow]:
     each = EventDelivery
     is_pending = each.status == DeliveryStatus.PENDING.value
-    rows = session.execute(
+    return session.execute(
         select(
             each.id, each.event_id, Event.type, each.object_id, each.status, each.tries, each.attempts,
-            case((is_pending, each.next_attempt_at)), each.created_at, each.delivered_at,
+            case((is_pending, each.next_attempt_at)).label("next_attempt_at"), each.created_at, each.delivered_at,
         )
         .join(Event, Event.id == each.event_id)
         .where(*conditions)
         .order_by(each.position.desc())
         .limit(page.limit)
         .offset(page.offset)
-    )  # fmt: skip
-    return [DeliveryView(*row) for row in rows]
+    ).all()  # fmt: skip
+
+
+def to_owners(
+    session: Session, event_type: EventType, object_ids: Sequence[str]
+) -> Mapping[str, Sequence[OwnerNotice]]:
+    """Return the deliveries of an event of some objects to their owners; those of agents and operators do not count."""
+    rows = session.execute(
+        select(
+            *(Event.object_id, EventTarget.kind, EventDelivery.status, EventDelivery.tries),
+            *(EventDelivery.attempts, EventDelivery.delivered_at),
+        )
+        .join(EventDelivery, EventDelivery.event_id == Event.id)
+        .join(EventTarget, EventTarget.id == EventDelivery.target_id)
+        .where(
+            in_list(session, Event.object_id, object_ids),
+            Event.type == event_type.value,
+            EventTarget.audience == Audience.OWNER.value,
+        )
+        .order_by(EventDelivery.created_at, EventDelivery.id)
+    )
+    found: dict[str, list[OwnerNotice]] = defaultdict(list)
+    for row in rows:
+        found[row.object_id].append(row)
+    return found
+
+
+def count_undelivered(session: Session, agent_id: str, since: datetime) -> int:
+    """Return how many deliveries of notices to an agent's owner were tried since a time, all without success."""
+    return (
+        session.scalar(
+            select(func.count())
+            .select_from(EventDelivery)
+            .join(EventTarget, EventTarget.id == EventDelivery.target_id)
+            .where(
+                EventTarget.agent_id == agent_id,
+                EventTarget.audience == Audience.OWNER.value,
+                EventDelivery.created_at >= since,
+                EventDelivery.delivered_at.is_(None),
+                EventDelivery.tries > 0,
+            )
+        )
+        or 0
+    )

@@ -78,10 +78,9 @@ def make_due(session: Session, target_ids: Collection[str]) -> None:
     now = clock.now()
     is_due = EventTarget.due_at <= now
     session.execute(
-        update(EventTarget)
+        update(table_of(EventTarget))
         .where(EventTarget.id.in_(target_ids))
         .values(due_at=case((is_due, EventTarget.due_at), else_=now))
-        .execution_options(synchronize_session=False)
     )
 
 

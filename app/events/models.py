@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.core import clock
 from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
 
@@ -66,6 +67,7 @@ class EventTarget(Model):
     """Where events are delivered to: a URL, an email address or a browser, of an agent, an owner or an operator."""
 
     __tablename__ = "event_targets"
+    __allow_unmapped__ = True
     __table_args__ = (
         Index("ix_event_targets_agent_id", "agent_id"),
         Index("ix_event_targets_due_at", "due_at"),
@@ -103,6 +105,14 @@ class EventTarget(Model):
     failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     unanswered: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    secret: str | None = None
+    """What was sealed, where it is shown: once, when it is made."""
+
+    @property
+    def former_secret_until(self) -> datetime | None:
+        is_valid = self.former_until is not None and self.former_until > clock.now()
+        return self.former_until if is_valid else None
 
 
 class EventDelivery(Model):

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.mailboxes import mailbox_of
-from app.db.statements import insert_into
+from app.db.prepared import PreparedInsert
+from app.db.statements import table_of
 from app.db.unit_of_work import unit_of_work
 from app.events.models import EventQueue, EventTarget
 
@@ -23,7 +24,7 @@ BUDGET = timedelta(minutes=10)
 """How long an agent or owner may keep threads busy within an hour."""
 LEASE = timedelta(seconds=90)
 _HOUR = timedelta(hours=1)
-_ASSIGNED_BATCH = 500
+_INSERT = PreparedInsert(EventQueue, unique=[EventQueue.name])
 
 
 class QueueRank(IntEnum):
@@ -48,10 +49,8 @@ def join(session: Session, target: EventTarget) -> None:
     """Put a target into its queue, which is created if it is the first. A new queue is served after all others."""
     target.queue, rank = _queue_of(target)
     now = clock.now()
-    new = insert_into(session, EventQueue).values(
-        name=target.queue, rank=rank, served_at=now, first_until=now, second_until=now, used_until=now
-    )
-    session.execute(new.on_conflict_do_nothing(index_elements=["name"]))
+    times = dict.fromkeys(("served_at", "first_until", "second_until", "used_until"), now)
+    _INSERT.execute(session, {"name": target.queue, "rank": rank, **times})
 
 
 def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank: QueueRank) -> QueueTurn | None:
@@ -68,7 +67,7 @@ def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank:
     is_first = EventQueue.first_until <= now
     is_second = or_(~is_first, EventQueue.rank == QueueRank.SERVICE)
     claimed = (
-        update(EventQueue)
+        update(table_of(EventQueue))
         .where(EventQueue.name == next_one.scalar_subquery(), _is_free(now, rank))
         .values(
             served_at=now,
@@ -76,7 +75,6 @@ def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank:
             second_until=case((is_second, until), else_=EventQueue.second_until),
         )
         .returning(EventQueue.name)
-        .execution_options(synchronize_session=False)
     )
     name = session.scalar(claimed)
     return None if name is None else QueueTurn(name, until)
@@ -86,10 +84,9 @@ def release(session: Session, turn: QueueTurn) -> None:
     now = clock.now()
     columns = (EventQueue.first_until, EventQueue.second_until)
     session.execute(
-        update(EventQueue)
+        update(table_of(EventQueue))
         .where(EventQueue.name == turn.name)
         .values({each: case((each == turn.lease_until, now), else_=each) for each in columns})
-        .execution_options(synchronize_session=False)
     )
 
 
@@ -114,9 +111,7 @@ def is_servable(is_due: ColumnElement[bool], now: datetime, rank: QueueRank) -> 
 def assign() -> None:
     """Put targets that the release before this one added into their queues."""
     with unit_of_work() as session:
-        for target in session.scalars(
-            select(EventTarget).where(EventTarget.queue.is_(None)).limit(_ASSIGNED_BATCH)
-        ).all():
+        for target in session.scalars(select(EventTarget).where(EventTarget.queue.is_(None)).limit(500)).all():
             join(session, target)
 
 
@@ -124,9 +119,9 @@ def prune(now: datetime) -> None:
     """Delete queues without targets and without use that still counts."""
     with unit_of_work() as session:
         session.execute(
-            delete(EventQueue)
-            .where(EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name))
-            .execution_options(synchronize_session=False)
+            delete(table_of(EventQueue)).where(
+                EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name)
+            )
         )
 
 

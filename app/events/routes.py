@@ -9,8 +9,9 @@ from app.audit_log.actors import current_actor
 from app.core.pagination import Page
 from app.errors import InvalidInput, LimitReached
 from app.events import delivery_log, feed, schemas, targets
-from app.events.delivery_log import DeliveryView
-from app.events.targets import Audience, Subscriber, TargetView
+from app.events.delivery_log import DeliveryRow
+from app.events.models import EventTarget
+from app.events.targets import Audience, Subscriber
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, limits
@@ -30,7 +31,6 @@ platform_events = Blueprint(
     description="The events of all agents and of the service, and the operators' webhooks.",
 )
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
-_WAIT = "`wait=N` waits up to N (at most 25) seconds for the first event after the cursor."
 
 
 def _subscriber() -> Subscriber:
@@ -54,7 +54,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.get("/events")
     @blp.arguments(schemas.EventsQuery, location="query")
     @blp.response(200, schemas.AccountEvents)
-    @blp.header("Prefer", _WAIT)
+    @blp.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the first event after the cursor.")
     @named
     def list_events(query: dict[str, Any]) -> Response:
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out."""
@@ -76,7 +76,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.arguments(PageQuery, location="query")
     @blp.response(200, schemas.WebhookPage)
     @named
-    def list_webhooks(query: dict[str, Any]) -> Page[TargetView]:
+    def list_webhooks(query: dict[str, Any]) -> Page[EventTarget]:
         """List webhooks, oldest first."""
         return targets.list_of(_subscriber(), query["page"])
 
@@ -86,14 +86,14 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.response(201, schemas.WebhookWithSecret)
     @blp.raises(LimitReached)
     @named
-    def create_webhook(body: dict[str, Any], claim: Claim) -> TargetView:
+    def create_webhook(body: dict[str, Any], claim: Claim) -> EventTarget:
         """Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response."""
         return targets.create_webhook(_subscriber(), **body, claim=claim)
 
     @blp.get("/webhooks/<string:webhook_id>")
     @blp.response(200, schemas.WebhookShape)
     @named
-    def get_webhook(webhook_id: str) -> TargetView:
+    def get_webhook(webhook_id: str) -> EventTarget:
         """Read one webhook."""
         return targets.get(_subscriber(), webhook_id)
 
@@ -101,7 +101,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.arguments(schemas.WebhookBody)
     @blp.response(200, schemas.WebhookShape)
     @named
-    def change_webhook(body: dict[str, Any], webhook_id: str) -> TargetView:
+    def change_webhook(body: dict[str, Any], webhook_id: str) -> EventTarget:
         """Change a webhook, or enable it again after it was disabled: what waited is then delivered."""
         assert_any_field(body, schemas.WebhookBody)
         return targets.change(_subscriber(), webhook_id, body)
@@ -117,7 +117,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.post("/webhooks/<string:webhook_id>/rotate-secret")
     @blp.response(200, schemas.WebhookWithSecret)
     @named
-    def rotate_webhook_secret(webhook_id: str) -> TargetView:
+    def rotate_webhook_secret(webhook_id: str) -> EventTarget:
         """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret."""
         return targets.rotate_secret(_subscriber(), webhook_id)
 
@@ -133,7 +133,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.arguments(schemas.DeliveriesQuery, location="query")
     @blp.response(200, schemas.DeliveryPage)
     @named
-    def list_webhook_deliveries(query: dict[str, Any], webhook_id: str) -> Page[DeliveryView]:
+    def list_webhook_deliveries(query: dict[str, Any], webhook_id: str) -> Page[DeliveryRow]:
         """List deliveries with their attempts, newest first."""
         return delivery_log.list_of(_subscriber(), webhook_id, query["page"], status=query["status"])
 

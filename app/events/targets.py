@@ -4,7 +4,7 @@ import base64
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -20,7 +20,7 @@ from app.authenticated import SealedColumn
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import count, page_of
+from app.db.statements import count, page_of, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import queues
@@ -34,12 +34,9 @@ _OF_OWNERS = {
     AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
     AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
 }
-FORMER_SECRET_LIFETIME = timedelta(hours=24)
 MAX_TARGETS = 10
 MAX_OPERATOR_TARGETS = 50
-_SECRET_BYTES = 32
 _P256_POINT_BYTES, _AUTH_BYTES = 65, 16
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
 _SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
 _FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
 
@@ -114,47 +111,29 @@ class Subscriber:
     actor: Actor | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetView:
-    """A target as its owner sees it. `secret` is shown once, when it is made."""
-
-    id: str
-    kind: TargetKind
-    url: str
-    description: str
-    types: Sequence[str]
-    status: TargetStatus
-    status_reason: str | None
-    failing_since: datetime | None
-    former_secret_until: datetime | None
-    created_at: datetime
-    created_by: str | None = None
-    secret: str | None = field(repr=False, default=None)
-
-
 def new_secret() -> str:
     """Return a new signing secret in the form of Standard Webhooks."""
-    return _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def create_webhook(
     subscriber: Subscriber, *, url: str, types: Sequence[str], description: str, claim: Claim
-) -> TargetView:
-    """Add a webhook; the view has its secret. Raises: InvalidInput, LimitReached."""
+) -> EventTarget:
+    """Add a webhook; it has its secret. Raises: InvalidInput, LimitReached."""
     return add(
         subscriber, TargetKind.WEBHOOK, url=parse_webhook_url(url), types=types, description=description,
         secret=new_secret(), claim=claim,
     )  # fmt: skip
 
 
-def add_email(subscriber: Subscriber, address: str, *, types: Sequence[str]) -> TargetView:
+def add_email(subscriber: Subscriber, address: str, *, types: Sequence[str]) -> EventTarget:
     """Add an email address that was parsed. Raises: InvalidInput, LimitReached."""
     return add(subscriber, TargetKind.EMAIL, url=f"mailto:{address}", types=types, claim=Claim.none())
 
 
 def add_browser(
     subscriber: Subscriber, *, endpoint: str, p256dh: str, auth: str, types: Sequence[str], description: str = ""
-) -> TargetView:
+) -> EventTarget:
     """Add a browser by its push subscription. Raises: InvalidInput, LimitReached."""
     url = parse_webhook_url(endpoint)
     for name, text, size in (("p256dh", p256dh, _P256_POINT_BYTES), ("auth", auth, _AUTH_BYTES)):
@@ -184,7 +163,7 @@ def add(
     description: str = "",
     secret: str = "",
     claim: Claim,
-) -> TargetView:
+) -> EventTarget:
     """Add a target of any kind, with an address that was checked. Raises: InvalidInput, LimitReached."""
     target_id, now = identifiers.new_id(), clock.now()
     row = EventTarget(
@@ -198,7 +177,7 @@ def add(
             identity.lock_agent(session, subscriber.agent_id)
             same = select(EventTarget).where(*_of(subscriber, kind), EventTarget.url == url)
             if kind is not TargetKind.WEBHOOK and (existing := session.scalars(same).first()) is not None:
-                return _view(existing)
+                return existing
         most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
         if count(session, EventTarget, *_of(subscriber, None)) >= most:
             raise LimitReached(f"You have {most} webhooks and other targets, which is the maximum. Delete one first.")
@@ -207,7 +186,8 @@ def add(
         session.flush()
         claim.bind(session, target_id)
         record_audit(session, subscriber.actor, AuditAction.WEBHOOK_CREATED, row)
-        return _view(row, secret=secret)
+    row.secret = secret
+    return row
 
 
 def parse_webhook_url(url: str) -> str:
@@ -219,31 +199,31 @@ def parse_webhook_url(url: str) -> str:
     return base.origin + target
 
 
-def get(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> TargetView:
+def get(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> EventTarget:
     """Return a target. Raises: NotFound, including for those of others."""
     with read_only_unit() as session:
-        return _view(find(session, subscriber, target_id, kind=kind))
+        return find(session, subscriber, target_id, kind=kind)
 
 
-def reveal(target_id: str) -> TargetView:
+def reveal(target_id: str) -> EventTarget:
     """Return a target with its present secret, to repeat the response in which it was made. Raises: NotFound."""
     with read_only_unit() as session:
         row = session.get(EventTarget, target_id)
         if row is None:
             raise _not_found()
-        return _view(row, secret=_SEALED.open(row.sealed, row.id).decode())
+    row.secret = _SEALED.open(row.sealed, row.id).decode()
+    return row
 
 
 def list_of(
     subscriber: Subscriber, page: PageRequest, *, kind: TargetKind | None = TargetKind.WEBHOOK
-) -> Page[TargetView]:
+) -> Page[EventTarget]:
     """Return a page of a subscriber's targets of a kind, or of all kinds, oldest first."""
     with read_only_unit() as session:
-        found = page_of(session, EventTarget, page, *_of(subscriber, kind))
-        return Page([_view(row) for row in found.items], found.total, page)
+        return page_of(session, EventTarget, page, *_of(subscriber, kind))
 
 
-def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> TargetView:
+def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> EventTarget:
     """Change `url`, `types` or `description`, or enable or disable a webhook by `enabled`.
 
     Raises: InvalidInput, NotFound.
@@ -265,18 +245,18 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> T
             TARGETS.move(session, row.id, TargetStatus.ENABLED, TargetStatus.DISABLED, reason="disabled by request")
         session.refresh(row)
         record_audit(session, subscriber.actor, AuditAction.WEBHOOK_CHANGED, row, before=before)
-        return _view(row)
+    return row
 
 
-def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> TargetView:
+def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> EventTarget:
     """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
         row = find(session, subscriber, target_id, kind=kind)
-        view, before = _view(row), described(row)
+        before = described(row)
         session.expunge(row)
         _delete(session, [row.id])
         record_audit(session, subscriber.actor, AuditAction.WEBHOOK_DELETED, row, before=before)
-    return view
+    return row
 
 
 def remove_all(session: Session, agent_id: str) -> None:
@@ -296,24 +276,25 @@ def disable_set_up_by(session: Session, *, master_key_id: str | None = None, own
     return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
 
 
-def rotate_secret(subscriber: Subscriber, target_id: str) -> TargetView:
+def rotate_secret(subscriber: Subscriber, target_id: str) -> EventTarget:
     """Replace the secret of a webhook; for a day, deliveries are signed with both. Raises: NotFound."""
     secret = new_secret()
     with unit_of_work() as session:
         row = find(session, subscriber, target_id, locks=True)
         former = _SEALED.open(row.sealed, row.id)
         row.former_sealed = _FORMER_SEALED.seal(former, row.id)
-        row.former_until = clock.now() + FORMER_SECRET_LIFETIME
+        row.former_until = clock.now() + timedelta(hours=24)
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
         record_audit(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)
-        return _view(row, secret=secret)
+    row.secret = secret
+    return row
 
 
 def secrets_of(row: EventTarget) -> list[str]:
     """Return the secrets that sign now, the newest first."""
     found = [_SEALED.open(row.sealed, row.id).decode()]
-    if row.former_sealed is not None and row.former_until is not None and row.former_until > clock.now():
+    if row.former_sealed is not None and row.former_secret_until is not None:
         found.append(_FORMER_SEALED.open(row.former_sealed, row.id).decode())
     return found
 
@@ -353,17 +334,7 @@ def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[b
 
 def _delete(session: Session, target_ids: Sequence[str]) -> None:
     for model, key in ((EventDelivery, EventDelivery.target_id), (EventTarget, EventTarget.id)):
-        session.execute(delete(model).where(key.in_(target_ids)).execution_options(synchronize_session=False))
-
-
-def _view(row: EventTarget, *, secret: str | None = None) -> TargetView:
-    is_former_valid = row.former_until is not None and row.former_until > clock.now()
-    return TargetView(
-        id=row.id, kind=TargetKind(row.kind), url=row.url, description=row.description, types=row.types,
-        status=TargetStatus(row.status), status_reason=row.status_reason, failing_since=row.failing_since,
-        former_secret_until=row.former_until if is_former_valid else None, created_at=row.created_at,
-        created_by=row.created_by, secret=secret,
-    )  # fmt: skip
+        session.execute(delete(table_of(model)).where(key.in_(target_ids)))
 
 
 def _not_found() -> NotFound:

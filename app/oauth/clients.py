@@ -12,30 +12,42 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import JSON, String, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app import base_urls
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
+from app.db.columns import UtcDateTime
 from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, Overloaded, RateLimited
+from app.extensions import Model
 from app.identity.principal import Scope
-from app.oauth.models import OAuthClient
 from app.ports.errors import PortError
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 
+
+class OAuthClient(Model):
+    """An application that has registered itself; nothing that it says of itself is verified."""
+
+    __tablename__ = "oauth_clients"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    redirect_uris: Mapped[list[str]] = mapped_column(JSON)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 GRANT_TYPES = ("authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code")
-_UNUSED_LIFETIME = timedelta(days=1)
 _USED_LIFETIME = timedelta(days=90)
 _MAX_CLIENTS = 20_000
 _MAX_DOCUMENT_BYTES = 5 * 1024
 _DOCUMENT_SECONDS = 5
 _MAX_REDIRECTS = 10
-_MAX_NAME_LENGTH = 100
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,500}", re.ASCII)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,40}", re.ASCII)
 _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -122,7 +134,7 @@ def register(metadata: Mapping[str, Any], *, network: str) -> dict[str, Any]:
     with unit_of_work() as session:
         if count(session, OAuthClient) >= _MAX_CLIENTS:
             raise Overloaded("Too many applications have registered; try again later.", retry_after_seconds=3600)
-        until = now + _UNUSED_LIFETIME
+        until = now + timedelta(days=1)
         row = OAuthClient(id=client_id, name=name, redirect_uris=list(redirects), created_at=now, expires_at=until)
         session.add(row)
     return {
@@ -206,7 +218,7 @@ def _described(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     if not all(isinstance(each, str) and _is_redirect(each) for each in redirects):
         problem = "must be https, http on a loopback address, or the scheme of an application, without a fragment"
         raise InvalidInput.field("redirect_uris", problem)
-    return " ".join(shown.split())[:_MAX_NAME_LENGTH] or "Unnamed application", tuple(redirects)
+    return " ".join(shown.split())[:100] or "Unnamed application", tuple(redirects)
 
 
 def _is_redirect(text: str) -> bool:

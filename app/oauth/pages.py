@@ -26,8 +26,8 @@ from app.identity.principal import Grant, Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
 from app.oauth.connections import Consent
-from app.oauth.models import OAuthToken
 from app.oauth.server import Request, Server
+from app.oauth.tokens import OAuthToken
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import confirmation
@@ -55,7 +55,6 @@ _VALID_FOR_SECONDS = 1800
 # A session this young needs no second proof: its owner has just shown the key or a passkey.
 _FRESH_FOR = timedelta(minutes=10)
 LIFETIMES = {"1": "One day", "7": "One week", "30": "30 days", "90": "90 days", "365": "One year"}
-_DEFAULT_DAYS = "90"
 _CONNECT = "/connect/<string:signed>"
 
 
@@ -171,19 +170,18 @@ def answer(signed: str) -> Response:
 
 
 @session_pages.get("/agents/<string:agent_id>/connections")
-def show_connections(agent_id: str) -> Response:
+def show_connections(key: OwnerKeyView) -> Response:
     """List the applications that are connected to an agent."""
-    agent = agent_of(owner_key_of(agent_id))
-    listed = connections.list_of(agent_id)
-    return render_page("connections.html", agent=agent, listed=listed, done=request.args.get("done"))
+    listed = connections.list_of(key.agent_id)
+    return render_page("connections.html", agent=agent_of(key), listed=listed, done=request.args.get("done"))
 
 
 @session_pages.post("/agents/<string:agent_id>/connections/end")
-def end_connection(agent_id: str) -> Response:
+def end_connection(key: OwnerKeyView) -> Response:
     """End a connection immediately, without asking for the owner key."""
-    actor = sessions.acting_owner(owner_key_of(agent_id))
-    connections.end_by_owner(actor, agent_id, request.form.get("connection_id", "")[:36])
-    return see_other(url_for("owner.show_connections", agent_id=agent_id, done="ended"))
+    actor = sessions.acting_owner(key)
+    connections.end_by_owner(actor, key.agent_id, request.form.get("connection_id", "")[:36])
+    return see_other(url_for("owner.show_connections", agent_id=key.agent_id, done="ended"))
 
 
 def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
@@ -273,7 +271,7 @@ def _render_consent(asked: _Asked, signed: str, *, error: str = "", status: int 
         "connect.html", status=status, asked=asked, signed=signed, accounts=accounts, error=error,
         chosen=form.getlist("scope") if form else asked.scopes,
         account=form.get("account", ""), budget=form.get("budget_usd", "")[:30], lifetimes=LIFETIMES,
-        days=form.get("days") or _DEFAULT_DAYS, needs_proof=not is_fresh,
+        days=form.get("days") or "90", needs_proof=not is_fresh,
         prompt=confirmation.prompt_for(keys[0]) if len(keys) == 1 and not is_fresh else None,
     )  # fmt: skip
 

@@ -26,8 +26,7 @@ from app.identity import grants
 from app.identity.principal import Grant
 from app.oauth import connections, tokens
 from app.oauth.clients import Client
-from app.oauth.models import OAuthToken
-from app.oauth.tokens import TokenKind
+from app.oauth.tokens import OAuthToken, TokenKind
 from app.state import app_state
 
 # It logs whole tokens at the level below.

@@ -5,13 +5,60 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ForeignKey, String, Text, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from app.authenticated import change, seal_of
+from app.authenticated import Authenticated, change, seal_of
 from app.core import clock, identifiers
+from app.db.columns import ID, UtcDateTime
+from app.extensions import Model
 from app.oauth.clients import Client
-from app.oauth.models import OAuthToken
+
+
+class OAuthToken(Authenticated, Model):
+    """An authorization code, a refresh token, or a device code, which has a grant once its owner has consented.
+
+    Each is used once; one that is used again ends its grant. The methods are those that authlib calls.
+    """
+
+    __tablename__ = "oauth_tokens"
+    not_authenticated = frozenset({"created_at", "polled_at"})
+    code_challenge_method = "S256"
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(2))
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    user_code_digest: Mapped[str | None] = mapped_column(String(64), unique=True)
+    grant_id: Mapped[str | None] = mapped_column(ID, ForeignKey("oauth_grants.id", ondelete="CASCADE"), index=True)
+    client_id: Mapped[str] = mapped_column(String(500))
+    client_name: Mapped[str] = mapped_column(String(100))
+    scope: Mapped[str] = mapped_column(String(200))
+    redirect_uri: Mapped[str | None] = mapped_column(Text)
+    code_challenge: Mapped[str | None] = mapped_column(String(128))
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    denied_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    polled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    def get_redirect_uri(self) -> str | None:
+        return self.redirect_uri
+
+    def get_scope(self) -> str:
+        return self.scope
+
+    def get_client_id(self) -> str:
+        return self.client_id
+
+    def get_user_code(self) -> str:
+        return self.id
+
+    def is_expired(self) -> bool:
+        return self.expires_at <= clock.now()
+
+    def check_client(self, client: Any) -> bool:
+        return bool(self.client_id == client.id)
+
 
 POLL_SECONDS = 5
 _USER_CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"

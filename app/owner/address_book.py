@@ -22,6 +22,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached
 from app.extensions import Model
 from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages.template_filters import abbreviate
 from app.spending import controls as spending_controls
 from app.wallets.core import wallets
@@ -98,10 +99,10 @@ def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ..
 
 def address_name(address: str | None, chain: str | None = None) -> str:
     """Return the owner's name of an address on a chain, or on any; empty without one. For pages of one agent."""
-    agent_id = (request.view_args or {}).get("agent_id")
+    key: OwnerKeyView | None = (request.view_args or {}).get("key")
     named = {
         each.name
-        for each in (entries(agent_id) if agent_id else ())
+        for each in (entries(key.agent_id) if key else ())
         if each.address == address and chain in (None, each.chain)
     }
     return " / ".join(sorted(named))

@@ -5,6 +5,7 @@ confirms: nothing is stored for an address that is never confirmed.
 """
 
 from contextlib import suppress
+from typing import Any
 
 from flask import Response, request, url_for
 from itsdangerous import BadData
@@ -23,7 +24,7 @@ from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
-from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.auth import agent_of, render_page, see_other, session_pages
 from app.owner.session.cookies import printable, serializer
 from app.owner.session.sessions import owner_as_actor
 from app.ports.errors import PortError, Unreachable
@@ -85,30 +86,28 @@ NOTICE_TYPES = (
 )  # fmt: skip
 """What an owner is notified of."""
 _MAX_RECENT = 50
-_TESTS_PER_AGENT = "20 per day"
 _PAGE = "/agents/<string:agent_id>/notices"
 
 
 @session_pages.get(_PAGE)
-def show_notices(agent_id: str) -> Response:
+def show_notices(key: OwnerKeyView) -> Response:
     """List an owner's targets, with the forms that add one."""
-    return _render(owner_key_of(agent_id))
+    return _render(key)
 
 
 @session_pages.post(f"{_PAGE}/email")
-def send_confirmation(agent_id: str) -> Response:
+def send_confirmation(key: OwnerKeyView) -> Response:
     """Send the link that confirms an address."""
-    key = owner_key_of(agent_id)
     try:
         address = Email(required=True).deserialize(request.form.get("email", ""))
     except ValidationError:
         address = None
     if address is None:
         return _render(key, error="This is not an email address.", status=400)
-    page = url_for("owner.confirm_form", agent_id=agent_id, token="")
+    page = url_for("owner.confirm_address", agent_id=key.agent_id, token="")
     try:
         page_url, network = app_state().settings.public_url + page.rstrip("/"), _network()
-        send_link(agent_id, address, network=network, page_url=page_url)
+        send_link(key.agent_id, address, network=network, page_url=page_url)
     except RateLimited as refusal:
         return _render(key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status)
     except PortError:
@@ -116,48 +115,38 @@ def send_confirmation(agent_id: str) -> Response:
     with unit_of_work() as session:
         act = AuditEvent(AuditAction.NOTICE_LINK_SENT, key.agent_id)
         trail.record(session, owner_as_actor(key), act)
-    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="sent"))
+    return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="sent"))
 
 
-@session_pages.get(f"{_PAGE}/email/<string:token>")
-def confirm_form(agent_id: str, token: str) -> Response:
-    """Ask for the confirmation of an address: opening a link changes nothing, as programs open them, too."""
-    key = owner_key_of(agent_id)
-    address = address_of(agent_id, token)
+@session_pages.route(f"{_PAGE}/email/<string:token>", methods=["GET", "POST"])
+def confirm_address(key: OwnerKeyView, token: str) -> Response:
+    """Add the address that a link confirms, once; opening the link only asks, as programs open links, too."""
+    address = address_of(key.agent_id, token)
     if address is None:
         return _render(key, error="This link has expired or belongs to another agent.", status=400)
-    return _render(key, confirming=address, token=token)
-
-
-@session_pages.post(f"{_PAGE}/email/<string:token>")
-def add_address(agent_id: str, token: str) -> Response:
-    """Add the address that a link confirms, once."""
-    key = owner_key_of(agent_id)
-    address = address_of(agent_id, token)
-    if address is None:
-        return _render(key, error="This link has expired or belongs to another agent.", status=400)
+    if request.method != "POST":
+        return _render(key, confirming=address, token=token)
     try:
         targets.add_email(_subscriber(key), address, types=NOTICE_TYPES)
     except LimitReached as failure:
         return _render(key, error=failure.message, status=failure.status)
-    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="added"))
+    return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="added"))
 
 
 @session_pages.post(f"{_PAGE}/browser")
-def add_browser(agent_id: str) -> Response:
-    key, form = owner_key_of(agent_id), request.form
-    subscription = {name: form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
+def add_browser(key: OwnerKeyView) -> Response:
+    subscription = {name: request.form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
+    name = printable(request.form.get("name", ""))[:60] or "Browser"
     try:
-        targets.add_browser(_subscriber(key), **subscription, types=NOTICE_TYPES, description=_browser_name())
+        targets.add_browser(_subscriber(key), **subscription, types=NOTICE_TYPES, description=name)
     except (InvalidInput, LimitReached) as failure:
         return _render(key, error=failure.message, status=failure.status)
-    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="added"))
+    return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="added"))
 
 
 @session_pages.post(f"{_PAGE}/webhook")
-def add_webhook(agent_id: str) -> Response:
+def add_webhook(key: OwnerKeyView) -> Response:
     """Add a webhook, and show its secret once."""
-    key = owner_key_of(agent_id)
     try:
         made = targets.create_webhook(
             _subscriber(key),
@@ -172,33 +161,22 @@ def add_webhook(agent_id: str) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/test")
-def send_test_notice(agent_id: str) -> Response:
-    key = owner_key_of(agent_id)
-    app_state().rate_limiter.count(_TESTS_PER_AGENT, "notice-test", key.agent_id)
+def send_test_notice(key: OwnerKeyView) -> Response:
+    app_state().rate_limiter.count("20 per day", "notice-test", key.agent_id)
     delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
-    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="tested"))
+    return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="tested"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_target(agent_id: str) -> Response:
-    key = owner_key_of(agent_id)
+def remove_target(key: OwnerKeyView) -> Response:
     removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
-    if removed.kind is TargetKind.EMAIL:
+    if removed.kind == TargetKind.EMAIL:
         send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
-    return see_other(url_for("owner.show_notices", agent_id=agent_id, done="removed"))
+    return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="removed"))
 
 
-def _render(
-    key: OwnerKeyView,
-    *,
-    error: str = "",
-    status: int = 200,
-    confirming: str | None = None,
-    token: str = "",
-    secret: str | None = None,
-) -> Response:
-    page = PageRequest(targets.MAX_TARGETS, 0)
-    listed = targets.list_of(_subscriber(key), page, kind=None).items
+def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
+    listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0), kind=None).items
     return render_page(
         "notices.html",
         status=status,
@@ -207,12 +185,9 @@ def _render(
         limit=targets.MAX_TARGETS,
         can_mail=app_state().ports.mailer is not None,
         push_key=channels.web_push_key(),
-        confirming=confirming,
-        token=token,
-        secret=secret,
         recent=feed.latest(key.agent_id, NOTICE_TYPES, limit=_MAX_RECENT),
-        error=error,
         done=request.args.get("done"),
+        **values,
     )
 
 
@@ -224,7 +199,3 @@ def _network() -> str:
     """Return the client's network as an IPv4 /24 or IPv6 /64: agents are free, and so are the addresses of a host."""
     network = client_network(request.remote_addr)
     return network.rpartition(".")[0] or network
-
-
-def _browser_name() -> str:
-    return printable(request.form.get("name", ""))[:60] or "Browser"

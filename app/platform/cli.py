@@ -61,13 +61,7 @@ def register(app: Flask) -> None:
 @master_keys.command("create")
 @click.option("--name", default=None, help="Its name, such as ops.")
 @click.option("--owner-email", default=None, help="The email address of its holder.")
-@click.option(
-    "--role",
-    type=click.Choice([each.value for each in MasterKeyRole]),
-    default="admin",
-    help="What it may do.",
-    show_default=True,
-)
+@click.option("--role", type=click.Choice(_ROLES), default="admin", help="What it may do.", show_default=True)
 def create_master_key(name: str | None, owner_email: str | None, role: str) -> None:
     """Create a master key and print it: the only output that shows it."""
     made = keys.create_master_key(
@@ -130,13 +124,11 @@ def list_retired_keys(limit: int, offset: int) -> None:
 def export_retired_key(wallet_id: str) -> None:
     """Print the recovery phrase of a deleted wallet, which controls all its funds; recorded in the audit log."""
     try:
-        exported = keys.export_retired_key(actors.shell_actor(), wallet_id)
+        wallet, phrase = keys.export_retired_key(actors.shell_actor(), wallet_id)
     except PortError:
         raise click.ClickException("The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it.") from None
-    click.echo(f"Recovery phrase (BIP-39): {exported.phrase}")
-    for (chains, path), address in zip(
-        _DERIVATION_PATHS, (exported.wallet.evm_address, exported.wallet.solana_address), strict=True
-    ):
+    click.echo(f"Recovery phrase (BIP-39): {phrase}")
+    for (chains, path), address in zip(_DERIVATION_PATHS, (wallet.evm_address, wallet.solana_address), strict=True):
         click.echo(f"{chains}: {address} at {path}")
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
 
@@ -188,12 +180,12 @@ def restored(*, dry_run: bool, repair: bool, max_lookups: int) -> None:
     if dry_run and repair:
         raise click.UsageError("--dry-run and --repair exclude each other.")
     if not dry_run and not repair:
-        closed = restoration.close_open_items(actors.shell_actor())
+        closed_at, payments, purchase_ids = restoration.close_open_items(actors.shell_actor())
         click.echo(
-            f"payments: those made until {clock.isoformat(closed.at)} are no longer accepted;"
-            f" {closed.payments} open ones are marked as used"
+            f"payments: those made until {clock.isoformat(closed_at)} are no longer accepted;"
+            f" {payments} open ones are marked as used"
         )
-        for purchase_id in closed.purchases:
+        for purchase_id in purchase_ids:
             click.echo(f"purchases: {purchase_id} may have been ordered since the backup; it is unknown")
     unresolved = False
     for line in restoration.reconcile(repair=not dry_run, max_lookups=max_lookups):

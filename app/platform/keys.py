@@ -1,7 +1,6 @@
 """Use cases for master, owner and gateway-only keys, and for keys of deleted wallets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,16 +27,8 @@ from app.wallets.core import custody
 from app.wallets.core.models import RetiredKey
 
 DEFAULT_NAME = "unnamed-key"
-_BOOTSTRAP_NAME = "bootstrap"
-_RECHECK_INTERVAL = timedelta(days=7)
 _EMPTY_CONFIRMATION_DELAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedWalletKey:
-    wallet: RetiredKey
-    phrase: str = field(repr=False)
 
 
 def create_master_key(
@@ -70,7 +61,7 @@ def bootstrap_master_key(actor: Actor, key: str) -> bool:
         with unit_of_work() as session:
             if master_keys.exists(session):
                 return False
-            created = master_keys.add(session, sealed, name=_BOOTSTRAP_NAME, owner_email=None)
+            created = master_keys.add(session, sealed, name="bootstrap", owner_email=None)
             after = {"name": created.name}
             trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after=after))
     except IntegrityError:
@@ -156,8 +147,8 @@ def list_retired_keys(page: PageRequest) -> Page[RetiredKey]:
         return custody.list_retired(session, page)
 
 
-def export_retired_key(actor: Actor, wallet_id: str) -> ExportedWalletKey:
-    """Unseal the key of a deleted wallet to recover funds. The entry is committed before the phrase is returned.
+def export_retired_key(actor: Actor, wallet_id: str) -> tuple[RetiredKey, str]:
+    """Return a deleted wallet and its recovery phrase. The entry is committed before the phrase is returned.
 
     Raises: NotFound.
     """
@@ -166,7 +157,7 @@ def export_retired_key(actor: Actor, wallet_id: str) -> ExportedWalletKey:
         wallet, phrase = custody.export_retired(session, canonical)
         after = {"evm_address": wallet.evm_address, "solana_address": wallet.solana_address}
         trail.record(session, actor, AuditEvent(AuditAction.RETIRED_KEY_EXPORTED, canonical, after=after))
-    return ExportedWalletKey(wallet, phrase)
+    return wallet, phrase
 
 
 def purge_retired_keys(actor: Actor, *, now: datetime | None = None, limit: int = 10) -> Sequence[str]:
@@ -191,7 +182,7 @@ def _purge_if_empty(actor: Actor, wallet: RetiredKey, now: datetime) -> bool:
     else:
         if holdings:
             _log.warning("retired_key_not_empty", wallet_id=wallet.wallet_id, held=holdings)
-            until, empty_since = now + _RECHECK_INTERVAL, None
+            until, empty_since = now + timedelta(days=7), None
         elif empty_since is None or now < empty_since + _EMPTY_CONFIRMATION_DELAY:
             empty_since = empty_since or now
             until = empty_since + _EMPTY_CONFIRMATION_DELAY

@@ -9,9 +9,9 @@ from app.approvals.models import Approval
 from app.audit_log import trail
 from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
+from app.catalog.models import Service
 from app.catalog.schemas import OwnedEntry, OwnedPage
 from app.catalog.services import service as services
-from app.catalog.services.service import ServiceView
 from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
@@ -24,7 +24,7 @@ from app.identity.service import AgentSnapshot
 from app.platform import keys, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
-from app.platform.agents.service import AgentKeyRotation, AgentView, CreditGrant
+from app.platform.agents.service import AgentKeyRotation, AgentView
 from app.spending.controls import ControlsChange
 from app.usage import service as usage
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
@@ -99,21 +99,21 @@ def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
 @blp.get("/services")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, OwnedPage)
-def list_all_services(query: dict[str, Any]) -> Page[ServiceView]:
+def list_all_services(query: dict[str, Any]) -> Page[Service]:
     """List the services of all agents, oldest first, without retired ones."""
     return services.list_all(query["page"])
 
 
 @blp.post("/services/<string:service_id>/pause")
 @blp.response(200, OwnedEntry)
-def pause_service(service_id: str) -> ServiceView:
+def pause_service(service_id: str) -> Service:
     """Stop all calls of a service; its owner cannot resume it."""
     return service.set_service_suspended(_actor(), service_id, suspended=True)
 
 
 @blp.post("/services/<string:service_id>/resume")
 @blp.response(200, OwnedEntry)
-def resume_service(service_id: str) -> ServiceView:
+def resume_service(service_id: str) -> Service:
     """Permit the calls of a service again, unless its owner has paused it."""
     return service.set_service_suspended(_actor(), service_id, suspended=False)
 
@@ -183,7 +183,7 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
 @idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.CreditGrantShape)
-def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> CreditGrant:
+def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> dict[str, Any]:
     """Grant credits to an agent, outside every grant budget. Without Idempotency-Key a repeated call grants again."""
     return service.grant(_actor(), agent_id, body["credits_nanos"], claim=claim)
 

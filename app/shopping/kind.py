@@ -9,8 +9,8 @@ from app.idempotency.service import Claim
 from app.identity.principal import KeyKind, Principal
 from app.ports.shopper import ShippingAddress
 from app.shopping import orders, schemas, service
+from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
-from app.shopping.service import PurchaseView
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.definition import MovementDefinition, Tool
 
@@ -34,7 +34,7 @@ def _parse(body: dict[str, Any]) -> PurchaseOrder:
     )
 
 
-def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | None, claim: Claim) -> PurchaseView:  # noqa: ARG001 - a purchase is queued
+def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | None, claim: Claim) -> Purchase:  # noqa: ARG001 - a purchase is queued
     """Queue a purchase under a wallet's limits, paid for with the agent's credits."""
     caller = Principal(KeyKind.AGENT, wallet.agent_id, wallet.agent_id, wallet.agent_id)
     return service.buy(caller, replace(order, approved=wallet.approved), allow_duplicate=False, claim=claim)

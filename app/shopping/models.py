@@ -4,12 +4,13 @@
 it must not click again.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, LargeBinary, String, Text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, LargeBinary, Row, String, Text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock
@@ -31,6 +32,7 @@ class Purchase(Model):
     """
 
     __tablename__ = "purchases"
+    __allow_unmapped__ = True
     __table_args__ = (
         Index("ix_purchases_account_id_order_digest", "account_id", "order_digest"),
         Index("ix_purchases_status_lease_until", "status", "lease_until"),
@@ -72,6 +74,15 @@ class Purchase(Model):
     # The owner's approval, whose hold becomes the order's; and the most that was approved.
     approval_id: Mapped[str | None] = mapped_column(ID)
     approved_nanos: Mapped[int | None] = mapped_column(BigInteger)
+
+    steps: Sequence[Row[str, str, str, datetime]] = ()
+    evidence: Sequence[Row[str, str]] = ()
+    """The steps, and the ids and names of the screenshots, of a purchase that was read alone."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether its status will still change automatically."""
+        return self.status in OPEN_STATUSES
 
 
 class PurchaseEvent(Model):

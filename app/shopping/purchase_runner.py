@@ -19,6 +19,7 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.db import leases
 from app.db.leases import ProcessKind
+from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.observability import logs
@@ -53,7 +54,6 @@ from app.state import app_state
 
 LEASE = timedelta(seconds=60)
 _MAX_EVIDENCE = 6
-_MAX_MESSAGE = 1_500
 _MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
 _ACTION_REQUIRED_CODES = frozenset(
     {
@@ -308,10 +308,9 @@ class PurchaseSession:
 
     def _renew_lease(self, session: Session, **values: Any) -> None:
         session.execute(
-            update(Purchase)
+            update(table_of(Purchase))
             .where(self._row, Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value]))
             .values(lease_until=clock.now() + LEASE, **values)
-            .execution_options(synchronize_session=False)
         )
 
 
@@ -342,7 +341,7 @@ def stored_error(
     return {
         "code": failure.code.value,
         "limit_code": limit_code,
-        "message": _printable(failure.message, _MAX_MESSAGE),
+        "message": _printable(failure.message, 1_500),
         "step": None if step is None else step.action,
         "missing": list(failure.missing),
         "choices": [_printable(choice) for choice in failure.choices],

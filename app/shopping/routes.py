@@ -30,8 +30,8 @@ from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import guard, terms
 from app.shopping import advice, schemas, service, x402_purchases
 from app.shopping.kind import PURCHASE
+from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
-from app.shopping.service import PurchaseView
 from app.state import app_state
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
@@ -89,7 +89,7 @@ def _find_purchase() -> None:
         arguments["purchase"] = service.get_owned(arguments.pop("purchase_id"), guards.current_principal())
 
 
-def _price_breakdown(purchase: PurchaseView) -> dict[str, Any] | None:
+def _price_breakdown(purchase: Purchase) -> dict[str, Any] | None:
     # Orders of earlier releases have none.
     stored = (purchase.outcome or {}).get("amounts")
     if not stored:
@@ -98,12 +98,12 @@ def _price_breakdown(purchase: PurchaseView) -> dict[str, Any] | None:
     return {"amounts": amounts, "adds_up": adds_up(amounts, purchase.total_nanos or 0)}
 
 
-def _shape(purchase: PurchaseView) -> dict[str, Any]:
+def _shape(purchase: Purchase) -> dict[str, Any]:
     response: dict[str, Any] = schemas.PurchaseShape().dump(_shown(purchase))
     return response
 
 
-def _shown(purchase: PurchaseView) -> dict[str, Any]:
+def _shown(purchase: Purchase) -> dict[str, Any]:
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
     token = _status_url_query(purchase.id)
     order = None
@@ -135,7 +135,7 @@ def _shown(purchase: PurchaseView) -> dict[str, Any]:
     }
 
 
-def _response(purchase: PurchaseView) -> Response:
+def _response(purchase: Purchase) -> Response:
     response = jsonify(_shape(purchase))
     response.status_code = 202 if purchase.is_open else 200
     return response
@@ -197,8 +197,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     if isinstance(accepted, Response):
         return accepted
     purchase, settled = accepted
-    preferred = long_poll.wait_seconds()
-    seconds = service.NO_WAIT if preferred is None else preferred
+    seconds = long_poll.wait_seconds() or long_poll.NO_WAIT
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
     response = _response(purchase)
     response.headers.extend(settled)
@@ -224,7 +223,7 @@ def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
 @shopping.get("/purchases/<string:purchase_id>")
 @shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, schemas.PurchaseShape)
-def get_purchase(purchase: PurchaseView) -> Response:
+def get_purchase(purchase: Purchase) -> Response:
     """Read a purchase."""
     response = jsonify(_shape(purchase))
     if purchase.is_open:
@@ -236,7 +235,7 @@ def get_purchase(purchase: PurchaseView) -> Response:
 @shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, schemas.PurchaseShape)
 @shopping.raises(PurchaseInProgress)
-def cancel_purchase(purchase: PurchaseView) -> Response:
+def cancel_purchase(purchase: Purchase) -> Response:
     """Cancel a queued purchase and refund its price. One that has begun cannot be cancelled."""
     return jsonify(_shape(service.cancel(purchase)))
 
@@ -244,7 +243,7 @@ def cancel_purchase(purchase: PurchaseView) -> Response:
 @shopping.get("/purchases/<string:purchase_id>/evidence/<string:evidence_id>.png")
 @shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, {"type": "string", "format": "binary"}, content_type="image/png")
-def get_purchase_evidence(evidence_id: str, purchase: PurchaseView) -> Response:
+def get_purchase_evidence(evidence_id: str, purchase: Purchase) -> Response:
     """Fetch a screenshot of a purchase. Screenshots are kept for 30 days."""
     response = Response(service.evidence(purchase, evidence_id), mimetype="image/png")
     # A shop's page must not render in a browser under our origin.

@@ -16,8 +16,6 @@ from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
 from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
 
-MAX_QUANTITY = 100
-
 
 class UsdString(UsdText):
     """US dollars as a decimal string with at least two decimals."""
@@ -28,6 +26,10 @@ class UsdString(UsdText):
             return None
         whole, _, fraction = money.usd_string(value).partition(".")
         return f"{whole}.{fraction.ljust(2, '0')}"
+
+
+def _optional(shortest: int, longest: int, **metadata: str) -> Text:
+    return Text(load_default=None, allow_none=True, validate=ma.validate.Length(shortest, longest), metadata=metadata)
 
 
 class ShopCredentials(Schema):
@@ -42,14 +44,12 @@ class ShippingAddressBody(Schema):
 
     name = Text(required=True, validate=ma.validate.Length(1, 100), metadata={"example": "Ada Buyer"})
     zip = Text(required=True, validate=ma.validate.Length(1, 20), metadata={"example": "94107"})
-    line1 = Text(load_default=None, allow_none=True, validate=ma.validate.Length(1, 200))
-    line2 = Text(load_default=None, allow_none=True, validate=ma.validate.Length(0, 200))
-    city = Text(load_default=None, allow_none=True, validate=ma.validate.Length(1, 100))
-    state = Text(load_default=None, allow_none=True, validate=ma.validate.Length(1, 100))
-    country = Text(
-        load_default=None, allow_none=True, validate=ma.validate.Length(2, 60),
-    )  # fmt: skip
-    phone = Text(load_default=None, allow_none=True, validate=ma.validate.Length(1, 40))
+    line1 = _optional(1, 200)
+    line2 = _optional(0, 200)
+    city = _optional(1, 100)
+    state = _optional(1, 100)
+    country = _optional(2, 60)
+    phone = _optional(1, 40)
     email = Email(load_default=None, allow_none=True)
 
 
@@ -66,23 +66,13 @@ class BuyBody(AcceptsCamelCase):
     shippingAddress = fields.Nested(  # noqa: N815 - the wire's spelling
         ShippingAddressBody, required=True, metadata={"example": {"name": "Ada Buyer", "zip": "94107"}}
     )
-    quantity = fields.Integer(load_default=1, strict=True, validate=ma.validate.Range(1, MAX_QUANTITY))
+    quantity = fields.Integer(load_default=1, strict=True, validate=ma.validate.Range(1, 100))
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
         load_default=dict, validate=ma.validate.Length(max=20),
     )  # fmt: skip
-    coupon_code = Text(
-        load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),
-        metadata={
-            "example": "SPRING20",
-        },
-    )  # fmt: skip
-    delivery_method = Text(
-        load_default=None, allow_none=True, validate=ma.validate.Length(2, 100),
-        metadata={
-            "example": "pickup",
-        },
-    )  # fmt: skip
+    coupon_code = _optional(2, 100, example="SPRING20")
+    delivery_method = _optional(2, 100, example="pickup")
     max_total_usd = Usd(load_default=None, allow_none=True, metadata={"example": 40})
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE

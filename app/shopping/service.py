@@ -1,12 +1,11 @@
 """The use cases of shopping: buy, read, cancel. `purchase_runner` executes a purchase."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, or_, select
+from sqlalchemy import ColumnElement, Select, Text, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from app import long_poll
@@ -40,36 +39,7 @@ from app.usage.service import MeteredUsage, UsageCall
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000
 """The price of a purchase, in credits."""
-NO_WAIT = Decimal(0)
-_QUEUE_LEASE = timedelta(minutes=15)
 _OPEN = [status.value for status in OPEN_STATUSES]
-
-
-@dataclass(frozen=True, slots=True)
-class PurchaseView:
-    """A purchase as its owner sees it, with the rows of its steps and of its screenshots."""
-
-    id: str
-    status: PurchaseStatus
-    url: str
-    host: str
-    dry_run: bool
-    quantity: int
-    max_total_nanos: int | None
-    product: dict[str, Any] | None
-    outcome: dict[str, Any] | None
-    total_nanos: int | None
-    error: dict[str, Any] | None
-    cost_nanos: int
-    steps: Sequence[Row[str, str, str, datetime]]
-    evidence: Sequence[Row[str, str]]
-    created_at: datetime
-    finished_at: datetime | None
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether its status will still change automatically."""
-        return self.status in OPEN_STATUSES
 
 
 def is_configured() -> bool:
@@ -94,7 +64,7 @@ def buy(
     allow_duplicate: bool,
     claim: Claim,
     fund: Callable[[Session], None] | None = None,
-) -> PurchaseView:
+) -> Purchase:
     """Accept a purchase: charge, seal and queue it. `allow_duplicate` permits an order identical to an open one.
 
     `fund` credits the account with the charge, in the same unit.
@@ -123,7 +93,7 @@ def buy(
             url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
             max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
             shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
-            cost_nanos=PRICE_NANOS, lease_until=now + _QUEUE_LEASE, created_at=now,
+            cost_nanos=PRICE_NANOS, lease_until=now + timedelta(minutes=15), created_at=now,
             approval_id=None if order.approved is None else order.approved.reference,
             approved_nanos=None if order.approved is None else order.approved.max_nanos,
             request_id=logs.originating_request_id(),
@@ -134,7 +104,7 @@ def buy(
     return view(purchase_id)
 
 
-def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
+def get_owned(purchase_id: str, caller: Principal) -> Purchase:
     """Return a purchase of the account, and of the wallet of an application. Raises: NotFound, for all other ids."""
     missing = NotFound("No purchase with this id belongs to this key.")
     canonical = identifiers.require_id(purchase_id, missing)
@@ -146,7 +116,7 @@ def get_owned(purchase_id: str, caller: Principal) -> PurchaseView:
 
 def list_of(
     account_id: str, page: PageRequest, *, statuses: Collection[str] = (), wallet_id: str | None = None, text: str = ""
-) -> Page[PurchaseView]:
+) -> Page[Purchase]:
     """Return a page of an account's purchases, newest first, without their steps and screenshots."""
     conditions: list[ColumnElement[bool]] = [Purchase.account_id == account_id]
     conditions += [Purchase.status.in_(statuses)] if statuses else []
@@ -154,16 +124,15 @@ def list_of(
     conditions += [or_(*(each.icontains(text, autoescape=True) for each in found_in))] if text else []
     conditions += [] if wallet_id is None else [Purchase.wallet_id == wallet_id]
     with read_only_unit() as session:
-        found = page_of(session, Purchase, page, *conditions, newest_first=True)
-        return replace(found, items=[_summary(row) for row in found.items])
+        return page_of(session, Purchase, page, *conditions, newest_first=True)
 
 
-def view(purchase_id: str) -> PurchaseView:
+def view(purchase_id: str) -> Purchase:
     """Return a purchase. Raises: NotFound."""
     return _find(select(Purchase).where(Purchase.id == purchase_id), NotFound("No purchase has this id."))
 
 
-def latest_of(account_id: str) -> PurchaseView:
+def latest_of(account_id: str) -> Purchase:
     """Return the latest purchase of an account. Raises: NotFound."""
     of_account = select(Purchase).where(Purchase.account_id == account_id)
     newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
@@ -185,25 +154,25 @@ def refund_price(session: Session, purchase_id: str) -> None:
         claimed_payments.reopen(session, account_id)
 
 
-def cancel(purchase: PurchaseView) -> PurchaseView:
+def cancel(purchase: Purchase) -> Purchase:
     """Cancel a queued purchase and refund its price. Raises: PurchaseInProgress."""
     with unit_of_work() as session:
         cancelled = PURCHASES.move(session, purchase.id, PurchaseStatus.QUEUED, PurchaseStatus.CANCELLED, cost_nanos=0)
         if cancelled:
             refund_price(session, purchase.id)
     current = view(purchase.id)
-    if not cancelled and current.status is not PurchaseStatus.CANCELLED:
+    if not cancelled and current.status != PurchaseStatus.CANCELLED:
         raise PurchaseInProgress(
-            f"This purchase is {current.status.value}; only a queued one can be cancelled.",
-            details={"purchase_id": current.id, "status": current.status.value},
+            f"This purchase is {current.status}; only a queued one can be cancelled.",
+            details={"purchase_id": current.id, "status": current.status},
         )
     return current
 
 
-def wait_for_end(purchase: PurchaseView, *, seconds: Decimal, account_id: str) -> PurchaseView:
+def wait_for_end(purchase: Purchase, *, seconds: Decimal, account_id: str) -> Purchase:
     """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
 
-    def read(found: PurchaseView) -> PurchaseView:
+    def read(found: Purchase) -> Purchase:
         with read_only_unit() as session:
             status = session.scalar(select(Purchase.status).where(Purchase.id == found.id))
         return found if status in _OPEN else view(found.id)
@@ -211,7 +180,7 @@ def wait_for_end(purchase: PurchaseView, *, seconds: Decimal, account_id: str) -
     return long_poll.wait(purchase, read, lambda found: not found.is_open, seconds=seconds, account_id=account_id)
 
 
-def evidence(purchase: PurchaseView, evidence_id: str) -> bytes:
+def evidence(purchase: Purchase, evidence_id: str) -> bytes:
     """Return a screenshot of a purchase. Raises: NotFound."""
     with read_only_unit() as session:
         canonical = identifiers.parse_id(evidence_id)
@@ -270,29 +239,19 @@ def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[st
         )
 
 
-def _find(query: Select[Purchase], missing: NotFound) -> PurchaseView:
+def _find(query: Select[Purchase], missing: NotFound) -> Purchase:
     with read_only_unit() as session:
         purchase = session.scalar(query)
         if purchase is None:
             raise missing
-        return _view(session, purchase)
-
-
-def _view(session: Session, purchase: Purchase) -> PurchaseView:
-    steps = session.execute(
-        select(PurchaseStep.action, PurchaseStep.text, PurchaseStep.path, PurchaseStep.at)
-        .where(PurchaseStep.purchase_id == purchase.id)
-        .order_by(PurchaseStep.id)
-    ).all()
-    screenshots = session.execute(
-        select(PurchaseEvidence.id, PurchaseEvidence.name)
-        .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
-        .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
-    ).all()
-    return replace(_summary(purchase), steps=steps, evidence=screenshots)
-
-
-def _summary(purchase: Purchase) -> PurchaseView:
-    added: dict[str, Any] = {"status": PurchaseStatus(purchase.status), "steps": (), "evidence": ()}
-    copied = {name: getattr(purchase, name) for name in PurchaseView.__slots__ if name not in added}
-    return PurchaseView(**copied, **added)
+        purchase.steps = session.execute(
+            select(PurchaseStep.action, PurchaseStep.text, PurchaseStep.path, PurchaseStep.at)
+            .where(PurchaseStep.purchase_id == purchase.id)
+            .order_by(PurchaseStep.id)
+        ).all()
+        purchase.evidence = session.execute(
+            select(PurchaseEvidence.id, PurchaseEvidence.name)
+            .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
+            .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
+        ).all()
+        return purchase

@@ -19,12 +19,11 @@ from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
 from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.shopping import orders, service
+from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
-from app.shopping.service import PurchaseView
 from app.state import app_state
 
 PARAMETER = "token"
-_TOKEN_LENGTH = 32
 
 
 def buy(
@@ -35,7 +34,7 @@ def buy(
     *,
     allow_duplicate: bool,
     claim: Claim,
-) -> tuple[PurchaseView, Mapping[str, str]]:
+) -> tuple[Purchase, Mapping[str, str]]:
     """Accept a purchase, paid for by credits or by the request's payment; return it with the payment's headers.
 
     Raises: what `service.buy` raises; PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
@@ -85,9 +84,7 @@ def account_of_token(purchase_id: str, token: str) -> str | None:
     return service.paying_account_of(purchase_id)
 
 
-def _buy_with_payment(
-    order: PurchaseOrder, price: PaymentPrice, claim: Claim
-) -> tuple[PurchaseView, Mapping[str, str]]:
+def _buy_with_payment(order: PurchaseOrder, price: PaymentPrice, claim: Claim) -> tuple[Purchase, Mapping[str, str]]:
     orders.assert_max_total(order)
     previous_account_id = gate.find_served_payment(price)
     if previous_account_id is not None:
@@ -106,7 +103,7 @@ def _buy_after_payment(
     claim: Claim,
     *,
     allow_duplicate: bool,
-) -> tuple[PurchaseView, Mapping[str, str]]:
+) -> tuple[Purchase, Mapping[str, str]]:
     def fund(session: Session) -> None:
         grant.consume(session)
         if not credit_accounts.balances(session, [caller.account_id]):
@@ -123,4 +120,4 @@ def _tokens(purchase_id: str) -> list[str]:
     """Return the token under the current secret, then those under secrets that are still accepted."""
     secrets = app_state().settings.secret_key_list()
     digests = keyed_digests("purchases", purchase_id.encode(), secrets)
-    return [base64.urlsafe_b64encode(digest).decode()[:_TOKEN_LENGTH] for digest in digests]
+    return [base64.urlsafe_b64encode(digest).decode()[:32] for digest in digests]

@@ -7,7 +7,7 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -47,8 +47,6 @@ _MAX_BLOCKS_BEHIND = 20
 _MAX_CLOCK_SKEW_SECONDS = 5
 _STUCK_AFTER_SECONDS = 3600
 _ALIVE_WITHIN_SECONDS = 60
-_MAX_REPORTED_SPENDS = 20
-_MAX_REPORTED_ROWS = 20
 
 
 class Severity(StrEnum):
@@ -62,9 +60,9 @@ class Severity(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     severity: Severity
-    component: str
     message: str
     fix: str = ""
+    component: str = ""
 
 
 _ok, _warn, _fail = (functools.partial(Finding, severity) for severity in Severity)
@@ -81,31 +79,35 @@ def run_checks() -> Iterator[Finding]:
         yield from _run_check(chain.name.value, functools.partial(_check_unrecorded_transactions, chain))
     yield from _run_check("prices", lambda: _check_prices(ports.prices))
     yield from _run_check("payments", _check_settlement_key)
-    yield from _run_check("upstreams", lambda: _check_upstreams(state.part(ProviderTable)))
+    yield from _run_check("upstreams", lambda: _about("gateway", _check_upstreams(state.part(ProviderTable))))
     yield from _run_check("shopping", lambda: _check_shopping(settings, ports.shopper))
 
 
 def _run_check(component: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Yield the findings of a check; an exception is a finding and does not stop the other checks."""
     try:
-        yield from check()
+        yield from _about(component, check())
     except SQLAlchemyError as error:
         # The first line of the driver's message has the host and the cause, and no password.
         cause = str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0]
-        yield _fail(component, f"does not respond ({cause})", "check DATABASE_URL")
+        yield _fail(f"does not respond ({cause})", "check DATABASE_URL", component)
     except Exception as error:
         # Its message may quote a URL with a key; its class and location are enough.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         location = f"{type(error).__name__}, {Path(frame.filename).name}:{frame.lineno}"
-        yield _fail(component, f"the check failed ({location})", "this is a bug: report it")
+        yield _fail(f"the check failed ({location})", "this is a bug: report it", component)
+
+
+def _about(component: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Name the component of findings that name none."""
+    return (replace(each, component=each.component or component) for each in findings)
 
 
 def _check_settings(settings: Settings) -> Iterator[Finding]:
-    yield _ok("settings", f"network {settings.network.value}, {settings.public_url}")
+    yield _ok(f"network {settings.network.value}, {settings.public_url}")
     if settings.is_sandbox:
         if not is_loopback(urlsplit(settings.public_url).hostname):
             yield _warn(
-                "settings",
                 "the sandbox is served under a public address",
                 "set NETWORK to testnet or mainnet: a sandbox has no real money and no limits",
             )
@@ -133,7 +135,7 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
          "METRICS_TOKEN is not set", "set it to permit Prometheus on another machine"),
     ):  # fmt: skip
         if is_wrong:
-            yield Finding(severity, "settings", message, fix)
+            yield Finding(severity, message, fix)
 
 
 def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
@@ -142,13 +144,12 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
 
     with read_only_unit() as session:
         bind = session.connection()
-        yield _ok("database", f"{bind.dialect.name} responds")
+        yield _ok(f"{bind.dialect.name} responds")
         directory = ScriptDirectory(str(migrations.FOLDER))
         heads, stamped = set(directory.get_heads()), set(MigrationContext.configure(bind).get_current_heads())
         if heads != stamped:
             stamped_names = ", ".join(sorted(stamped)) or "nothing"
             yield _fail(
-                "database",
                 f"its schema is at {stamped_names}, the code at {', '.join(sorted(heads))}",
                 "flask --app wsgi db upgrade",
             )
@@ -158,70 +159,70 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
             skew = abs(int((database_now - clock.now()).total_seconds()))
             if skew > _MAX_CLOCK_SKEW_SECONDS:
                 yield _fail(
-                    "database",
-                    f"its clock and this machine's differ by {skew} seconds",
-                    "synchronize them: leases depend on both",
+                    f"its clock and this machine's differ by {skew} seconds", "synchronize them: leases depend on both"
                 )
-            yield _ok("database", f"default isolation {session.scalar(text('SHOW default_transaction_isolation'))}")
+            yield _ok(f"default isolation {session.scalar(text('SHOW default_transaction_isolation'))}")
             if app_state().settings.database_prepared_statements and not libpq.keeps_prepared_statements(bind.engine):
                 yield _fail(
-                    "database",
                     "a pooler mixes up the prepared statements of its clients, so that many requests fail",
                     "use PgBouncer 1.22 or later with max_prepared_statements, or set DATABASE_PREPARED_STATEMENTS=0",
                 )
-        yield from _check_custody(session, network, vault)
-        yield from _check_integrity(session)
-        yield from _check_processes(session)
+        yield from _about("keys", _check_custody(session, network, vault))
+        yield from _about("rows", _check_integrity(session))
+        yield from _about("audit", _check_witness(session))
+        yield from _about("workers", _check_workers(session))
+        yield from _about("movements", _check_movements(session))
 
 
 def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:
     if custody.stored_network(session) not in (None, network.value):
         yield _fail(
-            "keys",
             f"this database holds keys of {custody.stored_network(session)}",
             "correct NETWORK or DATABASE_URL: until then nothing is signed",
         )
     elif unopened := custody.count_undecryptable(session, vault, _KEY_SAMPLE_SIZE):
         yield _fail(
-            "keys",
             f"{unopened} of the oldest and newest wallets' keys cannot be decrypted",
             "add the missing key to ENCRYPTION_KEYS; without it their money is inaccessible",
         )
     else:
-        yield _ok("keys", "the oldest and newest wallets' keys can be decrypted")
+        yield _ok("the oldest and newest wallets' keys can be decrypted")
 
 
 def _check_integrity(session: Session) -> Iterator[Finding]:
     changed = authenticated.find_changed(session)
     fix = "find out who wrote it; then restore it, or `flask --app wsgi keys accept-rows`"
-    for each in changed[:_MAX_REPORTED_ROWS]:
-        yield _fail("rows", each, fix)
+    for each in changed[:20]:
+        yield _fail(each, fix)
     if not changed:
-        yield _ok("rows", "all rows that give power were written by this service")
+        yield _ok("all rows that give power were written by this service")
     if authenticated.is_permitted(session):
         fix = "keep a worker running: it seals them"
-        yield _warn("rows", "an upgrade permits unverified rows for a day", fix)
+        yield _warn("an upgrade permits unverified rows for a day", fix)
+
+
+def _check_witness(session: Session) -> Iterator[Finding]:
     if witness.read() is None:
         fix = "let AUDIT_WITNESS_FILE name one on a disk that is kept, and a worker run"
-        yield _warn("audit", "no file outside the database records the heads of the audit log", fix)
+        yield _warn("no file outside the database records the heads of the audit log", fix)
     fix = "find out who changed the database; after a restore, `flask --app wsgi restored`"
     for problem in verification.find_witness_problems(session):
-        yield _fail("audit", problem, fix)
+        yield _fail(problem, fix)
 
 
-def _check_processes(session: Session) -> Iterator[Finding]:
+def _check_workers(session: Session) -> Iterator[Finding]:
     age = leases.ages(session).get(ProcessKind.WORKER)
     if age is None or age > _ALIVE_WITHIN_SECONDS:
         message = "no worker has ever run" if age is None else f"no worker has run for {age} seconds"
-        yield _fail(
-            "workers", message, "start `worker` and `scheduler` of the Procfile: pending transactions wait for them"
-        )
+        yield _fail(message, "start `worker` and `scheduler` of the Procfile: pending transactions wait for them")
     else:
-        yield _ok("workers", f"last seen {age} seconds ago")
+        yield _ok(f"last seen {age} seconds ago")
+
+
+def _check_movements(session: Session) -> Iterator[Finding]:
     for waiting in balances.pending(session):
         if waiting.type != "funding" and waiting.oldest_seconds > _STUCK_AFTER_SECONDS:
             yield _warn(
-                "movements",
                 f"a {waiting.type} on {waiting.chain} has been pending for {waiting.oldest_seconds // 60} minutes",
                 "see docs/operations/stuck-transactions.md",
             )
@@ -232,41 +233,38 @@ def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
     problem = ports.queue.problem()
     if totals is None or problem:
         yield _fail(
-            "redis",
             f"does not respond ({problem})" if problem else "does not respond in time",
             "check REDIS_URL, and REDIS_CA_FILE if its certificate is the host's own;"
             " until then rate limits are per process, and the scheduler does all work itself",
         )
         return
-    yield _ok("redis", "responds")
+    yield _ok("responds")
     if settings.redis_ca_file == "off":
         fix = "let REDIS_CA_FILE name the certificate of its authority, if the host gives you one"
-        yield _warn("redis", "its certificate is not verified", fix)
+        yield _warn("its certificate is not verified", fix)
     if not settings.is_sandbox:
         url = urlsplit(settings.redis_url.get_secret_value())
         if not ports.queue.needs_password():
             yield _fail(
-                "redis",
                 "serves clients without a password",
                 "set one there (`requirepass`, or an ACL user) and in REDIS_URL: any client could fill the queue",
             )
         if url.scheme != "rediss" and not is_loopback(url.hostname):
             yield _warn(
-                "redis",
                 "the connection to another machine is not encrypted",
                 "use rediss:// in REDIS_URL, unless the network between them is private",
             )
     forwarded = sum(each.value for each in totals if each.name == "purser_untrusted_forwarded_headers_total")
     if forwarded and settings.trusted_proxy_hops == 0:
         yield _warn(
-            "proxies",
             "requests have proxy headers, and TRUSTED_PROXY_HOPS is 0",
             "behind a platform's router set it to 1: until then all clients share one address and its limits",
+            "proxies",
         )
 
 
 def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
-    component, setting = chain.name.value, f"{chain.name.value.upper()}_RPC_URL"
+    setting = f"{chain.name.value.upper()}_RPC_URL"
     is_configured = bool(app_state().settings.rpc_urls(chain.name))
     diagnosis = chain.diagnose()
     heights = [state.height for state in diagnosis.endpoints if state.height is not None]
@@ -274,8 +272,7 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
         endpoint_name = f"endpoint {state.number} ({state.host})"
         if state.problem == "wrong_chain":
             yield _fail(
-                component,
-                f"{endpoint_name} serves a chain that is not {component} of {network.value}",
+                f"{endpoint_name} serves a chain that is not {chain.name.value} of {network.value}",
                 f"correct entry {state.number} of {setting}; it is not used until then",
             )
         elif state.problem is not None:
@@ -283,22 +280,19 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
             severity = Severity.WARN if heights else Severity.FAIL
             yield Finding(
                 severity,
-                component,
                 f"{endpoint_name} gives no usable response: {state.problem}",
                 f"check entry {state.number} of {setting}" if is_configured else f"set {setting}",
             )
         elif (behind := max(heights) - (state.height or 0)) > _MAX_BLOCKS_BEHIND:
-            yield _warn(
-                component, f"{endpoint_name} is {behind} blocks behind", f"check entry {state.number} of {setting}"
-            )
+            yield _warn(f"{endpoint_name} is {behind} blocks behind", f"check entry {state.number} of {setting}")
         else:
-            yield _ok(component, f"{endpoint_name} responds, at block {state.height}")
+            yield _ok(f"{endpoint_name} responds, at block {state.height}")
     for name in diagnosis.missing_contracts:
-        yield _fail(component, f"there is no contract at the address of {name}", "correct NETWORK or the endpoints")
+        yield _fail(f"there is no contract at the address of {name}", "correct NETWORK or the endpoints")
     if network is Network.MAINNET and len(diagnosis.endpoints) == 1:
-        yield _warn(component, "has a single endpoint", f"add a second provider to {setting}")
+        yield _warn("has a single endpoint", f"add a second provider to {setting}")
     if network is Network.MAINNET and not is_configured:
-        yield _warn(component, "uses public endpoints, which limit and may delay it", f"set {setting}")
+        yield _warn("uses public endpoints, which limit and may delay it", f"set {setting}")
 
 
 def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
@@ -306,32 +300,25 @@ def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
     gaps, unknown_spends = [], []
     try:
         gaps = restore_reconciliation.recent_nonce_gaps(chain)
-        unknown_spends = list(itertools.islice(restore_reconciliation.unknown_spends(chain), _MAX_REPORTED_SPENDS))
+        unknown_spends = list(itertools.islice(restore_reconciliation.unknown_spends(chain), 20))
     except SQLAlchemyError:
         return  # reported by the check of the database
     except PortError as error:
-        yield _warn(
-            chain.name.value,
-            f"sent transactions could not be compared with the database ({error.reason})",
-            "run this again",
-        )
+        yield _warn(f"sent transactions could not be compared with the database ({error.reason})", "run this again")
     if gaps:
         number = sum(len(gap.missing_nonces) for gap in gaps)
         yield _fail(
-            chain.name.value,
             f"it has {number} transactions of {len(gaps)} of our addresses that this database does not know",
             "was a backup restored? Stop all processes and run `flask --app wsgi restored`;"
             " if not, these keys are compromised",
         )
     if number := sum(found.needs_adoption for found in unknown_spends):
         yield _fail(
-            chain.name.value,
             f"{number} transactions were executed or replaced by bytes that this database does not know",
             "run `flask --app wsgi restored --repair` immediately: they count as failed, and would be paid again",
         )
     if number := sum(found.is_undetermined for found in unknown_spends):
         yield _warn(
-            chain.name.value,
             f"the nonces of {number} transactions were used, and it cannot be determined whether by them",
             "list them with `flask --app wsgi restored --dry-run`;"
             f" add an archive node to {chain.name.value.upper()}_RPC_URL",
@@ -343,12 +330,11 @@ def _check_prices(prices: PriceFeed) -> Iterator[Finding]:
         nanos = prices.nanos_per_token(token)
         if nanos is None:
             yield _fail(
-                "prices",
                 f"none for {symbol}",
                 "check that feeds and CoinGecko are reachable: nothing is sent until limits can be checked",
             )
         else:
-            yield _ok("prices", f"{symbol} {nanos / 10**9:,.2f} USD")
+            yield _ok(f"{symbol} {nanos / 10**9:,.2f} USD")
 
 
 def _check_settlement_key() -> Iterator[Finding]:
@@ -360,24 +346,20 @@ def _check_settlement_key() -> Iterator[Finding]:
     for chain, submissions in submissions_by_chain.items():
         if submissions < _LOW_SUBMISSIONS:
             yield _warn(
-                "payments",
                 f"the settlement key on {chain.value} has gas for {submissions} payments",
                 f"send native tokens to {treasury.settler(chain)}: with little gas it pays no network fees for wallets"
                 " without any, and without gas signed payments are not offered there",
             )
         else:
-            yield _ok("payments", f"{chain.value}: the settlement key has gas for {submissions} payments")
+            yield _ok(f"{chain.value}: the settlement key has gas for {submissions} payments")
 
 
 def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
     configured = [row.slug for row in providers.rows if row.is_configured]
     unconfigured = [row.slug for row in providers.rows if not row.is_configured]
-    yield _ok(
-        "gateway", f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}"
-    )
+    yield _ok(f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}")
     if app_state().settings.gateway_prices_url and (problem := price_updates.problem_since_accepted()):
         yield _warn(
-            "gateway",
             f"the last list of GATEWAY_PRICES_URL was refused, the one before is used: {problem}",
             "correct the list, then: flask providers prices --refresh",
         )
@@ -387,12 +369,12 @@ def _check_shopping(settings: Settings, shopper: Shopper | None) -> Iterator[Fin
     with read_only_unit() as session:
         is_used = settings.is_sandbox or ProcessKind.SHOPPER in leases.ages(session)
     if shopper is None or not is_used:
-        yield _ok("shopping", "no shopper has run" if shopper else "no browser on this machine")
+        yield _ok("no shopper has run" if shopper else "no browser on this machine")
     elif settings.is_sandbox or shopper.is_sandboxed():
-        yield _ok("shopping", "a browser is available")
+        yield _ok("a browser is available")
     elif settings.browser_without_sandbox:
         fix = "enable it: a page that exploits the browser has all rights of the shopper's user"
-        yield _warn("shopping", "the browser runs without its sandbox, as BROWSER_WITHOUT_SANDBOX allows", fix)
+        yield _warn("the browser runs without its sandbox, as BROWSER_WITHOUT_SANDBOX allows", fix)
     else:
         fix = "let the shopper be an ordinary user of a host that permits user namespaces; docs/operations/shopping.md"
-        yield _fail("shopping", "the browser does not start here with its sandbox, so purchases here fail", fix)
+        yield _fail("the browser does not start here with its sandbox, so purchases here fail", fix)

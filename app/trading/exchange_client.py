@@ -17,7 +17,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
 from app.db.columns import UtcDateTime
-from app.db.statements import insert_into
+from app.db.prepared import PreparedInsert
+from app.db.statements import table_of
 from app.db.unit_of_work import unit_of_work
 from app.errors import PerpdexError
 from app.extensions import Model
@@ -49,7 +50,7 @@ class ExchangeMarkets(Model):
 _MS_PER_SECOND = 1000
 _EXPIRY_MS = 3_600_000
 _BACKOFF_SECONDS = 10
-_EXPIRY_BATCH = 1000
+_INSERT = PreparedInsert(ExchangeBudget, unique=[ExchangeBudget.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,7 @@ def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None,
     after = case((whole_at_ms > now_ms, whole_at_ms), else_=now_ms) + cost_ms
     within = [] if ceiling_ms is None else [after <= ceiling_ms]
     updated = session.execute(
-        update(ExchangeBudget)
-        .where(ExchangeBudget.name == name, *within)
-        .values(whole_at_ms=after)
-        .execution_options(synchronize_session=False)
+        update(table_of(ExchangeBudget)).where(ExchangeBudget.name == name, *within).values(whole_at_ms=after)
     )
     return bool(updated.rowcount == 1)  # type: ignore[attr-defined]
 
@@ -143,17 +141,12 @@ def _create_budget(session: Session, name: str, *, now_ms: int) -> None:
     expired = (
         select(ExchangeBudget.name)
         .where(ExchangeBudget.whole_at_ms < now_ms - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME)
-        .limit(_EXPIRY_BATCH)
+        .limit(1000)
         # Concurrent deletions do not wait for each other.
         .with_for_update(skip_locked=True)
     )
-    session.execute(
-        delete(ExchangeBudget)
-        .where(ExchangeBudget.name.in_(expired.scalar_subquery()))
-        .execution_options(synchronize_session=False)
-    )
-    insert = insert_into(session, ExchangeBudget).values(name=name, whole_at_ms=now_ms)
-    session.execute(insert.on_conflict_do_nothing(index_elements=["name"]))
+    session.execute(delete(table_of(ExchangeBudget)).where(ExchangeBudget.name.in_(expired.scalar_subquery())))
+    _INSERT.execute(session, {"name": name, "whole_at_ms": now_ms})
 
 
 def _ms(now: datetime | None) -> int:

@@ -1,14 +1,19 @@
 """The OpenAPI document of one application."""
 
+import copy
 import json
+import re
 import threading
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from flask_smorest import Api
 from werkzeug.utils import cached_property
 
-from app.web.published_document import publish
+from app.errors import ServiceError
 from app.web.schemas import ErrorBody
 
 
@@ -49,3 +54,138 @@ class OpenApiDocument:
     @cached_property
     def text(self) -> str:
         return json.dumps(self.read(), separators=(",", ":"))
+
+
+_FOLDER = Path(__file__).parent
+CODES = re.compile(r"^`([A-Z_0-9]+)`: (.*)", re.MULTILINE)
+"""The codes in the description of a response, with their meanings."""
+_ERROR = {"$ref": "#/components/schemas/ErrorBody"}
+_REQUEST_ID = "0b0c5d0e-3c5b-4a52-9f0e-6a1f1d2b7c11"
+
+
+@cache
+def texts() -> dict[str, Any]:
+    """Return the descriptions, by the kind of what they describe."""
+    return tomllib.loads((_FOLDER / "descriptions.toml").read_text("utf-8"))
+
+
+@cache
+def reference_texts() -> dict[str, dict[str, Any]]:
+    """Return what the reference shows besides the document: texts, and examples of requests."""
+    return tomllib.loads((_FOLDER / "reference.toml").read_text("utf-8"))
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads((_FOLDER / "examples.json").read_text("utf-8"))
+    return found
+
+
+def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str, Any]], None]]) -> dict[str, Any]:
+    """Return the published form of a generated document, with what each of the additions adds to it."""
+    document = copy.deepcopy(dict(generated))
+    for add in additions:
+        add(document)
+    _share_values(document)
+    for name, schema in document["components"]["schemas"].items():
+        members = schema.get("properties", {})
+        for member, definition in members.items():
+            _describe(definition, "properties", f"{name}.{member}", member)
+            _explain_default(definition)
+    used: set[str] = set()
+    for owner, operation in _operations(document):
+        _describe(operation, "operations", owner, owner.replace("_platform", ""))
+        _show_request(operation, owner)
+        for status, response in operation["responses"].items():
+            content, *_ = response.get("content", {"": {}}).values()
+            if status in examples().get(owner, {}):
+                content["example"] = examples()[owner][status]
+            codes = [code for code, _ in CODES.findall(response.get("description", ""))]
+            if codes and content["schema"] == _ERROR:
+                content["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
+                used.update(codes)
+    document["components"]["examples"] = {
+        code: {"value": {"error": _message(errors()[code]), "code": code, "request_id": _REQUEST_ID}}
+        for code in sorted(used)
+    }
+    return document
+
+
+def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the operations by their ids, and describe the parameters of all."""
+    for item in document["paths"].values():
+        for operation in item.values():
+            parameters = operation if isinstance(operation, list) else operation.get("parameters", ())
+            for parameter in parameters:
+                _describe(parameter, "parameters", parameter["name"])
+            if operation is not parameters:
+                yield operation["operationId"], operation
+
+
+def _describe(node: dict[str, Any], kind: str, *names: str) -> None:
+    found = next((text for name in names if (text := texts()[kind].get(name))), None)
+    if found and not node.get("description"):
+        node["description"] = found
+
+
+def _explain_default(schema: dict[str, Any]) -> None:
+    """Name the default of a property in words: generators require what has a default."""
+    default = schema.pop("default", None)
+    if default is not None:
+        schema["description"] = f"{schema.get('description', '')} Default: `{json.dumps(default)}`.".strip()
+
+
+def _share_values(document: dict[str, Any]) -> None:
+    """Make components of the lists of values that several places have, so that clients get one type for each."""
+    schemas, shared = document["components"]["schemas"], {}
+    for name, text in texts()["values"].items():
+        schema, _, member = text["from"].partition(".")
+        definition = schemas[schema]["properties"][member]
+        values = [each for each in definition.get("items", definition)["enum"] if each is not None]
+        shared[tuple(values)] = {"$ref": f"#/components/schemas/{name}"}
+        schemas[name] = {"type": "string", "enum": values, "description": text["description"]}
+    for place in (document["paths"], {name: each for name, each in schemas.items() if name not in texts()["values"]}):
+        _refer(place, shared)
+
+
+def _refer(node: Any, shared: Mapping[tuple[str, ...], dict[str, str]]) -> None:
+    for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        _refer(each, shared)
+    if isinstance(node, dict) and isinstance(node.get("enum"), list):
+        values = tuple(each for each in node["enum"] if each is not None)
+        if reference := shared.get(values):
+            nullable = len(values) < len(node["enum"])
+            node |= {"anyOf": [reference, {"type": "null"}]} if nullable else reference
+            del node["enum"], node["type"]
+
+
+def _show_request(operation: dict[str, Any], name: str) -> None:
+    """Add an example of the request, to the first content of the body."""
+    bodies, content = reference_texts()["bodies"], operation.get("requestBody", {}).get("content")
+    if content:
+        example = bodies.get(name, bodies.get(name.replace("_platform", ""), {}))
+        (kind, first), *rest = content.items()
+        # Operations share the objects of their bodies.
+        shown = {kind: {**first, "example": example}, **dict(rest)}
+        operation["requestBody"] = {**operation["requestBody"], "content": shown}
+
+
+@cache
+def errors() -> dict[str, type[ServiceError]]:
+    # A subclass without a code of its own comes after the class that has it.
+    return {each.code: each for each in reversed(list(_error_classes(ServiceError)))}
+
+
+def meaning_of(error: type[ServiceError]) -> str:
+    return (error.__doc__ or "").partition("\n")[0].partition(" Not for ")[0]
+
+
+def _message(error: type[ServiceError]) -> str:
+    has_none = error.default_message == ServiceError.default_message and error.code != ServiceError.code
+    return meaning_of(error) if has_none else error.default_message
+
+
+def _error_classes(base: type[ServiceError]) -> Iterator[type[ServiceError]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _error_classes(each)

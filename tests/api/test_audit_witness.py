@@ -10,7 +10,7 @@ from flask import Flask
 from sqlalchemy import delete, select, update
 
 from app.audit_log import verification, witness
-from app.audit_log.models import AuditEntry, AuditHead
+from app.audit_log.trail import AuditEntry, AuditHead
 from app.db.unit_of_work import snapshot
 from app.extensions import db
 from workers import sweeps

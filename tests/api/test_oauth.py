@@ -24,7 +24,8 @@ from app.identity import grants
 from app.identity.models import OwnerGrant
 from app.identity.principal import Grant
 from app.oauth import connections
-from app.oauth.models import OAuthClient, OAuthToken
+from app.oauth.clients import OAuthClient
+from app.oauth.tokens import OAuthToken
 from tests.support import status_writes
 from tests.support.applications import change_settings
 from tests.support.oauth import Application, code_of, consent, consent_page, query_of

@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
-from app.oauth.models import OAuthClient
+from app.oauth.clients import OAuthClient
 from tests.support.ledger import race
 from tests.support.oauth import Application, code_of, consent, consent_page, query_of
 from tests.support.owners import Owner, person

@@ -16,7 +16,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import fan_out, notices, outbox, targets
+from app.events import delivery_log, fan_out, outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from tests.support.agents import Agent, register
@@ -103,7 +103,7 @@ def test_an_address_gets_notices_once_it_is_confirmed(home: Home) -> None:
     deliver()
     assert "value_usd: 12.5" in home.mailbox.received[-1][1]
     with read_only_unit() as session:
-        [notice] = notices.to_owners(session, EventType.APPROVAL_REQUESTED, ["a"])["a"]
+        [notice] = delivery_log.to_owners(session, EventType.APPROVAL_REQUESTED, ["a"])["a"]
     assert (notice.kind, notice.status) == ("email", "delivered")
     assert "last notice accepted" in home.owner.get(home.page).text
 

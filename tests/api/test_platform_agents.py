@@ -12,7 +12,7 @@ from flask import Flask
 from sqlalchemy import func, select, update
 
 from app.agents.claims import ClaimCode
-from app.audit_log.models import AuditEntry, AuditHead
+from app.audit_log.trail import AuditEntry, AuditHead
 from app.core import clock
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work

@@ -15,8 +15,7 @@ from sqlalchemy import delete, func, insert, select, update
 
 from app.adapters import vault
 from app.audit_log import trail, verification
-from app.audit_log.models import AuditEntry, AuditHead
-from app.audit_log.trail import AuditHeadView
+from app.audit_log.trail import AuditEntry, AuditHead, AuditHeadView
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.identity.models import MasterKey

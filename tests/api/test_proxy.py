@@ -16,9 +16,9 @@ from flask import Flask, g
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
+from app.catalog import statistics
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
-from app.catalog.statistics import counts as statistics
 from app.core import clock
 from app.credits.models import CreditHold
 from app.db.unit_of_work import read_only_unit

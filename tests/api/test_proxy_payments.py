@@ -13,9 +13,9 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
+from app.catalog import statistics
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
-from app.catalog.statistics import audit as catalog_audit
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.db.unit_of_work import read_only_unit
@@ -84,7 +84,7 @@ def assert_paid_calls(stage: Market, calls: int, *, price_usd: float = 0.25) -> 
     assert stats["last_24h"]["calls"] == calls
     assert stage.spent_nanos() == 0
     with read_only_unit() as session:
-        assert catalog_audit.check(session) == []
+        assert statistics.find_wrong_sums(session) == []
 
 
 def test_a_call_without_a_key_is_answered_with_the_terms_and_served_once_for_a_payment(
@@ -213,7 +213,7 @@ def test_credits_pay_first_and_a_payment_when_they_do_not_suffice(stage: Market,
     stats = stage.stats()
     assert (stats["total_calls"], stats["total_revenue_usd"]) == (2, 12)
     with read_only_unit() as session:
-        assert catalog_audit.check(session) == []
+        assert statistics.find_wrong_sums(session) == []
 
 
 def test_a_payment_does_not_replace_credits_where_a_session_has_to_count(stage: Market, payer: EvmPayer) -> None:

@@ -9,7 +9,7 @@ import pytest
 import time_machine
 from flask import Flask
 
-from app.catalog.statistics import counts
+from app.catalog import statistics
 from app.core import clock
 from app.credits import accounts
 from app.db.unit_of_work import unit_of_work
@@ -30,9 +30,9 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Market]:
 def called(stage: Market, *, answered: int, failed: int) -> None:
     with unit_of_work() as session:
         for _ in range(answered):
-            counts.record_answered_call(session, stage.id, wallet_id=None, charged_nanos=0, microseconds=1000)
+            statistics.record_answered_call(session, stage.id, wallet_id=None, charged_nanos=0, microseconds=1000)
         for _ in range(failed):
-            counts.record_failed_call(session, stage.id)
+            statistics.record_failed_call(session, stage.id)
 
 
 def unhealthy(agent: Agent) -> list[tuple[int, int]]:
@@ -46,7 +46,7 @@ def test_the_seller_of_a_failing_service_is_notified(
     stage: Market, answered: int, failed: int, expected: list[tuple[int, int]]
 ) -> None:
     called(stage, answered=answered, failed=failed)
-    counts.announce_unhealthy(clock.now())
+    statistics.announce_unhealthy(clock.now())
     assert unhealthy(stage.seller) == expected
     assert unhealthy(stage.buyer) == []
 
@@ -56,14 +56,14 @@ def test_a_failing_service_is_announced_once_an_hour_and_only_for_recent_calls(s
     with time_machine.travel(hour, tick=False):
         called(stage, answered=0, failed=10)
         for minutes in (0, 5, 11):
-            counts.announce_unhealthy(hour + timedelta(minutes=minutes))
+            statistics.announce_unhealthy(hour + timedelta(minutes=minutes))
         assert len(unhealthy(stage.seller)) == 1
     later = hour + timedelta(hours=1)
     with time_machine.travel(later, tick=False):
-        counts.announce_unhealthy(later)
+        statistics.announce_unhealthy(later)
         assert len(unhealthy(stage.seller)) == 1
         called(stage, answered=0, failed=10)
-        counts.announce_unhealthy(later)
+        statistics.announce_unhealthy(later)
         assert len(unhealthy(stage.seller)) == 2
 
 

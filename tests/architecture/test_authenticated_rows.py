@@ -18,7 +18,7 @@ _REVIEWED = {
     ("app/spending/accounts.py", "SpendingAccount"): "the sums, with `new_mac`; the lock; `lock_version`",
     ("app/spending/controls.py", "SpendingControls"): "stamped; a page of rows that are stamped",
     ("app/spending/controls.py", "SpendingAccount"): "`align_versions`, after which every row is sealed anew",
-    ("app/catalog/statistics/counts.py", "Service"): "totals by stripes",
+    ("app/catalog/statistics.py", "Service"): "totals by stripes",
     ("app/identity/api_keys.py", "ApiKey"): "inside `changing`: it returns ids",
 }
 

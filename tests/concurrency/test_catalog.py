@@ -14,11 +14,10 @@ from flask import Flask
 from sqlalchemy import func, select, update
 
 from app.adapters.openapi_reader.reader import OpenApiReader
-from app.catalog import subscriptions
+from app.catalog import statistics, subscriptions
 from app.catalog.models import Service
 from app.catalog.services import service as services
 from app.catalog.services.service import MAX_SERVICES_PER_AGENT
-from app.catalog.statistics import counts as statistics
 from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -141,7 +140,7 @@ def test_retiring_a_service_concurrently_leaves_no_subscription(stage: Market) -
                 "price_nanos": 1, "category": "c",
             },
             document=None, claim=Claim.none(),
-        ).service  # fmt: skip
+        )  # fmt: skip
         subscribe = partial(
             subscriptions.subscribe,
             made.id,

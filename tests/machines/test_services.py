@@ -13,10 +13,9 @@ from hypothesis.stateful import Bundle, invariant, rule
 
 from app.agents import service as agents
 from app.audit_log import actors
-from app.catalog import subscriptions
+from app.catalog import statistics, subscriptions
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
-from app.catalog.statistics import audit as catalog_audit
 from app.core import clock
 from app.credits import accounts as credit_accounts
 from app.credits import audit as credits_audit
@@ -72,7 +71,7 @@ class Called:
 class Services(Machine):
     """A seller with services, a buyer with wallets and credits."""
 
-    audits = (catalog_audit.check, credits_audit.check, usage_audit.check)
+    audits = (statistics.find_wrong_sums, credits_audit.check, usage_audit.check)
 
     reaches = frozenset({"settled", "released", "lapsed", "charged after all", "subscribed again", "held"})
 
@@ -123,7 +122,7 @@ class Services(Machine):
             "pricing_model": "per_call", "price_nanos": price * USD, "category": "weather",
         }  # fmt: skip
         made = services.register(self.seller, values, document=None, claim=Claim.none())
-        offered = Offered(made.service.id, price, subscribed={})
+        offered = Offered(made.id, price, subscribed={})
         self.offered.append(offered)
         return offered
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 
 import pytest
@@ -23,10 +22,6 @@ def test_the_axis_ends_at_the_next_round_amount_whose_half_is_whole_cents(most: 
     assert top * CENT // 2 % CENT == 0
 
 
-def heights(svg: str) -> list[int]:
-    return [int(each) for each in re.findall(r'class="column"[^>]*height="(\d+)"', svg)]
-
-
 def test_columns_are_in_proportion_and_the_smallest_payment_is_visible() -> None:
     paid = {
         date(2026, 11, 27): 100 * CENT,
@@ -36,17 +31,15 @@ def test_columns_are_in_proportion_and_the_smallest_payment_is_visible() -> None
     }
     chart = charts.daily_chart(paid.items(), LAST, 30)
     assert chart.marks_nanos == (100 * CENT, 50 * CENT, 0)
-    assert heights(chart.svg)[-3:] == [2, 100, 200]
-    assert heights(chart.svg)[:-3] == [0] * 27
+    assert chart.heights == [0] * 27 + [2, 100, 200]
     assert chart.total_nanos == 150 * CENT + 1
     assert (chart.days[0][0], chart.days[-1][0]) == (date(2026, 10, 29), LAST)
 
 
 def test_parts_beyond_the_largest_six_are_one_part() -> None:
     parts = charts.shares((f"p{number}", number) for number in range(1, 10))
-    assert [(name, nanos) for name, nanos, _ in parts] == [
+    assert parts == [
         ("p9", 9), ("p8", 8), ("p7", 7), ("p6", 6), ("p5", 5), ("p4", 4), ("3 others", 6),
     ]  # fmt: skip
-    assert 'class="used" width="1000"' in parts[0][2]
     assert charts.shares([("<b>", 0)])[0][0] == "<b>"
     assert charts.shares([]) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.catalog.statistics import counts
+from app.catalog import statistics as counts
 
 
 @given(st.lists(st.integers(min_value=1_000, max_value=3_600_000_000), min_size=1, max_size=60))

@@ -4,19 +4,18 @@
 lines and marked as the seller's words, because an agent must not mistake its instructions for the gateway's.
 """
 
+import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import select
 
-from app.catalog.models import Service
+from app.catalog import statistics
+from app.catalog.models import IS_ACTIVE, Service, ServiceSpecification
 from app.catalog.services import search_index
 from app.catalog.services import service as services
-from app.catalog.services.service import ServiceListing, ServiceView
-from app.catalog.statistics import counts as statistics
-from app.catalog.statistics.counts import DailyUsage
+from app.catalog.statistics import DailyUsage
 from app.core import money
 from app.core.pagination import Page, PageRequest
 from app.db.unit_of_work import read_only_unit
@@ -27,7 +26,7 @@ _MAX_DESCRIPTION = 600
 _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def render_summary(service: ServiceView, listing: ServiceListing, day: DailyUsage, *, public_url: str) -> str:
+def render_summary(service: Service, specification: ServiceSpecification, day: DailyUsage, *, public_url: str) -> str:
     """Return the description of a service: purpose, price, authentication, endpoints, and an example call."""
     url, payer_url = (f"{public_url}/v1/{path}/{service.id}" for path in ("proxy", "x402/services"))
     described = _single_line(service.description)[:_MAX_DESCRIPTION]
@@ -42,15 +41,15 @@ def render_summary(service: ServiceView, listing: ServiceListing, day: DailyUsag
         f"Without an account: the same calls below {payer_url}/ are paid for one by one with USDC (x402).",
         *_reliability(day),
         "",
-        *_endpoints(listing.endpoints),
+        *_endpoints(specification.endpoints),
         "",
         "Example:",
-        _example(url, listing.example),
+        _example(url, specification.example),
     ]
     return "\n".join(lines)
 
 
-def _price(service: ServiceView) -> str:
+def _price(service: Service) -> str:
     if not service.price_nanos:
         return "Price: free."
     usd = money.usd_string(service.price_nanos)
@@ -110,30 +109,28 @@ def _single_line(text: str) -> str:
     return " ".join("".join(characters).split())
 
 
-def search_services(page: PageRequest, *, text: str | None, category: str | None) -> Page[ServiceView]:
+def search_services(page: PageRequest, *, text: str | None, category: str | None) -> Page[Service]:
     """Return active services, those with most calls first, then by name and id."""
     with read_only_unit() as session:
         found = search_index.search(session, page, text=text, category=category)
-        rows = (
-            session.execute(select(*services.COLUMNS).where(Service.id.in_(found.items))).all() if found.items else ()
-        )
-    by_id = {row.id: services.view_of(row) for row in rows}
+        rows = session.scalars(select(Service).where(Service.id.in_(found.items))).all() if found.items else ()
+    by_id = {row.id: row for row in rows}
     return Page([by_id[service_id] for service_id in found.items if service_id in by_id], found.total, page)
 
 
 def service_detail(service_id: str) -> dict[str, Any]:
     """Return an active service with everything needed to call it. Raises: NotFound."""
     with read_only_unit() as session:
-        service = services.active_service(session, service_id)
+        service = services.find(session, service_id, IS_ACTIVE)
         totals = statistics.totals(session, service.id)
         day = statistics.last_24_hours(session, service.id)
-        listing = services.listing_of(session, service.id)
-    text = render_summary(service, listing, day, public_url=app_state().settings.public_url)
+        specification = services.specification_of(session, service.id)
+    text = render_summary(service, specification, day, public_url=app_state().settings.public_url)
     return {
-        **asdict(service),
+        **vars(service),
         "totals": totals,
         "last_24h": day,
-        "openapi_spec": listing.document,
-        "endpoints": listing.endpoints,
+        "openapi_spec": json.loads(specification.document),
+        "endpoints": specification.endpoints,
         "agent_summary": text,
     }

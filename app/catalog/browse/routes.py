@@ -6,8 +6,8 @@ from flask import Response, jsonify, request
 
 from app.catalog import schemas, subscriptions
 from app.catalog.browse import listing
+from app.catalog.models import IS_ACTIVE, Service
 from app.catalog.services import service as services
-from app.catalog.services.service import ServiceView
 from app.catalog.subscriptions import SubscriptionRow
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
@@ -42,9 +42,9 @@ def _find_service() -> None:
     arguments = request.view_args
     if arguments and request.method != "GET":
         # Unsubscribing from a paused service is possible.
-        find = services.unretired_service if request.method == "DELETE" else services.active_service
+        condition = services.IS_LISTED if request.method == "DELETE" else IS_ACTIVE
         with read_only_unit() as session:
-            arguments["service"] = find(session, arguments.pop("service_id"))
+            arguments["service"] = services.find(session, arguments.pop("service_id"), condition)
 
 
 def _account() -> str:
@@ -65,7 +65,7 @@ def _serialize(view: SubscriptionRow) -> Response:
 @catalog.get("")
 @catalog.arguments(schemas.CatalogQuery, location="query")
 @catalog.response(200, schemas.CatalogPage)
-def list_catalog(query: dict[str, Any]) -> Page[ServiceView]:
+def list_catalog(query: dict[str, Any]) -> Page[Service]:
     """List active services, those with most calls first."""
     return listing.search_services(
         query["page"], text=(query["q"] or "").strip(), category=(query["category"] or "").strip()
@@ -87,7 +87,7 @@ def get_catalog_service(service_id: str) -> dict[str, Any]:
     200, schema=schemas.ReactivatedSubscription, description="A cancelled subscription was reactivated."
 )
 @catalog.raises(AlreadySubscribed)
-def subscribe(body: dict[str, Any], service: ServiceView, claim: Claim) -> Response:
+def subscribe(body: dict[str, Any], service: Service, claim: Claim) -> Response:
     """Subscribe a wallet to a service."""
     wallet = wallets.get_owned(body["wallet_id"], agent_id=guards.current_principal().agent_id)
     view = subscriptions.subscribe(service.id, wallet_id=wallet.id, agent_id=wallet.agent_id, claim=claim)
@@ -98,7 +98,7 @@ def subscribe(body: dict[str, Any], service: ServiceView, claim: Claim) -> Respo
 @catalog.arguments(schemas.UnsubscribeQuery, location="query")
 @catalog.arguments(schemas.UnsubscribeBody)
 @catalog.response(200, schemas.SubscriptionShape)
-def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: ServiceView) -> SubscriptionRow:
+def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: Service) -> SubscriptionRow:
     """Cancel a wallet's subscription, even to a paused service; name the wallet in the body or in the query."""
     wallet_id = body["wallet_id"] or query["wallet_id"]
     if not wallet_id:

@@ -11,8 +11,8 @@ from http import HTTPStatus
 
 from sqlalchemy.orm import Session
 
+from app.catalog import statistics
 from app.catalog.services.service import CallableService
-from app.catalog.statistics import counts as statistics
 from app.credits.holds import HoldResult
 from app.db.unit_of_work import unit_of_work
 from app.errors import InsufficientCredits
@@ -25,8 +25,6 @@ from app.spending.policy import SpendingRequest
 from app.usage import service as usage
 from app.usage.grouped import Hold
 from app.usage.service import MeteredUsage
-
-_NO_COST = MeteredUsage(cost_nanos=0)
 
 
 class ServiceCall(PaidCall):
@@ -130,7 +128,7 @@ class ServiceCall(PaidCall):
                 spending_holds.charge_session(session, self._wallet_id or "", self._session_charge, reference=self.id)
         price_nanos = self._service.price_nanos
         try:
-            self._run(Hold(self.id, self._account_id, self._call, price_nanos, _NO_COST, self._lease))
+            self._run(Hold(self.id, self._account_id, self._call, price_nanos, MeteredUsage(cost_nanos=0), self._lease))
         except InsufficientCredits:
             self._refund_session()
             raise

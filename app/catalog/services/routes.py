@@ -1,13 +1,12 @@
 """`/v1/services`: a seller's own services; those of others return 404. A gateway-only key has none."""
 
-from dataclasses import asdict
 from typing import Any
 
 from flask import request
 
 from app.catalog import schemas
+from app.catalog.models import Service
 from app.catalog.services import service as services
-from app.catalog.services.service import ServiceRegistration, ServiceView
 from app.core.pagination import Page
 from app.core.strict_json import MAX_VALUES
 from app.errors import InvalidSpec, LimitReached, Overloaded
@@ -43,14 +42,6 @@ blp = _ServicesBlueprint(
 )
 
 
-def _registration_response(registered: ServiceRegistration) -> dict[str, Any]:
-    return {**asdict(registered.service), "secret": registered.secret}
-
-
-def _rebuild(service_id: str) -> dict[str, Any]:
-    return _registration_response(services.registration_of(service_id))
-
-
 @blp.before_request
 def _find_service() -> None:
     """Replace the id in the path by the caller's service before the body is parsed: 401 and 404 precede 400."""
@@ -67,26 +58,25 @@ def _find_service() -> None:
 @blp.get("")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, schemas.OwnedPage)
-def list_services(query: dict[str, Any]) -> Page[ServiceView]:
+def list_services(query: dict[str, Any]) -> Page[Service]:
     """List your services, oldest first, without retired ones."""
     return services.list_of(guards.current_principal().agent_id, query["page"])
 
 
 @blp.post("")
-@idempotent(owner=guards.require_agent, rebuild=_rebuild, note=_NOTE)
+@idempotent(owner=guards.require_agent, rebuild=services.registration_of, note=_NOTE)
 @blp.arguments(schemas.NewServiceBody)
 @blp.response(201, schemas.RegisteredService)
 @blp.raises(InvalidSpec, LimitReached, Overloaded)
-def register_service(body: dict[str, Any], claim: Claim) -> dict[str, Any]:
+def register_service(body: dict[str, Any], claim: Claim) -> Service:
     """Register a service. It is in the catalog immediately; the response has the secret that signs its calls."""
     document = body.pop("openapi_spec")
-    registered = services.register(guards.require_agent(), body, document=document, claim=claim)
-    return _registration_response(registered)
+    return services.register(guards.require_agent(), body, document=document, claim=claim)
 
 
 @blp.get("/<string:service_id>")
 @blp.response(200, schemas.OwnedService)
-def get_service(service: ServiceView) -> dict[str, Any]:
+def get_service(service: Service) -> dict[str, Any]:
     """Read a service that you own."""
     return services.owner_detail(service)
 
@@ -95,7 +85,7 @@ def get_service(service: ServiceView) -> dict[str, Any]:
 @blp.arguments(schemas.ServiceChanges)
 @blp.response(200, schemas.UpdatedService)
 @blp.raises(InvalidSpec, Overloaded)
-def update_service(body: dict[str, Any], service: ServiceView) -> dict[str, Any]:
+def update_service(body: dict[str, Any], service: Service) -> dict[str, Any]:
     """Change a service; omitted fields keep their values. A paused service is not in the catalog."""
     assert_any_field(body, schemas.ServiceChanges)
     services.change(service.id, body, agent_id=service.agent_id)
@@ -104,7 +94,7 @@ def update_service(body: dict[str, Any], service: ServiceView) -> dict[str, Any]
 
 @blp.delete("/<string:service_id>")
 @blp.response(200, schemas.RetiredService)
-def retire_service(service: ServiceView) -> dict[str, Any]:
+def retire_service(service: Service) -> dict[str, Any]:
     """Retire a service permanently: it leaves the catalog, and its subscriptions end. Its earnings stay counted."""
     services.retire(service.id, agent_id=service.agent_id)
     return {"id": service.id, "retired": True}
@@ -112,6 +102,6 @@ def retire_service(service: ServiceView) -> dict[str, Any]:
 
 @blp.get("/<string:service_id>/stats")
 @blp.response(200, schemas.ServiceStatisticsShape)
-def get_service_stats(service: ServiceView) -> dict[str, Any]:
+def get_service_stats(service: Service) -> dict[str, Any]:
     """Read a service's statistics: calls, revenue, subscribers, the last 24 hours, top callers."""
     return services.owner_statistics(service)

@@ -3,22 +3,20 @@
 Only writer of `services` (except their counters) and `service_specifications`.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, insert, select
+from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from app import base_urls
 from app.authenticated import SealedColumn, seal_of
 from app.authenticated import change as change_row
-from app.catalog import subscriptions
+from app.catalog import statistics, subscriptions
 from app.catalog.models import IS_ACTIVE, PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
-from app.catalog.statistics import counts as statistics
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
@@ -36,51 +34,9 @@ from server.pool import ResourceUse
 MAX_SERVICES_PER_AGENT = 100
 MAX_REGISTRATIONS_PER_DAY = 200
 _SECRETS = SealedColumn("services", "secret_sealed")
-_KEY_KIND = "sv"
 _RETRY_SECONDS = 5
 _QUEUE_SECONDS = 10
 _UNRETIRED = {ServiceStatus.ACTIVE, ServiceStatus.PAUSED}
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceView:
-    """A service as its owner sees it. `total_…` may lag a little behind the exact counters."""
-
-    id: str
-    agent_id: str
-    name: str
-    description: str
-    base_url: str
-    pricing_model: str
-    price_nanos: int
-    category: str
-    status: ServiceStatus
-    total_calls: int
-    total_revenue_nanos: int
-    created_at: datetime
-    updated_at: datetime
-    suspended_at: datetime | None
-
-    @property
-    def is_suspended(self) -> bool:
-        return self.suspended_at is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceRegistration:
-    """A new service and its signing secret, which the repr does not show."""
-
-    service: ServiceView
-    secret: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceListing:
-    """The specification of an active service: document, endpoints, and an example request."""
-
-    document: Mapping[str, Any]
-    endpoints: Sequence[Mapping[str, Any]]
-    example: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +54,14 @@ class CallableService:
         return f"{PROVIDER_PREFIX}{self.id}"
 
 
-COLUMNS = tuple(getattr(Service, each.name) for each in fields(ServiceView))
 _SEAL = seal_of(Service)
-_IS_LISTED = Service.status != ServiceStatus.RETIRED.value
+IS_LISTED = Service.status != ServiceStatus.RETIRED.value
 _CALLABLE = PreparedRead(
     select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
 )
 
 
-def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, claim: Claim) -> ServiceRegistration:
+def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, claim: Claim) -> Service:
     """Register a service for an agent; `values` are columns of it, `document` its specification.
 
     Raises: InvalidInput, InvalidSpec, LimitReached, Overloaded.
@@ -114,30 +69,23 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, 
     base_url = _validated_url(values["base_url"])
     specification = None if document is None else _parse_specification(document, agent_id)
     service_id, now = identifiers.new_id(), clock.now()
-    secret = identifiers.new_key(_KEY_KIND)
-    sealed = _SECRETS.seal(secret, service_id)
+    secret = identifiers.new_key("sv")
     with unit_of_work() as session:
         # Lock the agent's row while its services are counted.
         identity.lock_agent(session, agent_id)
         _check_limits(session, agent_id, now)
-        row = session.execute(
-            insert(Service)
-            .values(
-                Service.stamp(
-                    {
-                        "id": service_id, "agent_id": agent_id, **values, "base_url": base_url,
-                        **SERVICES.initial(ServiceStatus.ACTIVE), "secret_sealed": sealed, "total_calls": 0,
-                        "total_revenue_nanos": 0, "created_at": now, "updated_at": now,
-                    }
-                )
-            )
-            .returning(*COLUMNS)
-        ).one()  # fmt: skip
-        view = view_of(row)
+        made = Service(
+            id=service_id, agent_id=agent_id, **{**values, "base_url": base_url},
+            **SERVICES.initial(ServiceStatus.ACTIVE), secret_sealed=_SECRETS.seal(secret, service_id), total_calls=0,
+            total_revenue_nanos=0, created_at=now, updated_at=now,
+        )  # fmt: skip
+        session.add(made)
+        session.flush()
         _replace_specification(session, service_id, specification)
-        _index(session, view)
+        _index(session, made)
         claim.bind(session, service_id)
-    return ServiceRegistration(view, secret)
+    made.secret = secret
+    return made
 
 
 def _check_limits(session: Session, agent_id: str, now: datetime) -> None:
@@ -152,31 +100,31 @@ def _check_limits(session: Session, agent_id: str, now: datetime) -> None:
         )
 
 
-def registration_of(service_id: str) -> ServiceRegistration:
+def registration_of(service_id: str) -> Service:
     """Return a service with its secret, for the replay of a registration. Raises: NotFound."""
     with read_only_unit() as session:
-        row = _find(session, service_id, columns=(*COLUMNS, Service.secret_sealed))
-    return ServiceRegistration(view_of(row), _unseal(row.secret_sealed, service_id))
+        found = find(session, service_id)
+    found.secret = _unseal(found.secret_sealed, service_id)
+    return found
 
 
-def owned_service(service_id: str, *, agent_id: str | None) -> ServiceView:
+def owned_service(service_id: str, *, agent_id: str | None) -> Service:
     """Return an agent's service. Raises: NotFound for malformed, unknown, retired or another agent's ids."""
     if agent_id is None:
         raise _not_found()
     with read_only_unit() as session:
-        return view_of(_find(session, service_id, *_owned_by(agent_id)))
+        return find(session, service_id, *_owned_by(agent_id))
 
 
-def list_of(agent_id: str | None, page: PageRequest) -> Page[ServiceView]:
+def list_of(agent_id: str | None, page: PageRequest) -> Page[Service]:
     """Return an agent's services, oldest first; a gateway-only key has none."""
     if agent_id is None:
         return Page((), 0, page)
     with read_only_unit() as session:
-        found = page_of(session, Service, page, *_owned_by(agent_id))
-        return Page([view_of(row) for row in found.items], found.total, page)
+        return page_of(session, Service, page, *_owned_by(agent_id))
 
 
-def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> ServiceView:
+def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Service:
     """Change some columns of a service and its `openapi_spec` if it is among them; all of it or nothing.
 
     Raises: NotFound, InvalidInput, InvalidSpec, Overloaded.
@@ -193,26 +141,25 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
             SERVICES.move(session, _owned(service_id, agent_id), others, ServiceStatus(status))
         if not change_row(session, Service, _owned(service_id, agent_id), **changes, updated_at=clock.now()):
             raise _not_found()
-        view = view_of(_find(session, service_id))
+        view = find(session, service_id)
         if "openapi_spec" in values:
             _replace_specification(session, service_id, specification)
         _index(session, view)
     return view
 
 
-def list_all(page: PageRequest) -> Page[ServiceView]:
+def list_all(page: PageRequest) -> Page[Service]:
     """Return the services of all agents, oldest first, without retired ones."""
     with read_only_unit() as session:
-        found = page_of(session, Service, page, _IS_LISTED)
-        return Page([view_of(row) for row in found.items], found.total, page)
+        return page_of(session, Service, page, IS_LISTED)
 
 
-def set_suspended(session: Session, service_id: str, *, suspended: bool) -> ServiceView:
+def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Service:
     """Stop the calls of a service, or permit them again, whatever its owner does; return it. Raises: NotFound."""
     canonical = identifiers.require_id(service_id, _not_found())
     at = clock.now() if suspended else None
-    change_row(session, Service, and_(Service.id == canonical, _IS_LISTED), suspended_at=at)
-    view = view_of(_find(session, service_id, _IS_LISTED))
+    change_row(session, Service, and_(Service.id == canonical, IS_LISTED), suspended_at=at)
+    view = find(session, service_id, IS_LISTED)
     _index(session, view)
     return view
 
@@ -243,16 +190,6 @@ def _remove_from_catalog(session: Session, service_id: str, *, at: datetime) -> 
     subscriptions.cancel_for_service(session, service_id, at=at)
 
 
-def active_service(session: Session, service_id: str) -> ServiceView:
-    """Return an active service. Raises: NotFound."""
-    return view_of(_find(session, service_id, IS_ACTIVE))
-
-
-def unretired_service(session: Session, service_id: str) -> ServiceView:
-    """Return an active or paused service. Raises: NotFound."""
-    return view_of(_find(session, service_id, _IS_LISTED))
-
-
 def callable_service(service_id: str) -> CallableService:
     """Return an active service for the proxy. Raises: NotFound."""
     canonical = identifiers.require_id(service_id, _not_found())
@@ -265,25 +202,18 @@ def callable_service(service_id: str) -> CallableService:
     return CallableService(row.id, row.name, row.base_url, row.price_nanos, secret)
 
 
-def listing_of(session: Session, service_id: str) -> ServiceListing:
-    row = session.execute(
-        select(ServiceSpecification.document, ServiceSpecification.endpoints, ServiceSpecification.example).where(
-            ServiceSpecification.service_id == service_id
-        )
-    ).one_or_none()
-    return (
-        ServiceListing({}, (), None)
-        if row is None
-        else ServiceListing(json.loads(row.document), row.endpoints, row.example)
-    )
+def specification_of(session: Session, service_id: str) -> ServiceSpecification:
+    """Return what the seller has specified of a service, which may be nothing."""
+    found = session.get(ServiceSpecification, service_id)
+    return found or ServiceSpecification(document="{}", endpoints=[], example=None)
 
 
-def owner_detail(service: ServiceView) -> dict[str, Any]:
+def owner_detail(service: Service) -> dict[str, Any]:
     specified = select(ServiceSpecification.endpoints).where(ServiceSpecification.service_id == service.id)
     with read_only_unit() as session:
         endpoints = session.scalar(specified) or ()
         return {
-            **asdict(service),
+            **vars(service),
             "totals": statistics.totals(session, service.id),
             "subscribers": subscriptions.count_active(session, service.id),
             "endpoints": endpoints,
@@ -291,10 +221,10 @@ def owner_detail(service: ServiceView) -> dict[str, Any]:
         }
 
 
-def owner_statistics(service: ServiceView) -> dict[str, Any]:
+def owner_statistics(service: Service) -> dict[str, Any]:
     with read_only_unit() as session:
         return {
-            **asdict(service),
+            **vars(service),
             "totals": statistics.totals(session, service.id),
             "active_subscribers": subscriptions.count_active(session, service.id),
             "last_24h": statistics.last_24_hours(session, service.id),
@@ -302,21 +232,14 @@ def owner_statistics(service: ServiceView) -> dict[str, Any]:
         }
 
 
-def view_of(row: Service | Row[*tuple[Any, ...]]) -> ServiceView:
-    values = {each.name: getattr(row, each.name) for each in fields(ServiceView)}
-    return ServiceView(**{**values, "status": ServiceStatus(row.status)})
-
-
 def _owned_by(agent_id: str) -> tuple[Any, Any]:
-    return Service.agent_id == agent_id, _IS_LISTED
+    return Service.agent_id == agent_id, IS_LISTED
 
 
-def _find(
-    session: Session, service_id: str, *conditions: ColumnElement[bool], columns: tuple[Any, ...] = COLUMNS
-) -> Row[*tuple[Any, ...]]:
-    """Return the columns of a service. Raises: NotFound, including for a malformed id."""
+def find(session: Session, service_id: str, *conditions: ColumnElement[bool]) -> Service:
+    """Return a service. Raises: NotFound, including for a malformed id."""
     canonical = identifiers.require_id(service_id, _not_found())
-    row = session.execute(select(*columns).where(Service.id == canonical, *conditions)).one_or_none()
+    row = session.scalars(select(Service).where(Service.id == canonical, *conditions)).one_or_none()
     if row is None:
         raise _not_found()
     return row
@@ -326,8 +249,8 @@ def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:
     return and_(Service.id == service_id, *_owned_by(agent_id))
 
 
-def _index(session: Session, view: ServiceView) -> None:
-    if view.status is ServiceStatus.ACTIVE and not view.is_suspended:
+def _index(session: Session, view: Service) -> None:
+    if view.status == ServiceStatus.ACTIVE and not view.is_suspended:
         search_index.index_service(
             session, view.id, name=view.name, description=view.description, category=view.category
         )

@@ -13,16 +13,16 @@ from app.core.chains import ChainName
 from app.core.money import usd_string
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import AgentSnapshot
 from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
-from app.owner.session.auth import agent_of, owner_key_of, render_page, session_pages
+from app.owner.session.auth import agent_of, render_page, session_pages
 from app.owner.session.cookies import printable
 from app.shopping import advice
 from app.shopping import service as shopping
-from app.shopping.models import OPEN_STATUSES, PurchaseStatus
-from app.shopping.service import PurchaseView
+from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
 from app.spending import holds
 from app.usage import service as usage
 from app.wallets.core import wallets
@@ -32,7 +32,6 @@ from app.web.csv_rows import csv_response
 
 _AGENT = "/agents/<string:agent_id>"
 _PAGE_SIZE = 50
-_MAX_CSV_ROWS = 5_000
 _MAX_TEXT = 100
 _DAYS_OF_CALLS = timedelta(days=92)
 _TRANSACTIONS = (
@@ -60,14 +59,14 @@ class Entry(NamedTuple):
 
 
 @session_pages.get(f"{_AGENT}/activity")
-def show_activity(agent_id: str) -> Response:
+def show_activity(key: OwnerKeyView) -> Response:
     """Show a page of the agent's activity, or return what the filters find as CSV."""
-    agent = agent_of(owner_key_of(agent_id))
+    agent = agent_of(key)
     with read_only_unit() as session:
-        owned = wallets.all_of(session, agent_id)
+        owned = wallets.all_of(session, key.agent_id)
     chosen, is_csv = _chosen([wallet.id for wallet in owned]), request.args.get("format") == "csv"
     ids = [wallet.id for wallet in owned if chosen.get("wallet") in (None, wallet.id)]
-    entries, before = _timeline(agent, ids, chosen, _MAX_CSV_ROWS if is_csv else _PAGE_SIZE)
+    entries, before = _timeline(agent, ids, chosen, 5_000 if is_csv else _PAGE_SIZE)
     bought = overview.bought([each.value for each in entries if each.what == "transaction"])
     if is_csv:
         response = csv_response(_COLUMNS, [_csv_row(each, bought) for each in entries])
@@ -83,9 +82,9 @@ def show_activity(agent_id: str) -> Response:
 
 
 @session_pages.get(f"{_AGENT}/activity/<string:transaction_id>")
-def show_transaction(agent_id: str, transaction_id: str) -> Response:
+def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
-    key, found = owner_key_of(agent_id), history.get(transaction_id)
+    found = history.get(transaction_id)
     wallet = overview.owned_wallet(key, found.wallet_id)
     return render_page(
         "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found])
@@ -93,17 +92,17 @@ def show_transaction(agent_id: str, transaction_id: str) -> Response:
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")
-def show_purchase(agent_id: str, purchase_id: str) -> Response:
+def show_purchase(key: OwnerKeyView, purchase_id: str) -> Response:
     """Show a purchase in a web shop, with its screenshots."""
-    key, purchase = owner_key_of(agent_id), _owned_purchase(agent_id, purchase_id)
+    purchase = _owned_purchase(key, purchase_id)
     told = purchase.error and advice.advice_on(purchase.error)
     return render_page("purchase.html", agent=agent_of(key), purchase=purchase, advice=told)
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>/<string:evidence_id>.png")
-def show_evidence(agent_id: str, purchase_id: str, evidence_id: str) -> Response:
+def show_evidence(key: OwnerKeyView, purchase_id: str, evidence_id: str) -> Response:
     """Return a screenshot of a purchase."""
-    return Response(shopping.evidence(_owned_purchase(agent_id, purchase_id), evidence_id), mimetype="image/png")
+    return Response(shopping.evidence(_owned_purchase(key, purchase_id), evidence_id), mimetype="image/png")
 
 
 def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]:
@@ -118,9 +117,8 @@ def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]
     }
 
 
-def _owned_purchase(agent_id: str, purchase_id: str) -> PurchaseView:
-    agent = owner_key_of(agent_id).agent_id
-    return shopping.get_owned(purchase_id, Principal(KeyKind.AGENT, agent, agent, agent))
+def _owned_purchase(key: OwnerKeyView, purchase_id: str) -> Purchase:
+    return shopping.get_owned(purchase_id, Principal(KeyKind.AGENT, key.agent_id, key.agent_id, key.agent_id))
 
 
 def _chosen(wallet_ids: Sequence[str]) -> dict[str, str]:

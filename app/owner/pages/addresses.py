@@ -12,23 +12,22 @@ from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.passkeys import confirmation
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, owner_key_of, render_page, see_other, session_pages
+from app.owner.session.auth import agent_of, render_page, see_other, session_pages
 from app.owner.session.cookies import printable
 
 _PAGE = "/agents/<string:agent_id>/addresses"
 
 
 @session_pages.get(_PAGE)
-def show_addresses(agent_id: str) -> Response:
+def show_addresses(key: OwnerKeyView) -> Response:
     """List the addresses that have names, with the form that names another one."""
     typed = {name: request.args.get(name, "")[:100] for name in ("address", "chain")}
-    return _render(owner_key_of(agent_id), typed)
+    return _render(key, typed)
 
 
 @session_pages.post(_PAGE)
-def name_address(agent_id: str) -> Response:
+def name_address(key: OwnerKeyView) -> Response:
     """Name an address; first show the known ones that it could be taken for."""
-    key = owner_key_of(agent_id)
     typed = {name: printable(request.form.get(name, "")).strip() for name in ("name", "address", "chain")}
     typed["name"] = typed["name"][: address_book.MAX_NAME_CHARACTERS]
     problems = {} if typed["name"] else {"name": "Enter a name."}
@@ -41,26 +40,26 @@ def name_address(agent_id: str) -> Response:
             problems["address"] = f"It {error}."
     if problems:
         return _render(key, typed, status=400, problems=problems)
-    alike = address_book.look_alikes(agent_id, [typed["address"]]).get(typed["address"], ())
+    alike = address_book.look_alikes(key.agent_id, [typed["address"]]).get(typed["address"], ())
     if alike and request.form.get("checked") != typed["address"]:
         return _render(key, typed, status=400, alike=alike)
     is_owner, key_error = confirmation.check_owner(key)
     if not is_owner:
         return _render(key, typed, status=403, alike=alike, key_error=key_error)
     try:
-        address_book.set_name(sessions.acting_owner(key), agent_id, typed["chain"], typed["address"], typed["name"])
+        address_book.set_name(sessions.acting_owner(key), key.agent_id, typed["chain"], typed["address"], typed["name"])
     except LimitReached as failure:
         return _render(key, typed, status=400, problems={"name": failure.message})
-    return see_other(url_for("owner.show_addresses", agent_id=agent_id, done="named"))
+    return see_other(url_for("owner.show_addresses", agent_id=key.agent_id, done="named"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_address(agent_id: str) -> Response:
+def remove_address(key: OwnerKeyView) -> Response:
     """Remove a name, without asking for the owner key."""
-    actor = sessions.acting_owner(owner_key_of(agent_id))
+    actor = sessions.acting_owner(key)
     chain, address = (printable(request.form.get(name, "")) for name in ("chain", "address"))
-    address_book.set_name(actor, agent_id, chain, address, None)
-    return see_other(url_for("owner.show_addresses", agent_id=agent_id, done="removed"))
+    address_book.set_name(actor, key.agent_id, chain, address, None)
+    return see_other(url_for("owner.show_addresses", agent_id=key.agent_id, done="removed"))
 
 
 def _render(key: OwnerKeyView, typed: dict[str, str], *, status: int = 200, **values: Any) -> Response:

@@ -17,7 +17,6 @@ from app.owner.session import sessions
 from app.owner.session.auth import (
     agent_of,
     current_session,
-    owner_key_of,
     render_page,
     see_other,
     session_pages,
@@ -30,28 +29,16 @@ from app.spending.controls import ControlsChange
 from app.wallets.core import wallets
 
 _AGENT = "/agents/<string:agent_id>"
+_View = Callable[[OwnerKeyView], Response]
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
-_CONFIRMATIONS = {
-    "frozen": "The agent is frozen. It cannot start new payments; pending ones are completed. "
-    "Its API key still works, and can spend the credits on gateway and proxy calls.",
-    "blocked": "The agent is frozen and its API key no longer works. Pending payments are completed. "
-    "When it may work again, its new API key is on the page of its keys.",
-    "unfrozen": "The agent is unfrozen. It can send payments again, within its limits.",
-    "locked": "The limits are locked. The agent can lower them, but not raise them.",
-    "unlocked": "The limits are unlocked. The agent can change them itself.",
-    "limits": "The limits were saved and are in effect now.",
-    "limits-unlocked": "The limits were saved. The agent can still raise them itself; lock them to prevent that.",
-    "unchanged": "There was nothing to change.",
-}
 
 
-def _requires_owner_key(operation: str) -> Callable[[Callable[[OwnerKeyView], Response]], Callable[[str], Response]]:
-    """Call a view with the agent's key if the form contains its owner key; otherwise ask for it again."""
+def _requires_owner_key(operation: str) -> Callable[[_View], _View]:
+    """Call a view if the form contains its owner key; otherwise ask for it again."""
 
-    def decorate(view: Callable[[OwnerKeyView], Response]) -> Callable[[str], Response]:
+    def decorate(view: _View) -> _View:
         @functools.wraps(view)
-        def wrapper(agent_id: str) -> Response:
-            key = owner_key_of(agent_id)
+        def wrapper(key: OwnerKeyView) -> Response:
             is_owner, error = confirmation.check_owner(key)
             if is_owner:
                 return view(key)
@@ -80,48 +67,46 @@ def show_agents() -> Response:
 
 
 @session_pages.get(_AGENT)
-def show_agent(agent_id: str) -> Response:
+def show_agent(key: OwnerKeyView) -> Response:
     """Show an agent with its first wallet."""
-    return _render_agent(owner_key_of(agent_id), wallet_id=None)
+    return _render_agent(key, wallet_id=None)
 
 
 @session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
-def show_wallet(agent_id: str, wallet_id: str) -> Response:
-    return _render_agent(owner_key_of(agent_id), wallet_id=wallet_id)
+def show_wallet(key: OwnerKeyView, wallet_id: str) -> Response:
+    return _render_agent(key, wallet_id=wallet_id)
 
 
 @session_pages.get(f"{_AGENT}/limits")
-def show_agent_limits(agent_id: str) -> Response:
+def show_agent_limits(key: OwnerKeyView) -> Response:
     """Show the limits of the agent's first wallet."""
     with read_only_unit() as session:
-        owned = wallets.all_of(session, owner_key_of(agent_id).agent_id)
+        owned = wallets.all_of(session, key.agent_id)
     if not owned:
-        return see_other(url_for("owner.show_agent", agent_id=agent_id))
-    return see_other(url_for("owner.show_limits", agent_id=agent_id, wallet_id=owned[0].id))
+        return see_other(url_for("owner.show_agent", agent_id=key.agent_id))
+    return see_other(url_for("owner.show_limits", agent_id=key.agent_id, wallet_id=owned[0].id))
 
 
 @session_pages.post(f"{_AGENT}/freeze")
-def freeze(agent_id: str) -> Response:
+def freeze(key: OwnerKeyView) -> Response:
     """Freeze the agent immediately, without asking for the owner key."""
-    key = owner_key_of(agent_id)
     block_keys = request.form.get("block_keys") == "on"
-    platform.set_frozen(sessions.acting_owner(key), agent_id, frozen=True, block_keys=block_keys)
-    return _redirect_done(agent_id, "blocked" if block_keys else "frozen")
+    platform.set_frozen(sessions.acting_owner(key), key.agent_id, frozen=True, block_keys=block_keys)
+    return _redirect_done(key, "blocked" if block_keys else "frozen")
 
 
 @session_pages.post(f"{_AGENT}/unfreeze")
 @_requires_owner_key("unfreeze")
 def unfreeze(key: OwnerKeyView) -> Response:
     platform.set_frozen(sessions.acting_owner(key), key.agent_id, frozen=False)
-    return _redirect_done(key.agent_id, "unfrozen")
+    return _redirect_done(key, "unfrozen")
 
 
 @session_pages.post(f"{_AGENT}/lock")
-def lock(agent_id: str) -> Response:
+def lock(key: OwnerKeyView) -> Response:
     """Prevent the agent's own key from loosening the limits of any of its wallets."""
-    key = owner_key_of(agent_id)
-    fleet.set_agent_controls(sessions.acting_owner(key), agent_id, ControlsChange(locked=True))
-    return _redirect_done(agent_id, "locked")
+    fleet.set_agent_controls(sessions.acting_owner(key), key.agent_id, ControlsChange(locked=True))
+    return _redirect_done(key, "locked")
 
 
 @session_pages.post(f"{_AGENT}/unlock")
@@ -129,13 +114,13 @@ def lock(agent_id: str) -> Response:
 def unlock(key: OwnerKeyView) -> Response:
     """Permit the agent to change its limits itself, with the owner key."""
     fleet.set_agent_controls(sessions.acting_owner(key), key.agent_id, ControlsChange(locked=False))
-    return _redirect_done(key.agent_id, "unlocked")
+    return _redirect_done(key, "unlocked")
 
 
 @session_pages.get(f"{_AGENT}/keys")
-def show_keys(agent_id: str) -> Response:
+def show_keys(key: OwnerKeyView) -> Response:
     """Show the key operations; no key is on this page."""
-    return _render_keys(owner_key_of(agent_id))
+    return _render_keys(key)
 
 
 @session_pages.post(f"{_AGENT}/keys/show")
@@ -167,15 +152,13 @@ def replace_owner_key(key: OwnerKeyView) -> Response:
 
 def _render_agent(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
     content = overview.agent_overview(key, wallet_id=wallet_id)
-    what = request.args.get("done", "")
-    done = _CONFIRMATIONS.get(f"{what}-unlocked" if what == "limits" and not content["locked"] else what)
     return render_page(
         "agent.html",
         overview=content,
         agent=content["agent"],
         selected=content["selected"],
         prompt=confirmation.prompt_for(key),
-        done=done,
+        done=request.args.get("done"),
     )
 
 
@@ -190,5 +173,5 @@ def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
     )
 
 
-def _redirect_done(agent_id: str, what: str) -> Response:
-    return see_other(url_for("owner.show_agent", agent_id=agent_id, done=what))
+def _redirect_done(key: OwnerKeyView, what: str) -> Response:
+    return see_other(url_for("owner.show_agent", agent_id=key.agent_id, done=what))

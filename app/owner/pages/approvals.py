@@ -24,7 +24,7 @@ from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, owner_key_of, page_not_found, render_page, see_other, session_pages
+from app.owner.session.auth import agent_of, page_not_found, render_page, see_other, session_pages
 from app.owner.session.cookies import printable
 from app.spending import accounts as spending_accounts
 from app.spending import approval_rules
@@ -36,7 +36,6 @@ from app.wallets.views import history
 _LIST = "/agents/<string:agent_id>/approvals"
 _ONE = f"{_LIST}/<string:approval_id>"
 _SHOWN = PageRequest(50, 0)
-_MAX_ANSWER = 300
 
 
 class Decision(StrEnum):
@@ -98,17 +97,16 @@ def record_decision(
 
 
 @session_pages.get(_LIST)
-def show_approvals(agent_id: str) -> Response:
+def show_approvals(key: OwnerKeyView) -> Response:
     """List the agent's payments that wait or waited, and the payees that were approved."""
-    key = owner_key_of(agent_id)
-    found = approvals.list_of(_SHOWN, agent_id=agent_id)
+    found = approvals.list_of(_SHOWN, agent_id=key.agent_id)
     with read_only_unit() as session:
-        names = {each.id: each.name for each in wallets.all_of(session, agent_id)}
+        names = {each.id: each.name for each in wallets.all_of(session, key.agent_id)}
         approved = spending_accounts.list_payees(session, list(names))
     return render_page(
         "approvals.html",
         agent=agent_of(key),
-        **overview.waiting_approvals(agent_id),
+        **overview.waiting_approvals(key.agent_id),
         prompt=confirmation.prompt_for(key),
         decided=[each for each in found.items if each.status != ApprovalStatus.AWAITING],
         payees=approved,
@@ -118,29 +116,29 @@ def show_approvals(agent_id: str) -> Response:
 
 
 @session_pages.post(f"{_LIST}/payees")
-def withdraw_payee(agent_id: str) -> Response:
+def withdraw_payee(key: OwnerKeyView) -> Response:
     """Withdraw the approval of a payee, without asking for the owner key: the agent has to ask again."""
-    key = owner_key_of(agent_id)
     wallet = overview.owned_wallet(key, request.form.get("wallet_id", ""))
     payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)
         if spending_accounts.withdraw_payee(session, wallet.id, payee):
-            event = AuditEvent(AuditAction.PAYEE_WITHDRAWN, agent_id, before={"payee": payee, "wallet_id": wallet.id})
+            event = AuditEvent(
+                AuditAction.PAYEE_WITHDRAWN, key.agent_id, before={"payee": payee, "wallet_id": wallet.id}
+            )
             trail.record(session, actor, event)
-    return see_other(url_for("owner.show_approvals", agent_id=agent_id, done="withdrawn"))
+    return see_other(url_for("owner.show_approvals", agent_id=key.agent_id, done="withdrawn"))
 
 
 @session_pages.get(_ONE)
-def show_approval(agent_id: str, approval_id: str) -> Response:
+def show_approval(key: OwnerKeyView, approval_id: str) -> Response:
     """Show one payment: why its owner is asked, the forms that decide, its facts, and the agent's own words last."""
-    return _render(owner_key_of(agent_id), approval_id)
+    return _render(key, approval_id)
 
 
 @session_pages.post(_ONE)
-def decide(agent_id: str, approval_id: str) -> Response:
+def decide(key: OwnerKeyView, approval_id: str) -> Response:
     """Store the decision, then show what the payment is now."""
-    key = owner_key_of(agent_id)
     approval = _owned(key, approval_id)
     typed = request.form.get("decision", "")
     decision = Decision(typed) if typed in set(Decision) else None
@@ -160,7 +158,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
             if not is_owner:
                 return _render(key, approval_id, key_error=error, status=403)
             method = OwnerMethod.OWNER_KEY
-    answer = printable(request.form.get("answer", ""))[:_MAX_ANSWER] if decision is Decision.REJECT else ""
+    answer = printable(request.form.get("answer", ""))[:300] if decision is Decision.REJECT else ""
     outcome = DecisionOutcome.TOO_LATE
     if _waits(approval):
         prove = partial(_proof, method, key, approval, decision)
@@ -170,7 +168,7 @@ def decide(agent_id: str, approval_id: str) -> Response:
         error = "This passkey was not accepted. Nothing was decided."
         return _render(key, approval_id, key_error=error, status=403)
     late = None if outcome is DecisionOutcome.STORED else "1"
-    return see_other(url_for("owner.show_approval", agent_id=agent_id, approval_id=approval_id, late=late))
+    return see_other(url_for("owner.show_approval", agent_id=key.agent_id, approval_id=approval_id, late=late))
 
 
 def _proof(
@@ -196,9 +194,7 @@ def _owned(key: OwnerKeyView, approval_id: str) -> Approval:
     return found
 
 
-def _render(
-    key: OwnerKeyView, approval_id: str, *, error: str = "", key_error: str = "", status: int = 200
-) -> Response:
+def _render(key: OwnerKeyView, approval_id: str, *, status: int = 200, **errors: Any) -> Response:
     approvals.expire_if_due(_owned(key, approval_id))
     approval = _owned(key, approval_id)
     return render_page(
@@ -207,8 +203,7 @@ def _render(
         agent=agent_of(key),
         approval=approval,
         **_evidence(approval),
-        error=error,
-        key_error=key_error,
+        **errors,
         prompt=confirmation.prompt_for(key) if _waits(approval) else None,
         is_late=request.args.get("late") == "1",
     )

@@ -1,7 +1,6 @@
-"""Charts, bars and QR codes as SVG. Charts begin at zero, on one axis in dollars.
+"""Figures of charts and bars, which `_charts.html` draws, and QR codes. Charts begin at zero, on one axis in dollars.
 
-The pages state the same in words or in a table, so drawings are hidden from screen readers. Integers only, no inline
-styles.
+The pages state the same in words or in a table, so drawings are hidden from screen readers. Integers only.
 """
 
 from collections import Counter
@@ -15,8 +14,8 @@ from markupsafe import Markup
 
 from app.core.money import NANOS_PER_USD
 
-_WIDTH, _HEIGHT, _GAP, _LEAST = 720, 200, 6, 2
-_BAR_WIDTH = 1000
+# Of a drawing that is 200 high.
+_HEIGHT, _LEAST_HEIGHT = 200, 2
 _MOST_SHARES = 6
 _CENT = NANOS_PER_USD // 100
 _SMALLEST_AXIS = 10 * _CENT
@@ -26,34 +25,21 @@ KeyT = TypeVar("KeyT")
 
 @dataclass(frozen=True, slots=True)
 class DailyChart:
-    """Columns of some days, the dollars at the marks of the axis from the top to zero, and the days as a table."""
+    """Heights of columns of some days, the dollars at the marks of the axis from the top to zero, and their table."""
 
-    svg: Markup
+    heights: Sequence[int]
     marks_nanos: Sequence[int]
     days: Sequence[tuple[date, int]]
     total_nanos: int
 
 
 def daily_chart(amounts: Iterable[tuple[date, int]], last: date, length: int) -> DailyChart:
-    """Draw the sum of each of some days that end with the last one."""
+    """Return the sum of each of some days that end with the last one."""
     by_day = _sums(amounts)
     days = [(day, by_day[day]) for day in (last - timedelta(days=length - 1 - each) for each in range(length))]
-    top, step = axis_top(max(nanos for _, nanos in days)), _WIDTH // length
-    bars = Markup()
-    for number, (_, nanos) in enumerate(days):
-        height = max(_LEAST, nanos * _HEIGHT // top) if nanos else 0
-        bars += Markup('<rect class="column" x="{}" y="{}" width="{}" height="{}"/>').format(
-            number * step + _GAP // 2, _HEIGHT - height, step - _GAP, height
-        )
-    lines = Markup().join(
-        Markup('<line class="{}" x1="0" x2="{}" y1="{y}" y2="{y}"/>').format(kind, _WIDTH, y=y)
-        for kind, y in (("grid", 0), ("grid", _HEIGHT // 2), ("axis", _HEIGHT))
-    )
-    svg = Markup(
-        '<svg class="daily" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
-        "{}{}</svg>"
-    ).format(_WIDTH, _HEIGHT, lines, bars)
-    return DailyChart(svg, (top, top // 2, 0), days, sum(nanos for _, nanos in days))
+    top = axis_top(max(nanos for _, nanos in days))
+    heights = [max(_LEAST_HEIGHT, nanos * _HEIGHT // top) if nanos else 0 for _, nanos in days]
+    return DailyChart(heights, (top, top // 2, 0), days, sum(nanos for _, nanos in days))
 
 
 def axis_top(most_nanos: int) -> int:
@@ -64,13 +50,11 @@ def axis_top(most_nanos: int) -> int:
     return top
 
 
-def shares(amounts: Iterable[tuple[str, int]]) -> list[tuple[str, int, Markup]]:
-    """Return the largest sums by name and the sum of the others, each with its bar; they have one scale from zero."""
+def shares(amounts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the largest sums by name and the sum of the others; their bars have one scale from zero."""
     ordered = sorted(_sums(amounts).items(), key=lambda each: (-each[1], each[0]))
     others = ordered[_MOST_SHARES:]
-    shown = ordered[:_MOST_SHARES] + ([(f"{len(others)} others", sum(nanos for _, nanos in others))] if others else [])
-    most = max((nanos for _, nanos in shown), default=0) or 1
-    return [(name, nanos, bar(nanos, most)) for name, nanos in shown]
+    return ordered[:_MOST_SHARES] + ([(f"{len(others)} others", sum(nanos for _, nanos in others))] if others else [])
 
 
 def _sums(amounts: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
@@ -78,17 +62,6 @@ def _sums(amounts: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
     for key, nanos in amounts:
         sums[key] += nanos
     return sums
-
-
-def bar(part: int, whole: int, *, warns: bool = False) -> Markup:
-    """Draw how much of a whole a part is; beyond it the bar is full. One that warns does so from four fifths on."""
-    width = min(_BAR_WIDTH, max(part * _BAR_WIDTH // whole, 1 if part else 0)) if whole else 0
-    kind = "full" if part >= whole else "near" if part * 5 >= whole * 4 else ""
-    return Markup(
-        '<svg class="bar {kind}" viewBox="0 0 {all} 10" preserveAspectRatio="none" aria-hidden="true" '
-        'focusable="false"><rect class="track" width="{all}" height="10"/>'
-        '<rect class="used" width="{width}" height="10"/></svg>'
-    ).format(kind=kind if warns else "", all=_BAR_WIDTH, width=width)
 
 
 def qr_code(text: str) -> Markup:

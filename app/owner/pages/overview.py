@@ -13,13 +13,11 @@ from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEntryRow
 from app.buying import records as service_purchases
 from app.core import clock
-from app.core.chains import ChainName
 from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
-from app.events import feed
-from app.events import notices as owner_notices
+from app.events import delivery_log, feed
 from app.events.outbox import EventType
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
@@ -30,7 +28,6 @@ from app.platform.agents import service as platform
 from app.shopping import service as shopping
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.controls import SpendingStatus
 from app.spending.policy import Controls
 from app.usage import service as usage
 from app.usage.service import UsageByDay
@@ -42,9 +39,7 @@ from app.wallets.views.balances import Holding
 from app.wallets.views.history import TransactionView
 
 CHART_DAYS = 30
-_MAX_REPLAYS_SHOWN = 5
 _RECENT = 6
-_INCIDENT_DAYS = timedelta(days=7)
 _MAX_INCIDENTS = 3
 _MAX_WAITING = PageRequest(200, 0)
 _MAX_LISTED = 5
@@ -147,19 +142,6 @@ def read_holdings(wallet: WalletView) -> WalletHoldings:
     )
 
 
-def receive_addresses(wallet: WalletView) -> list[dict[str, Any]]:
-    """Return a wallet's addresses; the EVM chains share one (EIP-681 and Solana Pay name the schemes)."""
-    kinds = (
-        ("evm", "Ethereum and Base", "ETH, USDC", "ethereum", ChainName.ETHEREUM),
-        ("solana", "Solana", "SOL, USDC", "solana", ChainName.SOLANA),
-    )
-    return [
-        {"key": key, "label": label, "tokens": tokens, "address": address, "qr": charts.qr_code(f"{scheme}:{address}")}
-        for key, label, tokens, scheme, chain in kinds
-        for address in [wallet.address_on(chain)]
-    ]
-
-
 def _chosen_wallet(owned: Sequence[WalletView], wallet_id: str | None) -> WalletView | None:
     if wallet_id is None:
         return owned[0] if owned else None
@@ -177,11 +159,11 @@ def _locked(owned: Sequence[WalletView]) -> bool:
 
 def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, Any]:
     """Return what went wrong in the last days, or was done by the agent's key to its own limits."""
-    since = clock.now() - _INCIDENT_DAYS
+    since = clock.now() - timedelta(days=7)
     page = PageRequest(_MAX_INCIDENTS, 0, created_after=since)
     changes = feed.latest(agent.id, [EventType.CONTROLS_CHANGED], limit=_MAX_INCIDENTS * _RECENT)
     with read_only_unit() as session:
-        undelivered = owner_notices.count_undelivered(session, agent.id, since)
+        undelivered = delivery_log.count_undelivered(session, agent.id, since)
     return {
         "failed": history.latest([each.id for each in owned], page, status=MovementStatus.FAILED.value, without=READS),
         "loosened": [each for each in changes if each.data["loosens"] and each.created_at >= since][:_MAX_INCIDENTS],
@@ -194,18 +176,14 @@ def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyV
     if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
         return []
     found, _ = trail.list_entries(
-        session, PageRequest(_MAX_REPLAYS_SHOWN, 0), action=AuditAction.CLAIM_REPEATED.value, subject_id=agent.id
+        session, PageRequest(limit=5, offset=0), action=AuditAction.CLAIM_REPEATED.value, subject_id=agent.id
     )
     return [entry for entry in found.items if entry.at >= key.created_at]
 
 
 def _is_unlimited(controls: Controls | None) -> bool:
-    return controls is not None and not (
-        controls.per_tx_limit_nanos
-        or controls.daily_limit_nanos
-        or controls.weekly_limit_nanos
-        or controls.monthly_limit_nanos
-    )
+    limits = ("per_tx_limit_nanos", "daily_limit_nanos", "weekly_limit_nanos", "monthly_limit_nanos")
+    return controls is not None and not any(getattr(controls, each) for each in limits)
 
 
 def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
@@ -219,25 +197,10 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     return {
         "wallet": wallet,
         "holdings": read_holdings(wallet),
-        "receive_addresses": receive_addresses(wallet),
         "spending": status,
-        "bars": _bars(status),
         "recent": recent[:_RECENT],
         "bought": bought(transactions),
     }
-
-
-def _bars(status: SpendingStatus) -> list[dict[str, Any]]:
-    controls = status.controls
-    limits = (
-        ("Today", status.today, controls.daily_limit_nanos if controls else 0),
-        ("This week", status.week, controls.weekly_limit_nanos if controls else 0),
-        ("This month", status.month, controls.monthly_limit_nanos if controls else 0),
-    )
-    return [
-        {"label": label, "window": used, "limit_nanos": limit, "svg": charts.bar(used.spent_nanos, limit, warns=True)}
-        for label, used, limit in limits
-    ]
 
 
 def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:

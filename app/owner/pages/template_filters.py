@@ -8,7 +8,6 @@ from markupsafe import Markup, escape
 from app.core import clock, money
 from app.core.movement_kinds import MovementKind
 from app.movements import KINDS
-from app.shopping.service import PurchaseView
 from app.wallets.views.history import TransactionView
 
 _CENT_NANOS = money.NANOS_PER_USD // 100
@@ -20,7 +19,6 @@ _TYPES = {
     "trading_order": "Exchange order",
     "payment": "Web service",
 }
-_STATUSES = {"pending": "Pending", "confirmed": "Confirmed", "failed": "Failed"}
 _CHAINS = {"ethereum": "Ethereum", "base": "Base", "solana": "Solana", "perpdex": "Trading exchange"}
 _REASONS = {
     "insufficient_funds": "The wallet's balance was too low.",
@@ -34,16 +32,6 @@ _REASONS = {
     "price_moved": "The price moved too far.",
     "price_deviation": "The offered price was too far from the market price.",
 }
-_APPROVAL_REASONS = {
-    "approval_threshold_usd": "It is more than the agent may pay without asking you.",
-    "approve_new_recipients": "You have not approved this recipient before.",
-    "approve_new_domains": "You have not approved a payment at this website before.",
-}
-_FACTS = {
-    "chain": "Network", "source_chain": "From", "destination_chain": "To", "url": "Page", "method": "Kind of request",
-    "output_token": "For", "slippage_bps": "May lose up to", "max_amount_usd": "At most",
-    "max_total_usd": "Total at most",
-}  # fmt: skip
 
 
 def usd(nanos: int) -> str:
@@ -122,16 +110,6 @@ def transaction_title(transaction: TransactionView) -> str:
     return _TYPES.get(transaction.type) or kind_title(str(kind))
 
 
-def purchase_title(purchase: PurchaseView) -> str:
-    """Return what was bought in which shop."""
-    product = purchase.product["title"] if purchase.product else "A purchase"
-    return f"{product} at {purchase.host}"
-
-
-def status_name(status: str) -> str:
-    return _STATUSES.get(status, status)
-
-
 def failure_reason(code: str) -> str:
     """Return the display text of a failure code."""
     return _REASONS.get(code, code.replace("_", " ").capitalize() + ".")
@@ -142,20 +120,8 @@ def kind_title(kind: str) -> str:
     return KINDS[MovementKind(kind)].title
 
 
-def approval_reason_text(reason: str) -> str:
-    """Return why an owner is asked."""
-    return _APPROVAL_REASONS[reason]
-
-
-def fact_name(name: str) -> str:
-    """Return the display name of a fact of a request."""
-    return _FACTS.get(name, name.replace("_", " ").capitalize())
-
-
 FILTERS = (
     kind_title,
-    approval_reason_text,
-    fact_name,
     usd,
     usd_down,
     token_amount,
@@ -167,7 +133,5 @@ FILTERS = (
     abbreviate,
     chain_name,
     transaction_title,
-    purchase_title,
-    status_name,
     failure_reason,
 )

@@ -1,8 +1,10 @@
 """The page of an agent's passkeys, and signing in with one."""
 
+from typing import Any
+
 from flask import Response, request, url_for
 
-from app.errors import LimitReached, NotFound, ServiceError, Unauthorized
+from app.errors import LimitReached, NotFound, Unauthorized
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges, confirmation
 from app.owner.passkeys import service as passkeys
@@ -10,7 +12,6 @@ from app.owner.session import cookies, sessions
 from app.owner.session.auth import (
     agent_of,
     current_session,
-    owner_key_of,
     public_pages,
     render_page,
     see_other,
@@ -19,7 +20,7 @@ from app.owner.session.auth import (
     set_session_cookie,
 )
 from app.owner.session.cookies import printable
-from app.owner.session.sign_in import safe_return_path
+from app.owner.session.sign_in import render_sign_in, safe_return_path
 
 _PAGE = "/agents/<string:agent_id>/passkeys"
 
@@ -34,30 +35,20 @@ def sign_in_by_passkey() -> Response:
             challenge if cookies.is_valid() else None, request.form.get("passkey", ""), previous_token=session_token()
         )
     except Unauthorized:
-        error = (
-            "This passkey was not accepted.",
-            "You were not signed in. Try again, or use the owner key of your agent.",
-        )
-        return render_page(
-            "sign_in.html",
-            status=403,
-            back=return_path,
-            error=error,
-            prompt=challenges.prompt_to_use(challenges.SIGN_IN),
-        )
+        next_step = "You were not signed in. Try again, or use the owner key of your agent."
+        return render_sign_in(return_path, status=403, error=("This passkey was not accepted.", next_step))
     return set_session_cookie(see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token)
 
 
 @session_pages.get(_PAGE)
-def show_passkeys(agent_id: str) -> Response:
+def show_passkeys(key: OwnerKeyView) -> Response:
     """List an agent's passkeys, with the form that adds one."""
-    return _render(owner_key_of(agent_id))
+    return _render(key)
 
 
 @session_pages.post(_PAGE)
-def begin_passkey(agent_id: str) -> Response:
+def begin_passkey(key: OwnerKeyView) -> Response:
     """Offer the creation of a passkey, with the owner key."""
-    key = owner_key_of(agent_id)
     is_owner, error = confirmation.check_owner(key)
     if not is_owner:
         return _render(key, error=error, status=403)
@@ -66,37 +57,30 @@ def begin_passkey(agent_id: str) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/create")
-def add_passkey(agent_id: str) -> Response:
+def add_passkey(key: OwnerKeyView) -> Response:
     """Add the passkey that the browser has created."""
-    key = owner_key_of(agent_id)
     challenge = challenges.challenge_of(_adding(key), request.form.get("passkey_token", ""))
     try:
         passkeys.add_passkey(sessions.acting_owner(key), key, challenge, request.form.get("passkey", ""), name=_name())
     except (Unauthorized, LimitReached) as failure:
-        return _render(key, error=failure.message, status=_page_status(failure))
-    return see_other(url_for("owner.show_passkeys", agent_id=agent_id, done="added"))
+        # A 401 would need a scheme, for which browsers open a dialog of their own.
+        return _render(key, error=failure.message, status=403 if isinstance(failure, Unauthorized) else failure.status)
+    return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="added"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_passkey(agent_id: str) -> Response:
+def remove_passkey(key: OwnerKeyView) -> Response:
     """Remove a passkey and sign out the agent's other sessions, without asking for the owner key."""
-    key, passkey_id = owner_key_of(agent_id), request.form.get("passkey_id", "")
+    passkey_id = request.form.get("passkey_id", "")
     removed = passkeys.remove_passkey(
         sessions.acting_owner(key), key, passkey_id[:36], current_session_id=current_session().id
     )
     if not removed:
         raise NotFound("This agent has no such passkey.")
-    return see_other(url_for("owner.show_passkeys", agent_id=agent_id, done="removed"))
+    return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="removed"))
 
 
-def _render(
-    key: OwnerKeyView,
-    *,
-    error: str = "",
-    status: int = 200,
-    creation: challenges.PasskeyPrompt | None = None,
-    name: str = "",
-) -> Response:
+def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
     return render_page(
         "passkeys.html",
         status=status,
@@ -105,10 +89,8 @@ def _render(
         limit=passkeys.MAX_PASSKEYS,
         party=challenges.relying_party(),
         prompt=confirmation.prompt_for(key),
-        creation=creation,
-        name=name,
-        error=error,
         done=request.args.get("done"),
+        **values,
     )
 
 
@@ -118,8 +100,3 @@ def _adding(key: OwnerKeyView) -> str:
 
 def _name() -> str:
     return printable(request.form.get("name", ""))[: passkeys.MAX_NAME_CHARACTERS] or "Passkey"
-
-
-def _page_status(failure: ServiceError) -> int:
-    # A 401 would need a scheme, for which browsers open a dialog of their own.
-    return 403 if isinstance(failure, Unauthorized) else failure.status

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import webauthn
@@ -27,7 +28,8 @@ from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
 from app.db.columns import ID, UtcDateTime
-from app.db.statements import count, insert_into
+from app.db.prepared import PreparedInsert
+from app.db.statements import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, Unauthorized
 from app.extensions import Model
@@ -71,6 +73,8 @@ MAX_NAME_CHARACTERS = 60
 _MAX_RESPONSE_CHARACTERS = 8_192
 # Longer than a challenge is valid; an approval is decided once in any case.
 _CHALLENGES_KEPT = timedelta(days=1)
+_INSERT_PASSKEY = PreparedInsert(OwnerPasskey, unique=[OwnerPasskey.credential_digest])
+_INSERT_CHALLENGE = PreparedInsert(UsedPasskeyChallenge, unique=[UsedPasskeyChallenge.digest])
 # What the library raises for malformed input.
 _MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
@@ -125,22 +129,13 @@ def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, resp
         if count(session, OwnerPasskey, OwnerPasskey.owner_key_id == owner.id) >= MAX_PASSKEYS:
             raise LimitReached(f"An agent can have at most {MAX_PASSKEYS} passkeys; remove one first.")
         passkey_id = identifiers.new_id()
-        added = session.execute(
-            insert_into(session, OwnerPasskey)
-            .values(
-                OwnerPasskey.stamp(
-                    {
-                        "id": passkey_id, "owner_key_id": owner.id, "name": name, "created_at": clock.now(),
-                        "credential_digest": _digest(created.credential_id), "credential_id": created.credential_id,
-                        "public_key": created.credential_public_key, "sign_count": created.sign_count,
-                        "backup_eligible": _is_backup_eligible(created),
-                    }
-                )
-            )
-            .on_conflict_do_nothing(index_elements=["credential_digest"])
-            .returning(OwnerPasskey.id)
-        ).first()  # fmt: skip
-        if added is None:
+        values = {
+            "id": passkey_id, "owner_key_id": owner.id, "name": name, "created_at": clock.now(),
+            "credential_digest": _digest(created.credential_id), "credential_id": created.credential_id,
+            "public_key": created.credential_public_key, "sign_count": created.sign_count,
+            "backup_eligible": _is_backup_eligible(created),
+        }  # fmt: skip
+        if not _INSERT_PASSKEY.execute(session, values):
             raise _refused()
         after = {"passkey_id": passkey_id, "name": name}
         trail.record(session, actor, AuditEvent(AuditAction.PASSKEY_ADDED, owner.agent_id, after=after))
@@ -272,24 +267,17 @@ def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthen
     new_count = verified.new_sign_count
     # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
     has_none = and_(OwnerPasskey.sign_count == new_count, OwnerPasskey.sign_count == 0)
-    advanced = session.execute(
-        update(OwnerPasskey)
+    advanced: Any = session.execute(
+        update(table_of(OwnerPasskey))
         .where(OwnerPasskey.id == passkey_id, or_(OwnerPasskey.sign_count < new_count, has_none))
         .values(sign_count=new_count, used_at=clock.now(), backup_eligible=_is_backup_eligible(verified))
-        .returning(OwnerPasskey.id)
-        .execution_options(synchronize_session=False)
-    ).first()
-    return advanced is not None
+    )
+    return bool(advanced.rowcount)
 
 
 def _use_challenge(session: Session, challenge: bytes) -> bool:
-    used = session.execute(
-        insert_into(session, UsedPasskeyChallenge)
-        .values(digest=_digest(challenge), expires_at=clock.now() + _CHALLENGES_KEPT)
-        .on_conflict_do_nothing(index_elements=["digest"])
-        .returning(UsedPasskeyChallenge.digest)
-    ).first()
-    return used is not None
+    values = {"digest": _digest(challenge), "expires_at": clock.now() + _CHALLENGES_KEPT}
+    return bool(_INSERT_CHALLENGE.execute(session, values))
 
 
 def _digest(value: bytes) -> str:

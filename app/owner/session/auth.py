@@ -142,6 +142,7 @@ def _limit_anonymous() -> None:
 
 @session_pages.before_request
 def _require_session() -> Response | None:
+    """Check the session and the form, and replace the agent's id in the path by the session's key to it."""
     found = live_session()
     if found is None:
         back = request.path if request.method == "GET" else None
@@ -156,6 +157,8 @@ def _require_session() -> Response | None:
             message="It was opened in another session or browser, or more than twelve hours ago.",
             next_step="Nothing was changed. Go back, reload the page and try again.",
         )
+    if request.view_args and "agent_id" in request.view_args:
+        request.view_args["key"] = owner_key_of(request.view_args.pop("agent_id"))
     return None
 
 

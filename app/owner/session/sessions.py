@@ -21,7 +21,8 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, RowSeal, change, seal_of
 from app.core import clock, identifiers
 from app.db.columns import ID, UtcDateTime
-from app.db.statements import count, insert_into
+from app.db.prepared import PreparedInsert
+from app.db.statements import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import LimitReached, RateLimited, Unauthorized
@@ -61,7 +62,7 @@ class OwnerSessionKey(Authenticated, Model):
 SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50
 _SEAL, _KEY_SEAL = seal_of(OwnerSession), RowSeal(OwnerSessionKey, mac="key_mac")
-_RECORDED_REFUSALS = "20 per hour"
+_INSERT_KEY = PreparedInsert(OwnerSessionKey, unique=[OwnerSessionKey.session_id, OwnerSessionKey.owner_key_id])
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -250,7 +251,7 @@ def _verify_key(session: Session, owner_key: str, network: str, *, agent_id: str
 def _record_refusal(network: str, *, agent_id: str | None = None) -> None:
     """Record a wrong owner key in the audit log; of many, some: anybody can send them."""
     try:
-        app_state().rate_limiter.count(_RECORDED_REFUSALS, "wrong-owner-key", agent_id or "sign-in")
+        app_state().rate_limiter.count("20 per hour", "wrong-owner-key", agent_id or "sign-in")
     except RateLimited:
         return
     act = AuditEvent(AuditAction.OWNER_KEY_REFUSED, agent_id)
@@ -264,8 +265,7 @@ def _create_session(session: Session, key_id: str) -> str:
     session.add(
         OwnerSession(id=session_id, digest=identifiers.digest(token), started_at=now, expires_at=now + SESSION_LIFETIME)
     )
-    session.flush()
-    _insert_key(session, session_id, key_id)
+    _INSERT_KEY.execute(session, {"session_id": session_id, "owner_key_id": key_id})
     return token
 
 
@@ -275,18 +275,10 @@ def _add_key(session: Session, session_id: str, key_id: str) -> str:
     if not change(session, OwnerSession, *is_live, digest=identifiers.digest(token)):
         # A concurrent request has ended it.
         return _create_session(session, key_id)
-    _insert_key(session, session_id, key_id)
+    _INSERT_KEY.execute(session, {"session_id": session_id, "owner_key_id": key_id})
     if count(session, OwnerSessionKey, OwnerSessionKey.session_id == session_id) > MAX_AGENTS:
         raise LimitReached(f"A session can have at most {MAX_AGENTS} agents; sign out and sign in again.")
     return token
-
-
-def _insert_key(session: Session, session_id: str, key_id: str) -> None:
-    session.execute(
-        insert_into(session, OwnerSessionKey)
-        .values(OwnerSessionKey.stamp({"session_id": session_id, "owner_key_id": key_id}))
-        .on_conflict_do_nothing(index_elements=["session_id", "owner_key_id"])
-    )
 
 
 def _end(session: Session, token: str | None) -> None:

@@ -39,7 +39,7 @@ def sign_in_form() -> Response:
     """Ask for the owner key."""
     if live_session() is not None:
         return see_other(url_for("owner.show_agents"))
-    return _render_sign_in(safe_return_path(request.args.get("next")))
+    return render_sign_in(safe_return_path(request.args.get("next")))
 
 
 @public_pages.post("/owner/sign-in")
@@ -51,7 +51,7 @@ def sign_in() -> Response:
             "This form has expired or was opened in another browser.",
             "You were not signed in. Submit the form again, with cookies enabled for this site.",
         )
-        return _render_sign_in(return_path, status=400, error=error)
+        return render_sign_in(return_path, status=400, error=error)
     try:
         token, key = sessions.sign_in(
             request.form.get("owner_key", ""),
@@ -110,7 +110,8 @@ def safe_return_path(path: str | None) -> str | None:
     return path if path and _RETURN_PATH.fullmatch(path) else None
 
 
-def _render_sign_in(back: str | None, *, status: int = 200, error: tuple[str, str] | None = None) -> Response:
+def render_sign_in(back: str | None, *, status: int = 200, error: tuple[str, str] | None = None) -> Response:
+    """Render the form that asks for the owner key or a passkey, with what went wrong and what to do, if anything."""
     prompt = challenges.prompt_to_use(challenges.SIGN_IN)
     return render_page("sign_in.html", status=status, back=back, error=error, prompt=prompt)
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -15,8 +16,8 @@ from app.agents.service import DEFAULT_NAME
 from app.audit_log import trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.catalog.models import Service
 from app.catalog.services import service as services
-from app.catalog.services.service import ServiceView
 from app.core import clock, identifiers, money
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
@@ -36,8 +37,6 @@ from app.wallets.core import custody, wallets
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
-
-_EMAIL_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +62,6 @@ class AgentKeyRotation:
     older_until: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class CreditGrant:
-    agent_id: str
-    granted_nanos: int
-    credits_nanos: int
-
-
 def create(
     actor: Actor, *, name: str | None, credits_nanos: int | None, limits: Mapping[str, int | None], claim: Claim
 ) -> str:
@@ -79,7 +71,7 @@ def create(
     """
     key = identity.mint_api_key(KeyKind.AGENT)
     wallet_key = custody.new_key()
-    email = f"agent-{secrets.token_hex(_EMAIL_BYTES)}@agents.invalid"
+    email = f"agent-{secrets.token_hex(4)}@agents.invalid"
     nanos = credits_nanos
     if nanos is None:
         nanos = money.nanos_from_usd(app_state().settings.initial_credits_usd)
@@ -147,7 +139,7 @@ def list_transactions(agent_id: str, page: PageRequest, filters: Mapping[str, st
     return history.page_of_wallets([each.id for each in listed], page, filters)
 
 
-def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> ServiceView:
+def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> Service:
     """Stop or permit the calls of a service. Raises: NotFound."""
     action = AuditAction.SERVICE_PAUSED if suspended else AuditAction.SERVICE_RESUMED
     with unit_of_work() as session:
@@ -206,15 +198,15 @@ def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim) -
     """Give an agent a new key; older ones work until the grace period ends. Raises: NotFound."""
     with unit_of_work() as session:
         agent = identity.lock_agent(session, parse_agent_id(agent_id))
-        made, act = _replace_key(session, agent.id, grace=grace)
+        act = _replace_key(session, agent.id, grace=grace)
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
-    return made
+    return rotation_of_entry(act.id)
 
 
-def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> tuple[AgentKeyRotation, AuditEvent]:
-    """Replace the key of a locked agent; return the new one, and the entry to record."""
+def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> AuditEvent:
+    """Replace the key of a locked agent; return the entry to record."""
     key = identity.mint_api_key(KeyKind.AGENT)
     rotation = api_keys.rotate_api_key(session, agent_id, key, grace=grace)
     # A repeated claim would show the new key to a client that has the code.
@@ -225,8 +217,7 @@ def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> tuple[
         "older_until": clock.isoformat(rotation.previous_valid_until),
     }
     before = {"key_ids": trail.summarized_list(rotation.previous_key_ids)}
-    made = AgentKeyRotation(agent_id, key.key, rotation.rotated_at, rotation.previous_valid_until)
-    return made, AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
+    return AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
 
 
 def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
@@ -248,7 +239,7 @@ def record_rotation_replay(actor: Actor, entry_id: str) -> None:
         trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, entry.subject_id, after=shown))
 
 
-def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGrant:
+def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> dict[str, Any]:
     """Grant credits to an agent. Raises: NotFound; InvalidInput if the account's maximum would be exceeded."""
     with unit_of_work() as session:
         agent = identity.lock_agent(session, parse_agent_id(agent_id))
@@ -264,14 +255,15 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGra
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
-    return CreditGrant(agent.id, nanos, balance)
+    return grant_of_entry(act.id)
 
 
-def grant_of_entry(entry_id: str) -> CreditGrant:
+def grant_of_entry(entry_id: str) -> dict[str, Any]:
     with read_only_unit() as session:
         entry = trail.get_entry(session, entry_id)
     recorded = entry.after or {}
-    return CreditGrant(str(entry.subject_id), int(recorded["granted_nanos"]), int(recorded["credits_nanos"]))
+    amounts = {name: int(recorded[name]) for name in ("granted_nanos", "credits_nanos")}
+    return {"agent_id": entry.subject_id, **amounts}
 
 
 def frozen_by_operator(session: Session, agent_id: str) -> bool:
@@ -292,7 +284,7 @@ def set_frozen(actor: Actor, agent_id: str, *, frozen: bool, block_keys: bool = 
         is_recorded = actor.kind is not ActorKind.OWNER or not before.is_frozen or not frozen
         if actor.kind is ActorKind.OWNER and before.is_frozen and not frozen and frozen_by_operator(session, before.id):
             raise WalletFrozen("The operator of this service froze this agent. Only the operator can unfreeze it.")
-        acts = [_replace_key(session, before.id, grace=timedelta())[1]] if block_keys else []
+        acts = [_replace_key(session, before.id, grace=timedelta())] if block_keys else []
         after = identity.get_agent(session, before.id)
         # An owner's second freeze is not recorded: otherwise an operator's would become the owner's to undo.
         if is_recorded:

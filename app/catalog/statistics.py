@@ -6,6 +6,7 @@ unlocked: calls of one service never wait for each other. The only writer of the
 
 import secrets
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,10 +14,10 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, Subquery, bindparam, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
+from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
 from app.core import clock
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
@@ -24,6 +25,8 @@ from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
+from app.payments import claimed_payments
+from app.usage import service as usage
 
 _FIRST_MICROSECONDS = 1_000
 _LAST_MICROSECONDS = 4_000_000_000
@@ -31,9 +34,7 @@ STRIPES = 8
 _DAY = timedelta(hours=24)
 # The current minute and hour are kept in addition to the full day before.
 _RETENTION = _DAY + timedelta(hours=2)
-_MAX_TOP_CALLERS = 10
 _RECENT = timedelta(minutes=5)
-_RATE = Decimal("0.0001")
 _ADD_TO_CALLER = PreparedInsert(
     ServiceCaller,
     unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
@@ -178,7 +179,7 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
         )
     }
     attempted = calls + failures
-    rate = (Decimal(calls) / Decimal(attempted)).quantize(_RATE) if attempted else None
+    rate = (Decimal(calls) / Decimal(attempted)).quantize(Decimal("0.0001")) if attempted else None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)
 
 
@@ -187,7 +188,7 @@ def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int
         select(ServiceCaller.wallet_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
         .where(ServiceCaller.service_id == service_id)
         .order_by(ServiceCaller.calls.desc(), ServiceCaller.spent_nanos.desc(), ServiceCaller.wallet_id)
-        .limit(_MAX_TOP_CALLERS)
+        .limit(10)
     ).all()
 
 
@@ -198,21 +199,14 @@ def refresh_totals(now: datetime) -> None:
         lagging = lock_order.lock_rows(
             session, Service.id, Service.id.in_(recently_called), Service.total_calls != _sum(ServiceTotal.calls)
         )
-        session.execute(
-            update(Service)
-            .where(Service.id.in_(lagging))
-            .values(_exact_totals())
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(update(table_of(Service)).where(Service.id.in_(lagging)).values(_exact_totals()))
 
 
 def prune_history(now: datetime) -> None:
     """Delete minutes and hours that are no longer read. For the sweep; opens its own unit."""
     with unit_of_work() as session:
-        for column in (ServiceMinute.minute, ServiceLatency.hour):
-            session.execute(
-                delete(column.class_).where(column < now - _RETENTION).execution_options(synchronize_session=False)
-            )
+        for model, column in ((ServiceMinute, ServiceMinute.minute), (ServiceLatency, ServiceLatency.hour)):
+            session.execute(delete(table_of(model)).where(column < now - _RETENTION))
 
 
 def _exact_totals() -> dict[InstrumentedAttribute[int], Any]:
@@ -275,3 +269,49 @@ def announce_unhealthy(now: datetime) -> None:
                 },
                 once=f"unhealthy:{now:%Y-%m-%dT%H}",
             )
+
+
+def find_wrong_sums(session: Session) -> list[str]:
+    """Return one sentence for each sum that differs from what callers were charged or paid, or from its stripes."""
+    return [*_find_wrong_revenue(session), *_find_wrong_callers(session)]
+
+
+def _find_wrong_revenue(session: Session) -> list[str]:
+    charged: Counter[str] = Counter()
+    for revenue in (
+        usage.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
+        claimed_payments.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
+    ):
+        charged.update({provider.removeprefix(PROVIDER_PREFIX): nanos for provider, nanos in revenue.items()})
+    counted = {
+        service_id: int(nanos)
+        for service_id, nanos in session.execute(
+            select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(ServiceTotal.service_id)
+        )
+        if nanos
+    }
+    return [
+        f"service {service_id}: callers paid {charged[service_id]} nano-dollars, "
+        f"but {counted.get(service_id, 0)} are counted"
+        for service_id in sorted(charged.keys() | counted.keys())
+        if charged[service_id] != counted.get(service_id, 0)
+    ]
+
+
+def _find_wrong_callers(session: Session) -> list[str]:
+    """Find sums of wallets above the totals; they may be below, because gateway-only keys have no wallet."""
+    wallets = _sums(ServiceCaller.service_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
+    totals = _sums(ServiceTotal.service_id, ServiceTotal.calls, ServiceTotal.revenue_nanos)
+    rows = session.execute(
+        select(wallets.c.service_id)
+        .outerjoin(totals, totals.c.service_id == wallets.c.service_id)
+        .where(
+            (wallets.c.calls > func.coalesce(totals.c.calls, 0)) | (wallets.c.nanos > func.coalesce(totals.c.nanos, 0))
+        )
+    )
+    return [f"service {row.service_id}: the sums of its callers exceed its totals" for row in rows]
+
+
+def _sums(service_id: Any, calls: Any, nanos: Any) -> Subquery:
+    summed = select(service_id, func.sum(calls).label("calls"), func.sum(nanos).label("nanos"))
+    return summed.group_by(service_id).subquery()

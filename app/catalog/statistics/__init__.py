@@ -1,1 +1,0 @@
-"""Call counts, latencies and revenue of services."""
