@@ -68,8 +68,10 @@ class KeyChanges(Schema):
     tags = fields.List(Text(validate=_TAG), validate=_TAGS, metadata={"example": ["team-a"]})
     limit_usd = Usd(allow_none=True, attribute="limit_nanos", metadata={"example": 5})
     models = fields.List(Text(validate=_MODEL), validate=_MODELS, metadata={"example": ["openai/gpt-5*", "brave"]})
-    requests_per_minute = WholeNumber(allow_none=True, validate=_PER_MINUTE, metadata={"example": 60})
-    tokens_per_minute = WholeNumber(allow_none=True, validate=_PER_MINUTE, metadata={"example": 100_000})
+    rpm = WholeNumber(allow_none=True, attribute="requests_per_minute", validate=_PER_MINUTE, metadata={"example": 60})
+    tpm = WholeNumber(
+        allow_none=True, attribute="tokens_per_minute", validate=_PER_MINUTE, metadata={"example": 100_000}
+    )
     expires_at = Moment(allow_none=True, metadata={"format": "date-time"})
 
     @ma.validates("expires_at")
@@ -82,9 +84,7 @@ class KeyRequest(KeyChanges):
     """All fields are optional: limits of an agent's further key, or the email address for a key without an agent."""
 
     email = Email(load_default=None, allow_none=True)
-    limit_period = fields.Enum(
-        BudgetPeriod, by_value=True, attribute="period", metadata={"type": "string", "example": "day"}
-    )
+    window = fields.Enum(BudgetPeriod, by_value=True, attribute="period", metadata={"type": "string", "example": "day"})
 
 
 class LimitedKeyShape(Schema):
@@ -95,15 +95,13 @@ class LimitedKeyShape(Schema):
     name = fields.String(required=True, allow_none=True)
     tags = fields.List(fields.String(), required=True)
     limit_usd = Usd(required=True, allow_none=True, attribute="limit_nanos")
-    limit_period = fields.Enum(
-        BudgetPeriod, by_value=True, required=True, attribute="period", metadata={"type": "string"}
-    )
+    window = fields.Enum(BudgetPeriod, by_value=True, required=True, attribute="period", metadata={"type": "string"})
     used_usd = Usd(required=True, attribute="used_nanos")
     remaining_usd = Usd(required=True, allow_none=True, attribute="remaining_nanos")
     resets_at = Instant(required=True, allow_none=True)
     models = fields.List(fields.String(), required=True)
-    requests_per_minute = fields.Integer(required=True, allow_none=True)
-    tokens_per_minute = fields.Integer(required=True, allow_none=True)
+    rpm = fields.Integer(required=True, allow_none=True, attribute="requests_per_minute")
+    tpm = fields.Integer(required=True, allow_none=True, attribute="tokens_per_minute")
     expires_at = Instant(required=True, allow_none=True)
     revoked_at = Instant(required=True, allow_none=True)
     created_at = Instant(required=True)

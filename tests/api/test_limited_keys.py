@@ -53,7 +53,7 @@ def refusal(answer: Any) -> tuple[int, str]:
 
 
 def test_a_budget_ends_where_it_says_and_the_agent_pays(stage: Stage) -> None:
-    key_id, headers = issue(stage, limit_usd=0.02, limit_period="day", name="research", tags=["a"])
+    key_id, headers = issue(stage, limit_usd=0.02, window="day", name="research", tags=["a"])
     answers = [stage.chat(headers=headers, max_tokens=500) for _ in range(5)]
     assert [answer.status_code for answer in answers[:3]] == [200] * 3
     assert answers[0].headers["X-Budget-Remaining-Usd"] == "0.01375"
@@ -96,7 +96,7 @@ def test_a_call_that_failed_costs_no_budget(stage: Stage) -> None:
 )
 def test_a_budget_begins_anew_with_its_period_and_not_earlier(stage: Stage, period: str, next_window: datetime) -> None:
     with time_machine.travel(WEDNESDAY, tick=True) as travel:
-        key_id, headers = issue(stage, limit_usd=0.007, limit_period=period)
+        key_id, headers = issue(stage, limit_usd=0.007, window=period)
         assert stage.chat(headers=headers, max_tokens=500).status_code == 200
         assert stage.agent.get(f"/v1/keys/{key_id}").get_json()["resets_at"] == clock.isoformat(next_window)
         travel.move_to(next_window - timedelta(minutes=1))
@@ -108,7 +108,7 @@ def test_a_budget_begins_anew_with_its_period_and_not_earlier(stage: Stage, peri
 
 
 def test_what_is_returned_after_the_window_ended_does_not_widen_the_next_one(stage: Stage) -> None:
-    key_id, _ = issue(stage, limit_usd=1, limit_period="day")
+    key_id, _ = issue(stage, limit_usd=1, window="day")
     call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1000)
     with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
         held, later = identifiers.new_id(), identifiers.new_id()
@@ -160,9 +160,9 @@ def test_only_the_models_and_providers_of_the_list_are_called(stage: Stage) -> N
 
 
 def test_requests_and_tokens_of_a_minute_have_limits_of_the_key_alone(stage: Stage) -> None:
-    _, headers = issue(stage, requests_per_minute=2)
+    _, headers = issue(stage, rpm=2)
     assert [stage.chat(headers=headers).status_code for _ in range(3)] == [200, 200, 429]
-    _, headers = issue(stage, tokens_per_minute=3_000)
+    _, headers = issue(stage, tpm=3_000)
     statuses = [stage.chat(headers=headers, max_tokens=1_000).status_code for _ in range(9)]
     assert statuses[0] == 200
     assert statuses[-1] == 429
@@ -187,7 +187,7 @@ def test_a_change_and_a_revocation_apply_at_once(stage: Stage) -> None:
 
 def test_an_emergency_rotation_and_a_deletion_end_all_keys(stage: Stage) -> None:
     ops = operator(stage.app.test_client())
-    _, headers = issue(stage, limit_usd=5, tokens_per_minute=9_000)
+    _, headers = issue(stage, limit_usd=5, tpm=9_000)
     assert stage.search(headers=headers).status_code == 200
     assert ops.post(f"/agents/{stage.agent.id}/rotate-key", {"grace_seconds": 600}).status_code == 200
     assert stage.chat(headers=headers).status_code == 200
@@ -247,8 +247,8 @@ def test_another_agent_finds_none_of_the_keys(stage: Stage) -> None:
 
 def test_limits_that_are_none_are_refused(stage: Stage) -> None:
     for body in (
-        {"limit_usd": -1}, {"limit_usd": "5"}, {"limit_period": "year"}, {"models": "openai"}, {"models": ["a b"]},
-        {"models": ["x"] * 101}, {"requests_per_minute": 0}, {"tokens_per_minute": 1.5}, {"tags": [""]},
+        {"limit_usd": -1}, {"limit_usd": "5"}, {"window": "year"}, {"models": "openai"}, {"models": ["a b"]},
+        {"models": ["x"] * 101}, {"rpm": 0}, {"tpm": 1.5}, {"tags": [""]},
         {"expires_at": "2020-01-01T00:00:00Z"}, {"expires_at": "soon"}, {"email": "a"},
     ):  # fmt: skip
         assert refusal(stage.agent.post("/v1/keys", body)) == (400, "INVALID_INPUT"), body

@@ -83,11 +83,11 @@ class AsyncOperations:
         tags: list[str] | Omit = OMIT,
         limit_usd: float | None | Omit = OMIT,
         models: list[str] | Omit = OMIT,
-        requests_per_minute: int | None | Omit = OMIT,
-        tokens_per_minute: int | None | Omit = OMIT,
+        rpm: int | None | Omit = OMIT,
+        tpm: int | None | Omit = OMIT,
         expires_at: str | None | Omit = OMIT,
         email: str | None | Omit = OMIT,
-        limit_period: Literal["day", "week", "month", "total"] | Omit = OMIT,
+        window: Literal["day", "week", "month", "total"] | Omit = OMIT,
     ) -> api.KeyResponse:
         """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the
         agent's.
@@ -104,14 +104,14 @@ class AsyncOperations:
         models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
             (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list
             permits all.
-        requests_per_minute: The most requests in any minute; null: only the limit of the account.
-        tokens_per_minute: The most tokens in any minute, counted before a call: the expected input and the
-            request's own output limit; null: no limit.
+        rpm: The most requests in any minute; null: only the limit of the account.
+        tpm: The most tokens in any minute, counted before a call: the expected input and the request's own output
+            limit; null: no limit.
         expires_at: The time after which the key is refused (ISO 8601 with an offset); omitted: never.
         email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
             `.onion`, `.arpa`.
-        limit_period: When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never
-            (`total`, the default).
+        window: When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never (`total`,
+            the default).
         """
         result: api.KeyResponse = await self._request(
             "POST",
@@ -121,11 +121,11 @@ class AsyncOperations:
                 "tags": tags,
                 "limit_usd": limit_usd,
                 "models": models,
-                "requests_per_minute": requests_per_minute,
-                "tokens_per_minute": tokens_per_minute,
+                "rpm": rpm,
+                "tpm": tpm,
                 "expires_at": expires_at,
                 "email": email,
-                "limit_period": limit_period,
+                "window": window,
             },
             headers={"Idempotency-Key": idempotency_key},
             is_keyed=True,
@@ -149,8 +149,8 @@ class AsyncOperations:
         tags: list[str] | Omit = OMIT,
         limit_usd: float | None | Omit = OMIT,
         models: list[str] | Omit = OMIT,
-        requests_per_minute: int | None | Omit = OMIT,
-        tokens_per_minute: int | None | Omit = OMIT,
+        rpm: int | None | Omit = OMIT,
+        tpm: int | None | Omit = OMIT,
         expires_at: str | None | Omit = OMIT,
     ) -> api.LimitedKey:
         """Change the limits of a further key; they apply from its next call on.
@@ -164,9 +164,9 @@ class AsyncOperations:
         models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
             (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list
             permits all.
-        requests_per_minute: The most requests in any minute; null: only the limit of the account.
-        tokens_per_minute: The most tokens in any minute, counted before a call: the expected input and the
-            request's own output limit; null: no limit.
+        rpm: The most requests in any minute; null: only the limit of the account.
+        tpm: The most tokens in any minute, counted before a call: the expected input and the request's own output
+            limit; null: no limit.
         expires_at: The time after which the key is refused (ISO 8601 with an offset); null: never.
         """
         result: api.LimitedKey = await self._request(
@@ -177,8 +177,8 @@ class AsyncOperations:
                 "tags": tags,
                 "limit_usd": limit_usd,
                 "models": models,
-                "requests_per_minute": requests_per_minute,
-                "tokens_per_minute": tokens_per_minute,
+                "rpm": rpm,
+                "tpm": tpm,
                 "expires_at": expires_at,
             },
         )

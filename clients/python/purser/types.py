@@ -1260,9 +1260,9 @@ class KeyChanges(TypedDict):
     """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
     services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
     """
-    requests_per_minute: NotRequired[int | None]
+    rpm: NotRequired[int | None]
     """The most requests in any minute; null: only the limit of the account."""
-    tokens_per_minute: NotRequired[int | None]
+    tpm: NotRequired[int | None]
     """The most tokens in any minute, counted before a call: the expected input and the request's own output limit;
     null: no limit.
     """
@@ -1285,9 +1285,9 @@ class KeyRequest(TypedDict):
     """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
     services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
     """
-    requests_per_minute: NotRequired[int | None]
+    rpm: NotRequired[int | None]
     """The most requests in any minute; null: only the limit of the account."""
-    tokens_per_minute: NotRequired[int | None]
+    tpm: NotRequired[int | None]
     """The most tokens in any minute, counted before a call: the expected input and the request's own output limit;
     null: no limit.
     """
@@ -1297,7 +1297,7 @@ class KeyRequest(TypedDict):
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
     """
-    limit_period: NotRequired[Literal["day", "week", "month", "total"]]
+    window: NotRequired[Literal["day", "week", "month", "total"]]
     """When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never (`total`, the
     default).
     """
@@ -1335,7 +1335,7 @@ class LimitedKey(TypedDict):
     """The most that calls with the key may cost in each period, in US dollars; null if there is no limit but the
     agent's credits.
     """
-    limit_period: Literal["day", "week", "month", "total"]
+    window: Literal["day", "week", "month", "total"]
     """When the budget begins anew."""
     used_usd: float
     """What calls with the key have cost since the budget last began, with what running calls may still cost."""
@@ -1347,9 +1347,9 @@ class LimitedKey(TypedDict):
     """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
     services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
     """
-    requests_per_minute: int | None
+    rpm: int | None
     """The most requests in any minute; null: only the limit of the account."""
-    tokens_per_minute: int | None
+    tpm: int | None
     """The most tokens in any minute, counted before a call: the expected input and the request's own output limit;
     null: no limit.
     """

@@ -4014,12 +4014,12 @@ export interface components {
              * @description The most requests in any minute; null: only the limit of the account.
              * @example 60
              */
-            requests_per_minute?: number | null;
+            rpm?: number | null;
             /**
              * @description The most tokens in any minute, counted before a call: the expected input and the request's own output limit; null: no limit.
              * @example 100000
              */
-            tokens_per_minute?: number | null;
+            tpm?: number | null;
             /**
              * Format: date-time
              * @description The time after which the key is refused (ISO 8601 with an offset); omitted: never.
@@ -4035,7 +4035,7 @@ export interface components {
              * @example day
              * @enum {string}
              */
-            limit_period?: "day" | "week" | "month" | "total";
+            window?: "day" | "week" | "month" | "total";
         };
         /** @description A further key of an agent, masked, with its limits. */
         LimitedKey: {
@@ -4056,7 +4056,7 @@ export interface components {
              * @description When the budget begins anew.
              * @enum {string}
              */
-            limit_period: "day" | "week" | "month" | "total";
+            window: "day" | "week" | "month" | "total";
             /** @description What calls with the key have cost since the budget last began, with what running calls may still cost. */
             used_usd: number;
             /** @description What is left of the budget; null if the key has none. */
@@ -4069,9 +4069,9 @@ export interface components {
             /** @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all. */
             models: string[];
             /** @description The most requests in any minute; null: only the limit of the account. */
-            requests_per_minute: number | null;
+            rpm: number | null;
             /** @description The most tokens in any minute, counted before a call: the expected input and the request's own output limit; null: no limit. */
-            tokens_per_minute: number | null;
+            tpm: number | null;
             /**
              * Format: date-time
              * @description The time after which the key is refused (ISO 8601, UTC); null if there is none.
@@ -4155,12 +4155,12 @@ export interface components {
              * @description The most requests in any minute; null: only the limit of the account.
              * @example 60
              */
-            requests_per_minute?: number | null;
+            rpm?: number | null;
             /**
              * @description The most tokens in any minute, counted before a call: the expected input and the request's own output limit; null: no limit.
              * @example 100000
              */
-            tokens_per_minute?: number | null;
+            tpm?: number | null;
             /**
              * Format: date-time
              * @description The time after which the key is refused (ISO 8601 with an offset); null: never.
@@ -7740,21 +7740,21 @@ export interface operations {
                      *           "expires_at": null,
                      *           "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
                      *           "key": "gw_4fQk…x9Zc",
-                     *           "limit_period": "day",
                      *           "limit_usd": 5,
                      *           "models": [
                      *             "openai/*"
                      *           ],
                      *           "name": "research",
                      *           "remaining_usd": 4.99375,
-                     *           "requests_per_minute": null,
                      *           "resets_at": "2026-11-28T00:00:00.000Z",
                      *           "revoked_at": null,
+                     *           "rpm": null,
                      *           "tags": [
                      *             "team-a"
                      *           ],
-                     *           "tokens_per_minute": null,
-                     *           "used_usd": 0.00625
+                     *           "tpm": null,
+                     *           "used_usd": 0.00625,
+                     *           "window": "day"
                      *         }
                      *       ],
                      *       "pagination": {
@@ -7809,21 +7809,21 @@ export interface operations {
                      *         "expires_at": null,
                      *         "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
                      *         "key": "gw_4fQk…x9Zc",
-                     *         "limit_period": "day",
                      *         "limit_usd": 5,
                      *         "models": [
                      *           "openai/*"
                      *         ],
                      *         "name": "research",
                      *         "remaining_usd": 5,
-                     *         "requests_per_minute": null,
                      *         "resets_at": "2026-11-28T00:00:00.000Z",
                      *         "revoked_at": null,
+                     *         "rpm": null,
                      *         "tags": [
                      *           "team-a"
                      *         ],
-                     *         "tokens_per_minute": null,
-                     *         "used_usd": 0
+                     *         "tpm": null,
+                     *         "used_usd": 0,
+                     *         "window": "day"
                      *       }
                      *     }
                      */
@@ -7856,21 +7856,21 @@ export interface operations {
                      *       "expires_at": null,
                      *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
                      *       "key": "gw_4fQk…x9Zc",
-                     *       "limit_period": "day",
                      *       "limit_usd": 5,
                      *       "models": [
                      *         "openai/*"
                      *       ],
                      *       "name": "research",
                      *       "remaining_usd": 4.99375,
-                     *       "requests_per_minute": null,
                      *       "resets_at": "2026-11-28T00:00:00.000Z",
                      *       "revoked_at": null,
+                     *       "rpm": null,
                      *       "tags": [
                      *         "team-a"
                      *       ],
-                     *       "tokens_per_minute": null,
-                     *       "used_usd": 0.00625
+                     *       "tpm": null,
+                     *       "used_usd": 0.00625,
+                     *       "window": "day"
                      *     }
                      */
                     "application/json": components["schemas"]["LimitedKey"];
@@ -7902,21 +7902,21 @@ export interface operations {
                      *       "expires_at": null,
                      *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
                      *       "key": "gw_4fQk…x9Zc",
-                     *       "limit_period": "day",
                      *       "limit_usd": 5,
                      *       "models": [
                      *         "openai/*"
                      *       ],
                      *       "name": "research",
                      *       "remaining_usd": 4.99375,
-                     *       "requests_per_minute": null,
                      *       "resets_at": "2026-11-28T00:00:00.000Z",
                      *       "revoked_at": "2026-11-27T06:00:00.000Z",
+                     *       "rpm": null,
                      *       "tags": [
                      *         "team-a"
                      *       ],
-                     *       "tokens_per_minute": null,
-                     *       "used_usd": 0.00625
+                     *       "tpm": null,
+                     *       "used_usd": 0.00625,
+                     *       "window": "day"
                      *     }
                      */
                     "application/json": components["schemas"]["LimitedKey"];
@@ -7957,21 +7957,21 @@ export interface operations {
                      *       "expires_at": null,
                      *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
                      *       "key": "gw_4fQk…x9Zc",
-                     *       "limit_period": "day",
                      *       "limit_usd": 10,
                      *       "models": [
                      *         "openai/*"
                      *       ],
                      *       "name": "research",
                      *       "remaining_usd": 9.99375,
-                     *       "requests_per_minute": null,
                      *       "resets_at": "2026-11-28T00:00:00.000Z",
                      *       "revoked_at": null,
+                     *       "rpm": null,
                      *       "tags": [
                      *         "team-a"
                      *       ],
-                     *       "tokens_per_minute": null,
-                     *       "used_usd": 0.00625
+                     *       "tpm": null,
+                     *       "used_usd": 0.00625,
+                     *       "window": "day"
                      *     }
                      */
                     "application/json": components["schemas"]["LimitedKey"];
