@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
@@ -63,11 +66,13 @@ def change(agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey
     return changed
 
 
-def revoke(agent_id: str, key_id: str) -> LimitedKey:
+def revoke(actor: Actor, agent_id: str, key_id: str) -> LimitedKey:
     """Revoke a key; again changes nothing. Raises: NotFound."""
     with unit_of_work() as session:
         identity.lock_agent(session, agent_id)
-        key_limits.revoke(session, agent_id, _id(key_id))
+        if key_limits.revoke(session, agent_id, _id(key_id)):
+            act = AuditEvent(AuditAction.KEY_REVOKED, agent_id, after={"key_id": _id(key_id)})
+            trail.record(session, actor, act)
         return key_limits.get_key(session, agent_id, _id(key_id))
 
 

@@ -14,6 +14,7 @@ from app.agents.schemas import (
     RegisterRequest,
     RegisterResponse,
 )
+from app.audit_log.actors import current_actor
 from app.core.pagination import Page
 from app.errors import AlreadyClaimed, InvalidInput, LimitReached
 from app.idempotency.decorator import idempotent
@@ -101,7 +102,7 @@ def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
 @agent_keys_blueprint.response(200, LimitedKeyShape)
 def revoke_key(key_id: str) -> LimitedKey:
     """Revoke a further key; calls that run are finished and charged."""
-    return agent_keys.revoke(require_agent(), key_id)
+    return agent_keys.revoke(current_actor(), require_agent(), key_id)
 
 
 def _replace_claim_code(agent_id: str, claim: Claim) -> dict[str, Any]:

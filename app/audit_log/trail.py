@@ -95,6 +95,7 @@ class AuditAction(StrEnum):
     AGENT_SHOWN = "agent.shown"
     AGENTS_SHOWN = "agents.shown"
     KEY_ROTATED = "agent.key_rotated"
+    KEY_REVOKED = "agent.key_revoked"
     CONTROLS_SET = "agent.controls_set"
     OWNER_KEY_REPLACED = "agent.owner_key_replaced"
     CONTROLS_LOOSENED = "agent.controls_loosened"

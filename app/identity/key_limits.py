@@ -109,10 +109,10 @@ def change_key(session: Session, agent_id: str, key_id: str, changes: Mapping[st
         change(session, ApiKey, ApiKey.id == key_id, expires_at=changes["expires_at"])
 
 
-def revoke(session: Session, agent_id: str, key_id: str) -> None:
-    """Revoke a key. Raises: NotFound."""
+def revoke(session: Session, agent_id: str, key_id: str) -> bool:
+    """Revoke a key; return whether this call did so. Raises: NotFound."""
     get_key(session, agent_id, key_id)
-    withdraw(session, ApiKey, ApiKey.id == key_id, ApiKey.revoked_at.is_(None), revoked_at=clock.now())
+    return bool(withdraw(session, ApiKey, ApiKey.id == key_id, ApiKey.revoked_at.is_(None), revoked_at=clock.now()))
 
 
 def counted(session: Session) -> Sequence[Row[str, str, int, datetime]]:

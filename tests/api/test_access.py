@@ -247,7 +247,7 @@ TABLE: dict[str, Access] = {
                 for method, page in (
                     ("GET", ""), ("POST", "/freeze"), ("POST", "/unfreeze"), ("POST", "/lock"), ("POST", "/unlock"),
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
-                    ("POST", "/keys/show"),
+                    ("POST", "/keys/show"), ("POST", "/keys/revoke"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
                     ("GET", "/addresses"), ("POST", "/addresses"), ("POST", "/addresses/remove"),
                     ("GET", "/activity"), ("GET", "/approvals"), ("POST", "/approvals/payees"),

@@ -105,6 +105,31 @@ def test_an_owner_signs_in_sees_the_agent_and_signs_out(app: Flask) -> None:
     assert thief.get(page_of(made)).status_code == 303
 
 
+def test_the_owner_sees_and_revokes_keys_with_a_budget_of_this_agent_only(app: Flask) -> None:
+    made = register(app)
+    ada, headers = owner_of(app, made), {"X-API-Key": made["apiKey"]}
+    body = {"name": "<b>research</b>", "limit_usd": 5, "window": "week"}
+    issued = app.test_client().post("/v1/keys", json=body, headers=headers).get_json()
+    page = ada.get(f"{page_of(made)}/keys")
+    assert "&lt;b&gt;research&lt;/b&gt;" in page.text
+    assert "$0.00 of $5.00 spent this week" in page.text
+    assert issued["api_key"] not in page.text
+    stranger = register(app)
+    bob = owner_of(app, stranger)
+    app.test_client().post("/v1/keys", json=body, headers={"X-API-Key": stranger["apiKey"]})
+    theirs = bob.get(f"{page_of(stranger)}/keys")
+    bob.send(theirs, f"{page_of(stranger)}/keys/revoke", key_id=issued["id"])
+
+    def works() -> int:
+        return app.test_client().get("/v1/balance", headers={"X-API-Key": issued["api_key"]}).status_code
+
+    assert works() == 200
+    assert ada.send(page, f"{page_of(made)}/keys/revoke", key_id=issued["id"]).status_code == 303
+    assert works() == 401
+    assert "Keys with a budget" not in ada.get(f"{page_of(made)}/keys").text
+    assert [entry.action for entry in entries() if entry.actor_kind == "owner"] == ["agent.key_revoked"]
+
+
 @on_each_database
 def test_a_session_ends_after_twelve_hours_and_is_then_deleted(app: Flask) -> None:
     made = register(app)

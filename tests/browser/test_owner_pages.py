@@ -382,11 +382,18 @@ def test_a_freeze_binds_the_api_until_the_owner_key_undoes_it(
         page.get_by_role("link", name="Travel").click()
     assert page.get_by_text("No limits are set.").is_visible()
     assert_good(page, axe, "agent-second-wallet")
+    limits = {"name": "Research " * 5, "limit_usd": 5, "window": "week"}
+    assert world.call(made, "POST", "/v1/keys", limits)[0] == 201
     with navigation(page):
         page.get_by_role("link", name="Keys", exact=True).click()
     for summary in page.locator("summary").all():
         summary.click()
     assert_good(page, axe, "keys")
+    with navigation(page):
+        page.get_by_role("button", name="Revoke Research").click()
+    assert page.get_by_text("Keys with a budget").count() == 0
+    for summary in page.locator("summary").all():
+        summary.click()
     page.locator("#rotate-key").fill(key)
     with navigation(page):
         page.get_by_role("button", name="Create new API key").click()

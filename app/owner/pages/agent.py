@@ -2,14 +2,18 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from flask import Response, request, url_for
 
+from app.agents import keys as agent_keys
+from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.idempotency.service import Claim
+from app.identity.key_limits import MAX_KEYS
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
 from app.owner.passkeys import confirmation
@@ -30,6 +34,7 @@ from app.wallets.core import wallets
 
 _AGENT = "/agents/<string:agent_id>"
 _View = Callable[[OwnerKeyView], Response]
+_ALL_KEYS = PageRequest(limit=MAX_KEYS, offset=0)
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
@@ -141,6 +146,14 @@ def rotate_api_key(key: OwnerKeyView) -> Response:
     return _render_keys(key, api_key=made.api_key, older_until=made.older_until if grace else None, rotated=True)
 
 
+@session_pages.post(f"{_AGENT}/keys/revoke")
+def revoke_key(key: OwnerKeyView) -> Response:
+    """Revoke a further key of the agent."""
+    with suppress(NotFound):
+        agent_keys.revoke(sessions.acting_owner(key), key.agent_id, request.form.get("key_id", ""))
+    return see_other(url_for("owner.show_keys", agent_id=key.agent_id))
+
+
 @session_pages.post(f"{_AGENT}/keys/replace-owner-key")
 @_requires_owner_key("replace")
 def replace_owner_key(key: OwnerKeyView) -> Response:
@@ -167,6 +180,7 @@ def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
         "keys.html",
         agent=agent_of(key),
         owner_key_since=key.created_at,
+        further=agent_keys.list_keys(key.agent_id, _ALL_KEYS).items,
         # A new owner key has no passkeys yet.
         prompt=None if "owner_key" in shown else confirmation.prompt_for(key),
         **shown,
