@@ -263,7 +263,7 @@ class Purchases(Machine):
         bought = self.bought[purchase_id]
         view = service.view(purchase_id)
         if bought.status in (PurchaseStatus.QUEUED, PurchaseStatus.CANCELLED):
-            assert service.cancel(view).status is PurchaseStatus.CANCELLED
+            assert service.cancel(view).status == PurchaseStatus.CANCELLED
             bought.status, bought.charged = PurchaseStatus.CANCELLED, False
             return
         with pytest.raises(PurchaseInProgress):
