@@ -70,7 +70,7 @@ def _measured(name: str, service_id: str, rounds: int) -> Iterator[Threshold]:
         thresholds.print_note(f"{name:10} {piece or '(no text)':16} {found:7,} found {spent:8.1f} ms")
         worst = max(worst, spent)
     with read_only_unit() as session:
-        service = services.active_service(session, service_id)
+        service = services.find(session, service_id)
     stats = _median(lambda: services.owner_statistics(service), rounds)
     thresholds.print_note(f"{name:10} statistics                        {stats:8.1f} ms")
     yield thresholds.at_most(f"{name}: the slowest search", worst, _MAX_SEARCH_MS, "ms")

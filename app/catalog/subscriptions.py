@@ -48,11 +48,8 @@ def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> SubscriptionRow
     """Cancel a subscription; idempotent. Raises: NotFound if there never was one."""
     with unit_of_work() as session:
         _cancel(session, _of(service_id, wallet_id), at=clock.now())
-        query = _select_subscriptions().where(Subscription.agent_id == agent_id, _of(service_id, wallet_id))
-        row: SubscriptionRow | None = session.execute(query).one_or_none()
-    if row is None:
-        raise NotFound("This wallet has no subscription to this service.")
-    return row
+        missing = NotFound("This wallet has no subscription to this service.")
+        return _find(session, missing, Subscription.agent_id == agent_id, _of(service_id, wallet_id))
 
 
 def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[SubscriptionRow]:
@@ -70,11 +67,14 @@ def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> P
 
 def get_subscription(subscription_id: str) -> SubscriptionRow:
     """Return a subscription. Raises: NotFound."""
-    query = _select_subscriptions().where(Subscription.id == subscription_id)
     with read_only_unit() as session:
-        row: SubscriptionRow | None = session.execute(query).one_or_none()
+        return _find(session, NotFound("This subscription does not exist."), Subscription.id == subscription_id)
+
+
+def _find(session: Session, missing: NotFound, *conditions: ColumnElement[bool]) -> SubscriptionRow:
+    row: SubscriptionRow | None = session.execute(_select_subscriptions().where(*conditions)).one_or_none()
     if row is None:
-        raise NotFound("This subscription does not exist.")
+        raise missing
     return row
 
 

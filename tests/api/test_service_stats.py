@@ -105,7 +105,7 @@ def test_a_lagging_rank_is_refreshed_by_the_sweep(service_id: str) -> None:
         session.get_one(Service, service_id).total_calls = 0
     statistics.refresh_totals(NOON)
     with read_only_unit() as session:
-        assert services.active_service(session, service_id).total_calls == 1
+        assert services.find(session, service_id).total_calls == 1
 
 
 def test_expired_history_is_deleted_and_totals_stay(service_id: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.catalog import statistics
-from app.catalog.models import Service, ServiceSpecification
+from app.catalog.models import IS_ACTIVE, Service, ServiceSpecification
 from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.catalog.statistics import DailyUsage
@@ -121,7 +121,7 @@ def search_services(page: PageRequest, *, text: str | None, category: str | None
 def service_detail(service_id: str) -> dict[str, Any]:
     """Return an active service with everything needed to call it. Raises: NotFound."""
     with read_only_unit() as session:
-        service = services.active_service(session, service_id)
+        service = services.find(session, service_id, IS_ACTIVE)
         totals = statistics.totals(session, service.id)
         day = statistics.last_24_hours(session, service.id)
         specification = services.specification_of(session, service.id)

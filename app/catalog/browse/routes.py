@@ -6,7 +6,7 @@ from flask import Response, jsonify, request
 
 from app.catalog import schemas, subscriptions
 from app.catalog.browse import listing
-from app.catalog.models import Service
+from app.catalog.models import IS_ACTIVE, Service
 from app.catalog.services import service as services
 from app.catalog.subscriptions import SubscriptionRow
 from app.core.pagination import Page
@@ -42,9 +42,9 @@ def _find_service() -> None:
     arguments = request.view_args
     if arguments and request.method != "GET":
         # Unsubscribing from a paused service is possible.
-        find = services.unretired_service if request.method == "DELETE" else services.active_service
+        condition = services.IS_LISTED if request.method == "DELETE" else IS_ACTIVE
         with read_only_unit() as session:
-            arguments["service"] = find(session, arguments.pop("service_id"))
+            arguments["service"] = services.find(session, arguments.pop("service_id"), condition)
 
 
 def _account() -> str:

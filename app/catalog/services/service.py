@@ -56,7 +56,7 @@ class CallableService:
 
 
 _SEAL = seal_of(Service)
-_IS_LISTED = Service.status != ServiceStatus.RETIRED.value
+IS_LISTED = Service.status != ServiceStatus.RETIRED.value
 _CALLABLE = PreparedRead(
     select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
 )
@@ -104,7 +104,7 @@ def _check_limits(session: Session, agent_id: str, now: datetime) -> None:
 def registration_of(service_id: str) -> Service:
     """Return a service with its secret, for the replay of a registration. Raises: NotFound."""
     with read_only_unit() as session:
-        found = _find(session, service_id)
+        found = find(session, service_id)
     found.secret = _unseal(found.secret_sealed, service_id)
     return found
 
@@ -114,7 +114,7 @@ def owned_service(service_id: str, *, agent_id: str | None) -> Service:
     if agent_id is None:
         raise _not_found()
     with read_only_unit() as session:
-        return _find(session, service_id, *_owned_by(agent_id))
+        return find(session, service_id, *_owned_by(agent_id))
 
 
 def list_of(agent_id: str | None, page: PageRequest) -> Page[Service]:
@@ -142,7 +142,7 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
             SERVICES.move(session, _owned(service_id, agent_id), others, ServiceStatus(status))
         if not change_row(session, Service, _owned(service_id, agent_id), **changes, updated_at=clock.now()):
             raise _not_found()
-        view = _find(session, service_id)
+        view = find(session, service_id)
         if "openapi_spec" in values:
             _replace_specification(session, service_id, specification)
         _index(session, view)
@@ -152,15 +152,15 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
 def list_all(page: PageRequest) -> Page[Service]:
     """Return the services of all agents, oldest first, without retired ones."""
     with read_only_unit() as session:
-        return page_of(session, Service, page, _IS_LISTED)
+        return page_of(session, Service, page, IS_LISTED)
 
 
 def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Service:
     """Stop the calls of a service, or permit them again, whatever its owner does; return it. Raises: NotFound."""
     canonical = identifiers.require_id(service_id, _not_found())
     at = clock.now() if suspended else None
-    change_row(session, Service, and_(Service.id == canonical, _IS_LISTED), suspended_at=at)
-    view = _find(session, service_id, _IS_LISTED)
+    change_row(session, Service, and_(Service.id == canonical, IS_LISTED), suspended_at=at)
+    view = find(session, service_id, IS_LISTED)
     _index(session, view)
     return view
 
@@ -189,16 +189,6 @@ def _remove_from_catalog(session: Session, service_id: str, *, at: datetime) -> 
     # Up to a mebibyte that is no longer used.
     _replace_specification(session, service_id, None)
     subscriptions.cancel_for_service(session, service_id, at=at)
-
-
-def active_service(session: Session, service_id: str) -> Service:
-    """Return an active service. Raises: NotFound."""
-    return _find(session, service_id, IS_ACTIVE)
-
-
-def unretired_service(session: Session, service_id: str) -> Service:
-    """Return an active or paused service. Raises: NotFound."""
-    return _find(session, service_id, _IS_LISTED)
 
 
 def callable_service(service_id: str) -> CallableService:
@@ -244,10 +234,10 @@ def owner_statistics(service: Service) -> dict[str, Any]:
 
 
 def _owned_by(agent_id: str) -> tuple[Any, Any]:
-    return Service.agent_id == agent_id, _IS_LISTED
+    return Service.agent_id == agent_id, IS_LISTED
 
 
-def _find(session: Session, service_id: str, *conditions: ColumnElement[bool]) -> Service:
+def find(session: Session, service_id: str, *conditions: ColumnElement[bool]) -> Service:
     """Return a service. Raises: NotFound, including for a malformed id."""
     canonical = identifiers.require_id(service_id, _not_found())
     row = session.scalars(select(Service).where(Service.id == canonical, *conditions)).one_or_none()
