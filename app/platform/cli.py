@@ -186,12 +186,12 @@ def restored(*, dry_run: bool, repair: bool, max_lookups: int) -> None:
     if dry_run and repair:
         raise click.UsageError("--dry-run and --repair exclude each other.")
     if not dry_run and not repair:
-        closed = restoration.close_open_items(actors.shell_actor())
+        closed_at, payments, purchase_ids = restoration.close_open_items(actors.shell_actor())
         click.echo(
-            f"payments: those made until {clock.isoformat(closed.at)} are no longer accepted;"
-            f" {closed.payments} open ones are marked as used"
+            f"payments: those made until {clock.isoformat(closed_at)} are no longer accepted;"
+            f" {payments} open ones are marked as used"
         )
-        for purchase_id in closed.purchases:
+        for purchase_id in purchase_ids:
             click.echo(f"purchases: {purchase_id} may have been ordered since the backup; it is unknown")
     unresolved = False
     for line in restoration.reconcile(repair=not dry_run, max_lookups=max_lookups):

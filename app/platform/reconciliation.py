@@ -24,15 +24,6 @@ from app.wallets.maintenance.restore_reconciliation import NonceGap, UnknownSpen
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedAfterRestore:
-    """Items that may have ended after the backup, and are therefore closed."""
-
-    at: datetime
-    payments: int
-    purchases: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ReportLine:
     """A sentence for the operator; `needs_action` when an operator must act before the service starts."""
 
@@ -40,15 +31,18 @@ class ReportLine:
     needs_action: bool = False
 
 
-def close_open_items(actor: Actor) -> ClosedAfterRestore:
-    """Prevent a second use of open payments and purchases, and record it in the trail."""
+def close_open_items(actor: Actor) -> tuple[datetime, int, list[str]]:
+    """Prevent a second use of what may have ended after the backup, and record it in the trail.
+
+    Returns until when payments are no longer accepted, the number of open ones, and the ids of open purchases.
+    """
     now = clock.now()
     with unit_of_work() as session:
         payments = claimed_payments.set_restore_cutoff(session, now)
-        purchase_ids = tuple(purchases.mark_all_unknown(session))
+        purchase_ids = purchases.mark_all_unknown(session)
         after = {"payments": payments, "purchases": trail.summarized_list(purchase_ids)}
         trail.record(session, actor, AuditEvent(AuditAction.DATABASE_RESTORED, after=after))
-    return ClosedAfterRestore(now, payments, purchase_ids)
+    return now, payments, purchase_ids
 
 
 def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
