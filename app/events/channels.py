@@ -24,6 +24,7 @@ from py_vapid import Vapid02
 from app.core import clock
 from app.events import targets
 from app.events.models import EventTarget
+from app.events.schemas import AccountEvent
 from app.events.targets import TargetKind
 from app.ports.errors import OutcomeUnknown, PortError
 from app.ports.upstream import Headers, UpstreamRequest, UpstreamResponse
@@ -33,6 +34,7 @@ from app.version import VERSION
 _log = structlog.get_logger(__name__)
 _SLOW_MILLISECONDS = 3000
 TIMEOUT_SECONDS = 15
+_EVENT = AccountEvent()
 _MAX_ANSWER_BYTES = 1024
 _MAX_RETRY_AFTER = timedelta(hours=24)
 _DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -79,18 +81,6 @@ class Attempt:
 def counts_of(events: Sequence[Any]) -> dict[str, int]:
     """Return how many events there are of each type, in the order of their first one."""
     return dict(Counter(event.type for event in events))
-
-
-def payload(event: Any) -> dict[str, Any]:
-    """Return an event as clients read it and as it is delivered."""
-    return {
-        "id": event.id,
-        "type": event.type,
-        "timestamp": clock.isoformat(event.created_at),
-        "agent_id": event.agent_id,
-        "object_id": event.object_id,
-        "data": event.data,
-    }
 
 
 def post(url: str, headers: Headers, body: bytes) -> Attempt:
@@ -172,7 +162,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
-    body = json.dumps(payload(event), separators=(",", ":")).encode()
+    body = json.dumps(_EVENT.dump(event), separators=(",", ":")).encode()
     timestamp = int(clock.now().timestamp())
     return post(
         url,
@@ -263,7 +253,7 @@ def web_push_key() -> str | None:
 
 
 def _push_message(events: Sequence[Any]) -> bytes:
-    message = payload(events[0])
+    message = _EVENT.dump(events[0])
     if len(events) > 1:
         # The page lists them.
         data = {"message": ", ".join(f"{number} {each}" for each, number in counts_of(events).items())}
