@@ -24,7 +24,7 @@ from app.identity.service import AgentSnapshot
 from app.platform import keys, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
-from app.platform.agents.service import AgentKeyRotation, AgentView, CreditGrant
+from app.platform.agents.service import AgentKeyRotation, AgentView
 from app.spending.controls import ControlsChange
 from app.usage import service as usage
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
@@ -183,7 +183,7 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
 @idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.CreditGrantShape)
-def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> CreditGrant:
+def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> dict[str, Any]:
     """Grant credits to an agent, outside every grant budget. Without Idempotency-Key a repeated call grants again."""
     return service.grant(_actor(), agent_id, body["credits_nanos"], claim=claim)
 

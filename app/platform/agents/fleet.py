@@ -18,7 +18,7 @@ from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import NotFound, Overloaded
+from app.errors import NotFound, Overloaded, ServiceError
 from app.identity import agents
 from app.identity import service as identity
 from app.platform.agents import service
@@ -38,25 +38,21 @@ class LooseningNotAllowed(Exception):
     """The change would loosen controls that may only be tightened."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetControlsFailure:
-    agent_id: str
-    code: str
-    error: str
-
-
 @dataclass(slots=True)
 class FleetControlsResult:
     """The result for a fleet; `next_after` is where the next call continues when all agents were requested."""
 
     changed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
-    failed: list[FleetControlsFailure] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
     next_after: str | None = None
 
     @property
     def updated(self) -> bool:
         return not self.failed
+
+    def fail(self, agent_id: str, error: ServiceError) -> None:
+        self.failed.append({"agent_id": agent_id, "code": error.code, "error": error.message})
 
 
 def set_agent_controls(actor: Actor, agent_id: str, changes: ControlsChange) -> list[WalletView]:
@@ -106,14 +102,17 @@ def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: Control
     result = FleetControlsResult()
     deadline_ns = time.monotonic_ns() + _TIME_BUDGET_NS
     ids = list(dict.fromkeys(agent_ids))
-    result.failed += [_not_found_failure(each) for each in ids if identifiers.parse_id(each) is None]
+    for each in ids:
+        if identifiers.parse_id(each) is None:
+            result.fail(each, NotFound("There is no such agent."))
     # In the order in which all callers lock several agents.
     usable = sorted(each for each in ids if identifiers.parse_id(each) is not None)
     batches = deque(usable[start : start + _AGENTS_PER_UNIT] for start in range(0, len(usable), _AGENTS_PER_UNIT))
     while batches:
         batch = batches.popleft()
         if time.monotonic_ns() > deadline_ns:
-            result.failed += [_busy_failure(each, "There was no time left; repeat the call.") for each in batch]
+            for each in batch:
+                result.fail(each, Overloaded("There was no time left; repeat the call."))
             continue
         try:
             _change_together(actor, batch, changes, result)
@@ -124,7 +123,7 @@ def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: Control
                 batches.extendleft([each] for each in reversed(batch))
                 continue
             _log.warning("fleet_agent_busy", agent_id=batch[0])
-            result.failed.append(_busy_failure(batch[0], "Its wallets were busy for too long; repeat the call."))
+            result.fail(batch[0], Overloaded("Its wallets were busy for too long; repeat the call."))
     return result
 
 
@@ -141,10 +140,9 @@ def _change_together(actor: Actor, ids: Sequence[str], changes: ControlsChange, 
     result.changed += different
     for agent_id in ids:
         if agent_id not in existing_agents:
-            result.failed.append(_not_found_failure(agent_id))
+            result.fail(agent_id, NotFound("There is no such agent."))
         elif agent_id not in by_agent:
-            error = "This agent has no wallet to set controls for."
-            result.failed.append(FleetControlsFailure(agent_id, NotFound.code, error))
+            result.fail(agent_id, NotFound("This agent has no wallet to set controls for."))
         elif agent_id not in different:
             result.unchanged.append(agent_id)
 
@@ -157,11 +155,3 @@ def _audit_event(agent_id: str, done: Sequence[ControlsReplacement], changes: Co
         before={wallet_id: values["before"] for wallet_id, values in shown.items()},
         after={wallet_id: values["after"] for wallet_id, values in shown.items()},
     )
-
-
-def _not_found_failure(agent_id: str) -> FleetControlsFailure:
-    return FleetControlsFailure(agent_id, NotFound.code, "There is no such agent.")
-
-
-def _busy_failure(agent_id: str, error: str) -> FleetControlsFailure:
-    return FleetControlsFailure(agent_id, Overloaded.code, error)

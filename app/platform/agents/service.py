@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -61,13 +62,6 @@ class AgentKeyRotation:
     api_key: str = field(repr=False)
     rotated_at: datetime
     older_until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class CreditGrant:
-    agent_id: str
-    granted_nanos: int
-    credits_nanos: int
 
 
 def create(
@@ -247,7 +241,7 @@ def record_rotation_replay(actor: Actor, entry_id: str) -> None:
         trail.record(session, actor, AuditEvent(AuditAction.AGENT_SHOWN, entry.subject_id, after=shown))
 
 
-def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGrant:
+def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> dict[str, Any]:
     """Grant credits to an agent. Raises: NotFound; InvalidInput if the account's maximum would be exceeded."""
     with unit_of_work() as session:
         agent = identity.lock_agent(session, parse_agent_id(agent_id))
@@ -266,11 +260,12 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> CreditGra
     return grant_of_entry(act.id)
 
 
-def grant_of_entry(entry_id: str) -> CreditGrant:
+def grant_of_entry(entry_id: str) -> dict[str, Any]:
     with read_only_unit() as session:
         entry = trail.get_entry(session, entry_id)
     recorded = entry.after or {}
-    return CreditGrant(str(entry.subject_id), int(recorded["granted_nanos"]), int(recorded["credits_nanos"]))
+    amounts = {name: int(recorded[name]) for name in ("granted_nanos", "credits_nanos")}
+    return {"agent_id": entry.subject_id, **amounts}
 
 
 def frozen_by_operator(session: Session, agent_id: str) -> bool:
