@@ -105,7 +105,7 @@ def send_confirmation(key: OwnerKeyView) -> Response:
         address = None
     if address is None:
         return _render(key, error="This is not an email address.", status=400)
-    page = url_for("owner.confirm_form", agent_id=key.agent_id, token="")
+    page = url_for("owner.confirm_address", agent_id=key.agent_id, token="")
     try:
         page_url, network = app_state().settings.public_url + page.rstrip("/"), _network()
         send_link(key.agent_id, address, network=network, page_url=page_url)
@@ -119,21 +119,14 @@ def send_confirmation(key: OwnerKeyView) -> Response:
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="sent"))
 
 
-@session_pages.get(f"{_PAGE}/email/<string:token>")
-def confirm_form(key: OwnerKeyView, token: str) -> Response:
-    """Ask for the confirmation of an address: opening a link changes nothing, as programs open them, too."""
+@session_pages.route(f"{_PAGE}/email/<string:token>", methods=["GET", "POST"])
+def confirm_address(key: OwnerKeyView, token: str) -> Response:
+    """Add the address that a link confirms, once; opening the link only asks, as programs open links, too."""
     address = address_of(key.agent_id, token)
     if address is None:
         return _render(key, error="This link has expired or belongs to another agent.", status=400)
-    return _render(key, confirming=address, token=token)
-
-
-@session_pages.post(f"{_PAGE}/email/<string:token>")
-def add_address(key: OwnerKeyView, token: str) -> Response:
-    """Add the address that a link confirms, once."""
-    address = address_of(key.agent_id, token)
-    if address is None:
-        return _render(key, error="This link has expired or belongs to another agent.", status=400)
+    if request.method != "POST":
+        return _render(key, confirming=address, token=token)
     try:
         targets.add_email(_subscriber(key), address, types=NOTICE_TYPES)
     except LimitReached as failure:
@@ -144,8 +137,9 @@ def add_address(key: OwnerKeyView, token: str) -> Response:
 @session_pages.post(f"{_PAGE}/browser")
 def add_browser(key: OwnerKeyView) -> Response:
     subscription = {name: request.form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
+    name = printable(request.form.get("name", ""))[:60] or "Browser"
     try:
-        targets.add_browser(_subscriber(key), **subscription, types=NOTICE_TYPES, description=_browser_name())
+        targets.add_browser(_subscriber(key), **subscription, types=NOTICE_TYPES, description=name)
     except (InvalidInput, LimitReached) as failure:
         return _render(key, error=failure.message, status=failure.status)
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="added"))
@@ -206,7 +200,3 @@ def _network() -> str:
     """Return the client's network as an IPv4 /24 or IPv6 /64: agents are free, and so are the addresses of a host."""
     network = client_network(request.remote_addr)
     return network.rpartition(".")[0] or network
-
-
-def _browser_name() -> str:
-    return printable(request.form.get("name", ""))[:60] or "Browser"
