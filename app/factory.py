@@ -122,7 +122,11 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     document = openapi.bind(app, api)
     providers = configured.load_table(settings)
     document.additions.append(partial(add_operations, providers=providers))
-    app.state = build_state(settings, ports or _build_ports(settings), document, providers)
+    if ports is None:
+        from app import wiring  # noqa: PLC0415 - tests with their own ports need no heavy adapters
+
+        ports = wiring.build(settings)
+    app.state = build_state(settings, ports, document, providers)
     bodies = ResourcePool.for_bodies(host.defaults(settings.host_memory)["web_body_memory_mb"])
     app.server_hooks = ServerHooks(app.state.threads, bodies)
     _register_blueprints(app)
@@ -131,14 +135,10 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     cli.register(app)
     routes = (gateway.forwarded_route(providers), *proxy.FORWARDED_ROUTES)
     app.wsgi_app = ForwardingEntry(app, routes, checks)  # type: ignore[method-assign]
-    _install_wsgi_middleware(app, settings)
+    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
+    if hops := settings.trusted_proxy_hops:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
     return app
-
-
-def _build_ports(settings: Settings) -> Ports:
-    from app import wiring  # noqa: PLC0415 - tests with their own ports need no heavy adapters
-
-    return wiring.build(settings)
 
 
 def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, providers: ProviderTable) -> AppState:
@@ -311,13 +311,6 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
 
     cors.install(app, settings.cors_allowed_origins)
     return checks
-
-
-def _install_wsgi_middleware(app: Flask, settings: Settings) -> None:
-    app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
-    hops = settings.trusted_proxy_hops
-    if hops:
-        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
 
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.

@@ -116,10 +116,6 @@ def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str,
     }  # fmt: skip
 
 
-def _discover(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
-    return _cached({"supportedVersions": list(messages.VERSIONS), **_described()})
-
-
 def _described() -> dict[str, Any]:
     return {"capabilities": app_state().part(Offer).capabilities, "instructions": _INSTRUCTIONS}
 
@@ -224,5 +220,7 @@ OFFER = Offer(
     },
     {"tools": {}, "resources": {}},
 )
-_STATELESS: Mapping[str, Method] = {"server/discover": _discover}
+_STATELESS: Mapping[str, Method] = {
+    "server/discover": lambda *_: _cached({"supportedVersions": list(messages.VERSIONS), **_described()})
+}
 _HANDSHAKE: Mapping[str, Method] = {"initialize": _initialize, "ping": lambda *_: {}}

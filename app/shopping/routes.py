@@ -197,8 +197,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     if isinstance(accepted, Response):
         return accepted
     purchase, settled = accepted
-    preferred = long_poll.wait_seconds()
-    seconds = service.NO_WAIT if preferred is None else preferred
+    seconds = long_poll.wait_seconds() or long_poll.NO_WAIT
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
     response = _response(purchase)
     response.headers.extend(settled)

@@ -39,7 +39,6 @@ from app.usage.service import MeteredUsage, UsageCall
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000
 """The price of a purchase, in credits."""
-NO_WAIT = Decimal(0)
 _QUEUE_LEASE = timedelta(minutes=15)
 _OPEN = [status.value for status in OPEN_STATUSES]
 

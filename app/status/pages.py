@@ -48,7 +48,7 @@ def _set_security_headers(response: Response) -> Response:
 
 @pages.get("/")
 def front_page() -> Response:
-    return _page("index.html")
+    return make_response(render_template("index.html", **_template_context()))
 
 
 @pages.get("/docs")
@@ -109,10 +109,6 @@ def security_txt() -> Response:
 @pages.get("/openapi.json")
 def openapi_document() -> Response:
     return Response(app_state().part(OpenApiDocument).text, mimetype="application/json")
-
-
-def _page(template: str, **values: Any) -> Response:
-    return make_response(render_template(template, **_template_context(), **values))
 
 
 def _template_context() -> dict[str, Any]:

@@ -31,12 +31,8 @@ def client_error_of(error: BaseException) -> ServiceError | None:
     # werkzeug raises its own ClientDisconnected while handling ours.
     for candidate in (error, error.__context__):
         if isinstance(candidate, ConnectionShed):
-            return _overloaded() if candidate.reason is ShedReason.BODY_MEMORY_EXHAUSTED else RequestTimeout()
+            if candidate.reason is not ShedReason.BODY_MEMORY_EXHAUSTED:
+                return RequestTimeout()
+            message = "The service has no memory for another request body at the moment; nothing was done."
+            return Overloaded(message, retry_after_seconds=_RETRY_SECONDS)
     return RequestTimeout() if isinstance(error, TimeoutError) else None
-
-
-def _overloaded() -> Overloaded:
-    return Overloaded(
-        "The service has no memory for another request body at the moment; nothing was done.",
-        retry_after_seconds=_RETRY_SECONDS,
-    )
