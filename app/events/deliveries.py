@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
 from sqlalchemy import ColumnElement, and_, exists, func, select, update
 from sqlalchemy.orm import Session
 
@@ -32,7 +31,6 @@ from app.events.targets import TARGETS, Audience, TargetKind, TargetStatus
 
 MAX_MESSAGES = 3
 WINDOW = timedelta(minutes=10)
-_log = structlog.get_logger(__name__)
 _SECOND, _MINUTE, _HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 DELAYS = (
     5 * _SECOND, 30 * _SECOND, 2 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, _HOUR, 2 * _HOUR, 4 * _HOUR, 8 * _HOUR,

@@ -61,13 +61,7 @@ def register(app: Flask) -> None:
 @master_keys.command("create")
 @click.option("--name", default=None, help="Its name, such as ops.")
 @click.option("--owner-email", default=None, help="The email address of its holder.")
-@click.option(
-    "--role",
-    type=click.Choice([each.value for each in MasterKeyRole]),
-    default="admin",
-    help="What it may do.",
-    show_default=True,
-)
+@click.option("--role", type=click.Choice(_ROLES), default="admin", help="What it may do.", show_default=True)
 def create_master_key(name: str | None, owner_email: str | None, role: str) -> None:
     """Create a master key and print it: the only output that shows it."""
     made = keys.create_master_key(

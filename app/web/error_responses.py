@@ -92,7 +92,13 @@ def response_of(error: Exception, *, route: str) -> Response:
     if isinstance(error, HTTPException):
         return _http_exception(error)
     if isinstance(error, CommitUnknownError):
-        return _unknown_commit()
+        # No Retry-After: a client that retries automatically would do it twice.
+        _log.exception("outcome_unknown")
+        message = (
+            "The connection to the database was lost, and it is unknown whether this was done. If you sent an"
+            " Idempotency-Key, repeat the request with the same key in a minute; if not, check its result first."
+        )
+        return error_response(Overloaded(message, details={"outcome": "unknown"}))
     if is_unavailable(error):
         # No connection was free, a lock was not granted in time, or the database is away: nothing was done.
         _log.exception("database_unavailable")
@@ -143,15 +149,3 @@ def _http_exception(error: HTTPException) -> Response:
         if name == "Retry-After":
             response.headers["Retry-After"] = value
     return response
-
-
-def _unknown_commit() -> Response:
-    # No Retry-After: a client that retries automatically would do it twice.
-    _log.exception("outcome_unknown")
-    return error_response(
-        Overloaded(
-            "The connection to the database was lost, and it is unknown whether this was done. If you sent an"
-            " Idempotency-Key, repeat the request with the same key in a minute; if not, check its result first.",
-            details={"outcome": "unknown"},
-        )
-    )
