@@ -92,7 +92,6 @@ from app.web.server_hooks import ServerHooks
 from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_JSON_BYTES = 1024 * 1024
 _RECURSION_LIMIT = 1000
 
 
@@ -184,7 +183,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
 def _configure(app: Flask, settings: Settings) -> None:
     app.config.from_mapping(
         SECRET_KEY=settings.secret_key.get_secret_value(),
-        MAX_CONTENT_LENGTH=MAX_JSON_BYTES,
+        MAX_CONTENT_LENGTH=1024 * 1024,
         SQLALCHEMY_DATABASE_URI=_database_url(settings),
         SQLALCHEMY_ENGINE_OPTIONS=_engine_options(settings),
         API_TITLE="Purser",

@@ -72,7 +72,6 @@ class ClaimCode(Authenticated, Model):
 CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 CODE_LIFETIME = timedelta(seconds=315_360_000)
 
-_DIGITS = "0123456789"
 _CODE = re.compile(rf"([{CODE_LETTERS}]{{4}})([0-9]{{4}})", re.ASCII)
 _MAX_INPUT_LENGTH = 64
 _MINUS = "\u2212"
@@ -82,13 +81,12 @@ MAX_REPLAYS = 20
 RECEIPT_PREFIX = "cr"
 _ANSWERS = SealedColumn("claim_codes", "answer_sealed")
 _INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
-_MAX_GENERATION_ATTEMPTS = 20
 
 
 def generate_code() -> str:
     """Return a new random code such as `KHTM-4821`."""
     letters = "".join(secrets.choice(CODE_LETTERS) for _ in range(4))
-    digits = "".join(secrets.choice(_DIGITS) for _ in range(4))
+    digits = "".join(secrets.choice("0123456789") for _ in range(4))
     return f"{letters}-{digits}"
 
 
@@ -126,7 +124,7 @@ def issue(session: Session, agent_id: str) -> str:
     peppers = app_state().settings.code_pepper_list()
     pepper_id, pepper = peppers[0]
     created_at = clock.now()
-    for _ in range(_MAX_GENERATION_ATTEMPTS):
+    for _ in range(20):
         code = generate_code()
         # The unique column covers hashes under the first pepper only; those under older ones are looked up.
         older = keyed_hashes(code, peppers[1:])

@@ -14,7 +14,6 @@ from app.state import app_state
 
 _log = structlog.get_logger(__name__)
 _HEAD, _RESTORED = "head", "restored"
-_OWNER_ONLY = 0o600
 _OFF = "off"
 
 
@@ -44,7 +43,7 @@ def append(head: AuditHeadView, *, was_restored: bool = False) -> None:
     try:
         path = Path(app_state().settings.audit_witness_file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _OWNER_ONLY)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line.encode())
             os.fsync(descriptor)

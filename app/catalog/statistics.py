@@ -34,9 +34,7 @@ STRIPES = 8
 _DAY = timedelta(hours=24)
 # The current minute and hour are kept in addition to the full day before.
 _RETENTION = _DAY + timedelta(hours=2)
-_MAX_TOP_CALLERS = 10
 _RECENT = timedelta(minutes=5)
-_RATE = Decimal("0.0001")
 _ADD_TO_CALLER = PreparedInsert(
     ServiceCaller,
     unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
@@ -181,7 +179,7 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
         )
     }
     attempted = calls + failures
-    rate = (Decimal(calls) / Decimal(attempted)).quantize(_RATE) if attempted else None
+    rate = (Decimal(calls) / Decimal(attempted)).quantize(Decimal("0.0001")) if attempted else None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)
 
 
@@ -190,7 +188,7 @@ def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int
         select(ServiceCaller.wallet_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
         .where(ServiceCaller.service_id == service_id)
         .order_by(ServiceCaller.calls.desc(), ServiceCaller.spent_nanos.desc(), ServiceCaller.wallet_id)
-        .limit(_MAX_TOP_CALLERS)
+        .limit(10)
     ).all()
 
 

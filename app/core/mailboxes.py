@@ -1,7 +1,5 @@
 """Mailboxes: the spellings of an e-mail address that arrive in one."""
 
-_WITHOUT_DOTS = frozenset({"gmail.com", "googlemail.com"})
-
 
 def mailbox_of(address: str) -> str:
     """Return an address without case and sub-address (`+tag`), and without dots where they mean nothing.
@@ -11,6 +9,6 @@ def mailbox_of(address: str) -> str:
     local, _, domain = address.casefold().rpartition("@")
     domain = domain.rstrip(".")
     local = local.partition("+")[0] or local
-    if domain in _WITHOUT_DOTS:
+    if domain in ("gmail.com", "googlemail.com"):
         local, domain = local.replace(".", ""), "gmail.com"
     return f"{local}@{domain}"

@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 from app.errors import InvalidInput, NotFound
 
-_PREFIX_SEGMENTS = 2
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\]")
 _MAX_DECODINGS = 5
@@ -22,7 +21,7 @@ _MAX_DECODINGS = 5
 
 def path_prefix(path: str) -> str:
     """Return the first two segments of a path: the operation, without the ids below it."""
-    return "/".join(path.strip("/").split("/")[:_PREFIX_SEGMENTS])
+    return "/".join(path.strip("/").split("/")[:2])
 
 
 class RequestTarget(NamedTuple):

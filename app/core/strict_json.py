@@ -16,7 +16,6 @@ from app.core.json_limits import JsonFootprint, JsonTooDeepError, JsonTooLargeEr
 from app.errors import InvalidInput
 
 MAX_DEPTH = 32
-MAX_RESPONSE_DEPTH = 64
 MAX_VALUES = 320_000
 """Names and values of a body. The largest legitimate ones known hold 300 000 tokens to embed, each a number."""
 # More than any double has; an integer takes time that grows with the square of its digits.
@@ -95,7 +94,7 @@ def _parse_fraction(text: str) -> Decimal:
 def parse_response(
     text: bytes,
     *,
-    max_depth: int = MAX_RESPONSE_DEPTH,
+    max_depth: int = 64,
     parse_float: Callable[[str], Any] = _parse_fraction,
     parse_constant: Callable[[str], Any] = _reject_constant,
 ) -> Any:

@@ -33,10 +33,8 @@ from app.version import VERSION
 
 _log = structlog.get_logger(__name__)
 _SLOW_MILLISECONDS = 3000
-TIMEOUT_SECONDS = 15
 _EVENT = AccountEvent()
 _MAX_ANSWER_BYTES = 1024
-_MAX_RETRY_AFTER = timedelta(hours=24)
 _DELAYS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -92,7 +90,7 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
         (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
         headers,
         body,
-        timeout_seconds=TIMEOUT_SECONDS,
+        timeout_seconds=15,
     )
     at, started_ns = clock.now(), time.monotonic_ns()
     try:
@@ -129,7 +127,7 @@ def _read(response: UpstreamResponse) -> str:
 def _retry_after(headers: Headers) -> timedelta | None:
     """Return what `Retry-After` asks for, at most a day."""
     seconds = clock.seconds_until(next((value for name, value in headers if name.lower() == "retry-after"), ""))
-    return None if seconds is None else min(timedelta(seconds=seconds), _MAX_RETRY_AFTER)
+    return None if seconds is None else min(timedelta(seconds=seconds), timedelta(hours=24))
 
 
 def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
@@ -177,7 +175,6 @@ def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
     )
 
 
-_MAX_VALUE_CHARACTERS = 200
 _MAX_IN_FULL = 20
 """Further events in a message are listed by type and time."""
 
@@ -212,11 +209,10 @@ def _mail_text(events: Sequence[Any]) -> str:
 
 def _shown(value: object) -> str:
     """Return a value on one line: what an agent wrote must not look like other lines."""
-    return " ".join(str(value).split())[:_MAX_VALUE_CHARACTERS]
+    return " ".join(str(value).split())[:200]
 
 
 _TTL_SECONDS = 24 * 3600
-_TOKEN_SECONDS = 12 * 3600
 _MAX_PLAIN_BYTES = 3000
 """A push service must accept 4096 bytes of encrypted body."""
 
@@ -268,7 +264,7 @@ def _authorization(private: str, endpoint: str) -> list[tuple[str, str]]:
     parts, settings = urlsplit(endpoint), app_state().settings
     claims = {
         "aud": f"{parts.scheme}://{parts.netloc}",
-        "exp": int(clock.now().timestamp()) + _TOKEN_SECONDS,
+        "exp": int(clock.now().timestamp()) + 12 * 3600,
         "sub": f"mailto:{settings.mail_from}"
         if settings.mail_from
         else f"https://{urlsplit(settings.public_url).hostname}",

@@ -39,12 +39,9 @@ DELAYS = (
 """How long after each failed attempt the next one follows; then the delivery has failed."""
 _JITTER_PERCENT = 20
 DISABLED_AFTER = timedelta(days=3)
-_MAX_PAUSE = timedelta(minutes=5)
-_WINDOW_SIZE = 200
 _BATCH_SIZE = 50
 _BATCH_SECONDS = 2
 _TURN_SECONDS = 10
-_KEPT_ATTEMPTS = 20
 _random = random.SystemRandom()
 
 
@@ -210,7 +207,7 @@ def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str
     columns = EventDelivery.id, EventDelivery.object_id, EventDelivery.position, EventDelivery.next_attempt_at
     waiting = select(*columns).where(*_waits_for(target_id)).order_by(EventDelivery.position)
     with read_only_unit() as session:
-        due = session.execute(waiting.where(EventDelivery.next_attempt_at <= now).limit(_WINDOW_SIZE)).all()
+        due = session.execute(waiting.where(EventDelivery.next_attempt_at <= now).limit(200)).all()
         objects = {row.object_id for row in due}
         later = session.execute(
             waiting.where(EventDelivery.object_id.in_(objects), EventDelivery.next_attempt_at > now)
@@ -237,7 +234,7 @@ def _record(
     session: Session, delivery_id: str, tries: int, attempts: list[dict[str, object]], attempt: Attempt
 ) -> datetime | None:
     """Record an attempt; return when the next one follows, if it failed and one does."""
-    history = [*attempts, attempt.as_json()][-_KEPT_ATTEMPTS:]
+    history = [*attempts, attempt.as_json()][-20:]
     pending = DeliveryStatus.PENDING
     changes: dict[str, Any] = {"tries": tries, "attempts": history}
     if attempt.is_delivered:
@@ -272,7 +269,7 @@ def _record_on_target(session: Session, target_id: str, attempts: Sequence[Attem
     target.failing_since = target.failing_since or now
     target.unanswered = target.unanswered + 1 if last.holds_up else 0
     if last.holds_up:
-        target.paused_until = now + min(DELAYS[0] * 2 ** min(target.unanswered - 1, 10), _MAX_PAUSE)
+        target.paused_until = now + min(DELAYS[0] * 2 ** min(target.unanswered - 1, 10), timedelta(minutes=5))
     elif last.retry_after is not None:
         target.paused_until = now + last.retry_after
     session.flush()

@@ -24,7 +24,6 @@ BUDGET = timedelta(minutes=10)
 """How long an agent or owner may keep threads busy within an hour."""
 LEASE = timedelta(seconds=90)
 _HOUR = timedelta(hours=1)
-_ASSIGNED_BATCH = 500
 _INSERT = PreparedInsert(EventQueue, unique=[EventQueue.name])
 
 
@@ -112,9 +111,7 @@ def is_servable(is_due: ColumnElement[bool], now: datetime, rank: QueueRank) -> 
 def assign() -> None:
     """Put targets that the release before this one added into their queues."""
     with unit_of_work() as session:
-        for target in session.scalars(
-            select(EventTarget).where(EventTarget.queue.is_(None)).limit(_ASSIGNED_BATCH)
-        ).all():
+        for target in session.scalars(select(EventTarget).where(EventTarget.queue.is_(None)).limit(500)).all():
             join(session, target)
 
 

@@ -31,7 +31,6 @@ platform_events = Blueprint(
     description="The events of all agents and of the service, and the operators' webhooks.",
 )
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
-_WAIT = "`wait=N` waits up to N (at most 25) seconds for the first event after the cursor."
 
 
 def _subscriber() -> Subscriber:
@@ -55,7 +54,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @blp.get("/events")
     @blp.arguments(schemas.EventsQuery, location="query")
     @blp.response(200, schemas.AccountEvents)
-    @blp.header("Prefer", _WAIT)
+    @blp.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the first event after the cursor.")
     @named
     def list_events(query: dict[str, Any]) -> Response:
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out."""

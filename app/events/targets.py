@@ -34,12 +34,9 @@ _OF_OWNERS = {
     AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
     AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
 }
-FORMER_SECRET_LIFETIME = timedelta(hours=24)
 MAX_TARGETS = 10
 MAX_OPERATOR_TARGETS = 50
-_SECRET_BYTES = 32
 _P256_POINT_BYTES, _AUTH_BYTES = 65, 16
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks 1.0
 _SEALED = SealedColumn(EventTarget.__tablename__, "sealed")
 _FORMER_SEALED = SealedColumn(EventTarget.__tablename__, "former_sealed")
 
@@ -116,7 +113,7 @@ class Subscriber:
 
 def new_secret() -> str:
     """Return a new signing secret in the form of Standard Webhooks."""
-    return _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def create_webhook(
@@ -286,7 +283,7 @@ def rotate_secret(subscriber: Subscriber, target_id: str) -> EventTarget:
         row = find(session, subscriber, target_id, locks=True)
         former = _SEALED.open(row.sealed, row.id)
         row.former_sealed = _FORMER_SEALED.seal(former, row.id)
-        row.former_until = clock.now() + FORMER_SECRET_LIFETIME
+        row.former_until = clock.now() + timedelta(hours=24)
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
         record_audit(session, subscriber.actor, AuditAction.WEBHOOK_SECRET_ROTATED, row)

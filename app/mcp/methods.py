@@ -63,7 +63,6 @@ def _read(request: ClientRequest, value: Any, type_: str) -> Any:
     return value
 
 
-_LIST_TTL_MS = 300_000
 _PAYMENT_KEY = "x402/payment"
 STATUS_KEY = "purser/status"
 """The member of a result's `_meta` with the status that the API would have answered."""
@@ -102,7 +101,7 @@ def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
     return result
 
 
-def _cached(result: dict[str, Any], *, ttl_ms: int = _LIST_TTL_MS) -> dict[str, Any]:
+def _cached(result: dict[str, Any], *, ttl_ms: int = 300_000) -> dict[str, Any]:
     return {**result, "ttlMs": ttl_ms, "cacheScope": "public" if ttl_ms else "private"}
 
 

@@ -11,7 +11,6 @@ from app.mcp.schemas import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import REQUEST_ID, TOOLS, McpTool
 from app.web.openapi_document import OpenApiDocument
 
-_REF = "#/components/schemas/"
 _OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
 # The views check longer ones; llama.cpp refuses each request with a tool that has one of 2000.
 _MAX_LENGTH = 1000
@@ -139,5 +138,5 @@ def _inlined(node: Any, schemas: Mapping[str, Any]) -> Any:
         return [_inlined(each, schemas) for each in node]
     if not isinstance(node, Mapping):
         return node
-    referred = schemas[node["$ref"].removeprefix(_REF)] if "$ref" in node else {}
+    referred = schemas[node["$ref"].removeprefix("#/components/schemas/")] if "$ref" in node else {}
     return {name: _inlined(value, schemas) for name, value in {**referred, **node}.items() if name != "$ref"}

@@ -43,13 +43,11 @@ class OAuthClient(Model):
 
 
 GRANT_TYPES = ("authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code")
-_UNUSED_LIFETIME = timedelta(days=1)
 _USED_LIFETIME = timedelta(days=90)
 _MAX_CLIENTS = 20_000
 _MAX_DOCUMENT_BYTES = 5 * 1024
 _DOCUMENT_SECONDS = 5
 _MAX_REDIRECTS = 10
-_MAX_NAME_LENGTH = 100
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,500}", re.ASCII)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,40}", re.ASCII)
 _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -136,7 +134,7 @@ def register(metadata: Mapping[str, Any], *, network: str) -> dict[str, Any]:
     with unit_of_work() as session:
         if count(session, OAuthClient) >= _MAX_CLIENTS:
             raise Overloaded("Too many applications have registered; try again later.", retry_after_seconds=3600)
-        until = now + _UNUSED_LIFETIME
+        until = now + timedelta(days=1)
         row = OAuthClient(id=client_id, name=name, redirect_uris=list(redirects), created_at=now, expires_at=until)
         session.add(row)
     return {
@@ -220,7 +218,7 @@ def _described(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     if not all(isinstance(each, str) and _is_redirect(each) for each in redirects):
         problem = "must be https, http on a loopback address, or the scheme of an application, without a fragment"
         raise InvalidInput.field("redirect_uris", problem)
-    return " ".join(shown.split())[:_MAX_NAME_LENGTH] or "Unnamed application", tuple(redirects)
+    return " ".join(shown.split())[:100] or "Unnamed application", tuple(redirects)
 
 
 def _is_redirect(text: str) -> bool:

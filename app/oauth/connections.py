@@ -22,7 +22,6 @@ from app.spending import sessions
 from app.spending.models import SpendingSession
 
 MAX_CONNECTIONS = 50
-_WALLET_SCOPES = {Scope.WALLET_READ, Scope.WALLET_PAY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def open_connection(session: Session, client: Client, consent: Consent, *, redir
     """Open a connection; the unit has to `announce_opened` it last. Raises: InvalidInput, LimitReached, NotFound."""
     if not consent.scopes:
         raise InvalidInput("Select at least one permission.")
-    if consent.wallet_id is None and _WALLET_SCOPES & set(consent.scopes):
+    if consent.wallet_id is None and {Scope.WALLET_READ, Scope.WALLET_PAY} & set(consent.scopes):
         raise InvalidInput("These permissions need a wallet, and this agent has none.")
     expires_at = clock.now() + consent.lifetime
     session_id = None

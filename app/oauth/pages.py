@@ -55,7 +55,6 @@ _VALID_FOR_SECONDS = 1800
 # A session this young needs no second proof: its owner has just shown the key or a passkey.
 _FRESH_FOR = timedelta(minutes=10)
 LIFETIMES = {"1": "One day", "7": "One week", "30": "30 days", "90": "90 days", "365": "One year"}
-_DEFAULT_DAYS = "90"
 _CONNECT = "/connect/<string:signed>"
 
 
@@ -272,7 +271,7 @@ def _render_consent(asked: _Asked, signed: str, *, error: str = "", status: int 
         "connect.html", status=status, asked=asked, signed=signed, accounts=accounts, error=error,
         chosen=form.getlist("scope") if form else asked.scopes,
         account=form.get("account", ""), budget=form.get("budget_usd", "")[:30], lifetimes=LIFETIMES,
-        days=form.get("days") or _DEFAULT_DAYS, needs_proof=not is_fresh,
+        days=form.get("days") or "90", needs_proof=not is_fresh,
         prompt=confirmation.prompt_for(keys[0]) if len(keys) == 1 and not is_fresh else None,
     )  # fmt: skip
 

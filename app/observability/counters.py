@@ -18,7 +18,6 @@ from prometheus_client.samples import Sample
 
 from app.ports.services import CounterStore
 
-_FLUSH_INTERVAL_SECONDS = 5
 _MAX_SERIES = 10_000
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -116,7 +115,7 @@ def start(store: CounterStore) -> None:
     """Flush every few seconds from now on, and when the process ends. For long-running processes."""
 
     def run() -> None:
-        while not stopped.wait(_FLUSH_INTERVAL_SECONDS):
+        while not stopped.wait(5):
             flush(store)
 
     stopped = threading.Event()

@@ -15,7 +15,6 @@ from app.version import VERSION
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
 
-_FLUSH_TIMEOUT_SECONDS = 2
 _sdk: ModuleType | None = None
 
 
@@ -54,7 +53,7 @@ def report(error: BaseException, **tags: str) -> None:
 def flush() -> None:
     """Wait up to two seconds until reports are sent, because the process may end."""
     if _sdk is not None:
-        _sdk.flush(_FLUSH_TIMEOUT_SECONDS)
+        _sdk.flush(timeout=2)
 
 
 def _scrub_event(event: Event, _hint: Hint) -> Event | None:

@@ -86,7 +86,6 @@ NOTICE_TYPES = (
 )  # fmt: skip
 """What an owner is notified of."""
 _MAX_RECENT = 50
-_TESTS_PER_AGENT = "20 per day"
 _PAGE = "/agents/<string:agent_id>/notices"
 
 
@@ -163,7 +162,7 @@ def add_webhook(key: OwnerKeyView) -> Response:
 
 @session_pages.post(f"{_PAGE}/test")
 def send_test_notice(key: OwnerKeyView) -> Response:
-    app_state().rate_limiter.count(_TESTS_PER_AGENT, "notice-test", key.agent_id)
+    app_state().rate_limiter.count("20 per day", "notice-test", key.agent_id)
     delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="tested"))
 

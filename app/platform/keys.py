@@ -27,8 +27,6 @@ from app.wallets.core import custody
 from app.wallets.core.custody import RetiredWallet
 
 DEFAULT_NAME = "unnamed-key"
-_BOOTSTRAP_NAME = "bootstrap"
-_RECHECK_INTERVAL = timedelta(days=7)
 _EMPTY_CONFIRMATION_DELAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +61,7 @@ def bootstrap_master_key(actor: Actor, key: str) -> bool:
         with unit_of_work() as session:
             if master_keys.exists(session):
                 return False
-            created = master_keys.add(session, sealed, name=_BOOTSTRAP_NAME, owner_email=None)
+            created = master_keys.add(session, sealed, name="bootstrap", owner_email=None)
             after = {"name": created.name}
             trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after=after))
     except IntegrityError:
@@ -184,7 +182,7 @@ def _purge_if_empty(actor: Actor, wallet: RetiredWallet, now: datetime) -> bool:
     else:
         if holdings:
             _log.warning("retired_key_not_empty", wallet_id=wallet.wallet_id, held=holdings)
-            until, empty_since = now + _RECHECK_INTERVAL, None
+            until, empty_since = now + timedelta(days=7), None
         elif empty_since is None or now < empty_since + _EMPTY_CONFIRMATION_DELAY:
             empty_since = empty_since or now
             until = empty_since + _EMPTY_CONFIRMATION_DELAY

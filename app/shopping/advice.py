@@ -8,7 +8,6 @@ from typing import Any
 
 from app.ports.shopper import FailureCode
 
-_PERMANENT = "Nothing was ordered. Send it again only after the operator of this service has fixed it."
 _OTHER_LIMIT = "Ask the owner about the wallet's limits; `limit_code` names the one that refused the order."
 ADVICE: Mapping[str, str] = {
     FailureCode.OUT_OF_STOCK: "Choose another product, or try again later.",
@@ -52,7 +51,7 @@ ADVICE_ON_LIMITS: Mapping[str, str] = {
 
 def advice_on(error: Mapping[str, Any]) -> str:
     if error.get("is_permanent"):
-        return _PERMANENT
+        return "Nothing was ordered. Send it again only after the operator of this service has fixed it."
     if limit_code := error.get("limit_code"):
         return ADVICE_ON_LIMITS.get(limit_code, _OTHER_LIMIT)
     return ADVICE[error["code"]]

@@ -18,7 +18,6 @@ from app.state import app_state
 
 EVIDENCE_RETENTION = timedelta(days=30)
 _BATCH = 100
-_RELEASED_WITHIN = timedelta(days=30)
 _log = structlog.get_logger(__name__)
 
 
@@ -95,7 +94,7 @@ def _release_approved(now: datetime) -> None:
             select(Purchase.approval_id).where(
                 Purchase.approval_id.is_not(None),
                 Purchase.status.in_([status.value for status in unordered]),
-                Purchase.finished_at > now - _RELEASED_WITHIN,
+                Purchase.finished_at > now - timedelta(days=30),
             )
         ).all()
         held = spending_holds.states_of(session, [each for each in references if each is not None])

@@ -54,7 +54,6 @@ from app.state import app_state
 
 LEASE = timedelta(seconds=60)
 _MAX_EVIDENCE = 6
-_MAX_MESSAGE = 1_500
 _MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
 _ACTION_REQUIRED_CODES = frozenset(
     {
@@ -342,7 +341,7 @@ def stored_error(
     return {
         "code": failure.code.value,
         "limit_code": limit_code,
-        "message": _printable(failure.message, _MAX_MESSAGE),
+        "message": _printable(failure.message, 1_500),
         "step": None if step is None else step.action,
         "missing": list(failure.missing),
         "choices": [_printable(choice) for choice in failure.choices],

@@ -16,8 +16,6 @@ from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
 from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
 
-MAX_QUANTITY = 100
-
 
 class UsdString(UsdText):
     """US dollars as a decimal string with at least two decimals."""
@@ -68,7 +66,7 @@ class BuyBody(AcceptsCamelCase):
     shippingAddress = fields.Nested(  # noqa: N815 - the wire's spelling
         ShippingAddressBody, required=True, metadata={"example": {"name": "Ada Buyer", "zip": "94107"}}
     )
-    quantity = fields.Integer(load_default=1, strict=True, validate=ma.validate.Range(1, MAX_QUANTITY))
+    quantity = fields.Integer(load_default=1, strict=True, validate=ma.validate.Range(1, 100))
     options = fields.Dict(
         keys=Text(validate=ma.validate.Length(1, 60)), values=Text(validate=ma.validate.Length(1, 100)),
         load_default=dict, validate=ma.validate.Length(max=20),

@@ -39,7 +39,6 @@ from app.usage.service import MeteredUsage, UsageCall
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000
 """The price of a purchase, in credits."""
-_QUEUE_LEASE = timedelta(minutes=15)
 _OPEN = [status.value for status in OPEN_STATUSES]
 
 
@@ -94,7 +93,7 @@ def buy(
             url=order.url, host=order.host, quantity=order.quantity, dry_run=order.dry_run,
             max_total_nanos=order.max_total_nanos, sealed=sealed, order_digest=digests[0],
             shop_account_digest=order.shop_account_digest(purchase_id), first_page=False,
-            cost_nanos=PRICE_NANOS, lease_until=now + _QUEUE_LEASE, created_at=now,
+            cost_nanos=PRICE_NANOS, lease_until=now + timedelta(minutes=15), created_at=now,
             approval_id=None if order.approved is None else order.approved.reference,
             approved_nanos=None if order.approved is None else order.approved.max_nanos,
             request_id=logs.originating_request_id(),

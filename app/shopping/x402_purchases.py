@@ -24,7 +24,6 @@ from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 
 PARAMETER = "token"
-_TOKEN_LENGTH = 32
 
 
 def buy(
@@ -121,4 +120,4 @@ def _tokens(purchase_id: str) -> list[str]:
     """Return the token under the current secret, then those under secrets that are still accepted."""
     secrets = app_state().settings.secret_key_list()
     digests = keyed_digests("purchases", purchase_id.encode(), secrets)
-    return [base64.urlsafe_b64encode(digest).decode()[:_TOKEN_LENGTH] for digest in digests]
+    return [base64.urlsafe_b64encode(digest).decode()[:32] for digest in digests]

@@ -43,7 +43,6 @@ _ACCOUNT_TOPICS = frozenset({PerpdexTopic.ACCOUNT, PerpdexTopic.SPOT, PerpdexTop
 _MISREAD_REASONS = frozenset({"unexpected_answer", "wrong_chain", "unsafe_instructions"})
 _NO_ANSWER_REASONS = frozenset({"not_sent", "no_answer", "timeout", "broken"})
 _MISREAD = (UnexpectedAnswer, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_MAX_REMARK_CHARACTERS = 300
 
 
 class Result(StrEnum):
@@ -94,7 +93,7 @@ def run_all(probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int
             continue
         result, remark, max_nanos = _run(probe, budget_nanos, seconds)
         budget_nanos -= max_nanos
-        remark = " ".join(redact(remark).split())[:_MAX_REMARK_CHARACTERS]
+        remark = " ".join(redact(remark).split())[:300]
         yield Row(result, probe.system, probe.capability, remark)
 
 

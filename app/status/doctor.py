@@ -47,8 +47,6 @@ _MAX_BLOCKS_BEHIND = 20
 _MAX_CLOCK_SKEW_SECONDS = 5
 _STUCK_AFTER_SECONDS = 3600
 _ALIVE_WITHIN_SECONDS = 60
-_MAX_REPORTED_SPENDS = 20
-_MAX_REPORTED_ROWS = 20
 
 
 class Severity(StrEnum):
@@ -194,7 +192,7 @@ def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator
 def _check_integrity(session: Session) -> Iterator[Finding]:
     changed = authenticated.find_changed(session)
     fix = "find out who wrote it; then restore it, or `flask --app wsgi keys accept-rows`"
-    for each in changed[:_MAX_REPORTED_ROWS]:
+    for each in changed[:20]:
         yield _fail(each, fix)
     if not changed:
         yield _ok("all rows that give power were written by this service")
@@ -302,7 +300,7 @@ def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
     gaps, unknown_spends = [], []
     try:
         gaps = restore_reconciliation.recent_nonce_gaps(chain)
-        unknown_spends = list(itertools.islice(restore_reconciliation.unknown_spends(chain), _MAX_REPORTED_SPENDS))
+        unknown_spends = list(itertools.islice(restore_reconciliation.unknown_spends(chain), 20))
     except SQLAlchemyError:
         return  # reported by the check of the database
     except PortError as error:

@@ -50,7 +50,6 @@ class ExchangeMarkets(Model):
 _MS_PER_SECOND = 1000
 _EXPIRY_MS = 3_600_000
 _BACKOFF_SECONDS = 10
-_EXPIRY_BATCH = 1000
 _INSERT = PreparedInsert(ExchangeBudget, unique=[ExchangeBudget.name])
 
 
@@ -142,7 +141,7 @@ def _create_budget(session: Session, name: str, *, now_ms: int) -> None:
     expired = (
         select(ExchangeBudget.name)
         .where(ExchangeBudget.whole_at_ms < now_ms - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME)
-        .limit(_EXPIRY_BATCH)
+        .limit(1000)
         # Concurrent deletions do not wait for each other.
         .with_for_update(skip_locked=True)
     )

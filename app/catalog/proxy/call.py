@@ -39,8 +39,6 @@ from app.wallets.core.wallets import WalletView
 from app.web import request_bodies
 from app.web.client_request import ClientRequest
 
-KEY_PREFIX = ("v1", "proxy")
-PAYER_PREFIX = ("v1", "x402", "services")
 SIGNATURE_HEADER = "X-Gateway-Signature"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
@@ -67,7 +65,7 @@ def forward(request: ClientRequest, service_id: str, caller: Principal) -> Respo
     Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
     Unauthorized, InsufficientCredits, Overloaded, UpstreamError, UpstreamTimeout.
     """
-    return _forward_on_credits(_validated(request, KEY_PREFIX, service_id, caller), caller)
+    return _forward_on_credits(_validated(request, ("v1", "proxy"), service_id, caller), caller)
 
 
 def forward_payable(request: ClientRequest, service_id: str, caller: Principal | None) -> Response:
@@ -77,7 +75,7 @@ def forward_payable(request: ClientRequest, service_id: str, caller: Principal |
 
     Raises: as `forward`; PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
     """
-    proxied = _validated(request, PAYER_PREFIX, service_id, caller)
+    proxied = _validated(request, ("v1", "x402", "services"), service_id, caller)
     price = _price(proxied)
     has_payment = price.headers.has_payment
     if caller is None and not has_payment:

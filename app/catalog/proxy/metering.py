@@ -26,8 +26,6 @@ from app.usage import service as usage
 from app.usage.grouped import Hold
 from app.usage.service import MeteredUsage
 
-_NO_COST = MeteredUsage(cost_nanos=0)
-
 
 class ServiceCall(PaidCall):
     """A call at the price of its service; a session of the wallet may be charged as well."""
@@ -130,7 +128,7 @@ class ServiceCall(PaidCall):
                 spending_holds.charge_session(session, self._wallet_id or "", self._session_charge, reference=self.id)
         price_nanos = self._service.price_nanos
         try:
-            self._run(Hold(self.id, self._account_id, self._call, price_nanos, _NO_COST, self._lease))
+            self._run(Hold(self.id, self._account_id, self._call, price_nanos, MeteredUsage(cost_nanos=0), self._lease))
         except InsufficientCredits:
             self._refund_session()
             raise

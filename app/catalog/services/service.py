@@ -34,7 +34,6 @@ from server.pool import ResourceUse
 MAX_SERVICES_PER_AGENT = 100
 MAX_REGISTRATIONS_PER_DAY = 200
 _SECRETS = SealedColumn("services", "secret_sealed")
-_KEY_KIND = "sv"
 _RETRY_SECONDS = 5
 _QUEUE_SECONDS = 10
 _UNRETIRED = {ServiceStatus.ACTIVE, ServiceStatus.PAUSED}
@@ -70,7 +69,7 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, 
     base_url = _validated_url(values["base_url"])
     specification = None if document is None else _parse_specification(document, agent_id)
     service_id, now = identifiers.new_id(), clock.now()
-    secret = identifiers.new_key(_KEY_KIND)
+    secret = identifiers.new_key("sv")
     with unit_of_work() as session:
         # Lock the agent's row while its services are counted.
         identity.lock_agent(session, agent_id)

@@ -32,7 +32,6 @@ from app.web.csv_rows import csv_response
 
 _AGENT = "/agents/<string:agent_id>"
 _PAGE_SIZE = 50
-_MAX_CSV_ROWS = 5_000
 _MAX_TEXT = 100
 _DAYS_OF_CALLS = timedelta(days=92)
 _TRANSACTIONS = (
@@ -67,7 +66,7 @@ def show_activity(key: OwnerKeyView) -> Response:
         owned = wallets.all_of(session, key.agent_id)
     chosen, is_csv = _chosen([wallet.id for wallet in owned]), request.args.get("format") == "csv"
     ids = [wallet.id for wallet in owned if chosen.get("wallet") in (None, wallet.id)]
-    entries, before = _timeline(agent, ids, chosen, _MAX_CSV_ROWS if is_csv else _PAGE_SIZE)
+    entries, before = _timeline(agent, ids, chosen, 5_000 if is_csv else _PAGE_SIZE)
     bought = overview.bought([each.value for each in entries if each.what == "transaction"])
     if is_csv:
         response = csv_response(_COLUMNS, [_csv_row(each, bought) for each in entries])

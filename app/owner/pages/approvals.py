@@ -36,7 +36,6 @@ from app.wallets.views import history
 _LIST = "/agents/<string:agent_id>/approvals"
 _ONE = f"{_LIST}/<string:approval_id>"
 _SHOWN = PageRequest(50, 0)
-_MAX_ANSWER = 300
 
 
 class Decision(StrEnum):
@@ -159,7 +158,7 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
             if not is_owner:
                 return _render(key, approval_id, key_error=error, status=403)
             method = OwnerMethod.OWNER_KEY
-    answer = printable(request.form.get("answer", ""))[:_MAX_ANSWER] if decision is Decision.REJECT else ""
+    answer = printable(request.form.get("answer", ""))[:300] if decision is Decision.REJECT else ""
     outcome = DecisionOutcome.TOO_LATE
     if _waits(approval):
         prove = partial(_proof, method, key, approval, decision)

@@ -26,8 +26,6 @@ from app.wallets.core import wallets
 from app.web.fields import Email
 
 _PATH = "/device"
-_MAX_CODE_LENGTH = 64
-_MAX_EMAIL_LENGTH = 254
 _NEXT_STEPS: dict[type[ServiceError], str] = {
     NotFound: "A code has four letters and four digits.",
     EmailMismatch: "Use the email address that the agent was registered with. "
@@ -39,7 +37,6 @@ _NEXT_STEPS: dict[type[ServiceError], str] = {
 }
 _RECEIPT_COOKIE = "purser_claim"
 _RECEIPT = re.compile(rf"{claims.RECEIPT_PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
-_EXPIRED_FORM_MESSAGE = "This form has expired or was opened in another browser."
 
 
 class _MalformedEmail(InvalidInput):
@@ -144,7 +141,7 @@ def _render_agent_form(candidate: dict[str, Any], *, email: str = "", error: _Fo
         "claim_agent.html",
         status=200 if error is None else error.status,
         candidate=candidate,
-        email=email[:_MAX_EMAIL_LENGTH],
+        email=email[:254],
         error=error,
         wallet_chains=[name.value for name in ChainName],
     )
@@ -159,7 +156,7 @@ def _render_code_form(*, code: str, error: _FormError | None = None) -> Response
         "claim_code.html",
         status=200 if error is None else error.status,
         retry_after_seconds=None if error is None else error.retry_after_seconds,
-        code=(claims.normalise_code(code) or code)[:_MAX_CODE_LENGTH],
+        code=(claims.normalise_code(code) or code)[:64],
         error=error,
     )
 
@@ -197,7 +194,7 @@ def _form_error(failure: ServiceError) -> _FormError:
 
 def _expired_form(field: str) -> _FormError:
     return _FormError(
-        _EXPIRED_FORM_MESSAGE,
+        "This form has expired or was opened in another browser.",
         "Nothing was claimed. Submit the form below again, with cookies enabled for this site.",
         field,
     )

@@ -55,7 +55,6 @@ _PATH = "/agents/<string:agent_id>/wallets/<string:wallet_id>/limits"
 # A comma is accepted only before three digits: in half of the world "12,50" is twelve and a half.
 _NUMBER = re.compile(r"\$?\s*((?:[0-9]{1,3}(?:[,'][0-9]{3}){1,6}|[0-9]{1,21})(?:\.[0-9]{1,9})?)", re.ASCII)
 _SHOWN_ENTRIES = 3
-_SHOWN_CHARACTERS = 60
 _OWNER_KEY_NEEDED = "Enter your owner key, because this change raises a limit or allows more than before."
 
 
@@ -143,9 +142,7 @@ def _problem_text(problems: Any, typed: Any) -> str:
     if not isinstance(problems, Mapping):
         return f"It {'; '.join(map(str, problems))}."
     texts = [
-        f"“{typed[place][:_SHOWN_CHARACTERS]}” {'; '.join(map(str, of))}."
-        for place, of in problems.items()
-        if isinstance(place, int)
+        f"“{typed[place][:60]}” {'; '.join(map(str, of))}." for place, of in problems.items() if isinstance(place, int)
     ]
     more = [f"{len(texts) - _SHOWN_ENTRIES} more entries are invalid."] if len(texts) > _SHOWN_ENTRIES else []
     return " ".join([*texts[:_SHOWN_ENTRIES], *more])
@@ -180,10 +177,8 @@ def _render_form(
     )  # fmt: skip
 
 
-DAYS = timedelta(days=30)
 MOST_PAYMENTS = 500
 """With more, a page would take longer than 150 ms of processor time."""
-_MOST_SHOWN = 5
 _TO_PAYEES = {MovementKind.TRANSFER, MovementKind.WITHDRAWAL, MovementKind.X402}
 
 
@@ -206,7 +201,7 @@ class LimitsPreview:
     @property
     def changed(self) -> Sequence[Decided]:
         """Return the latest payments that are decided otherwise."""
-        return [each for each in self.payments if each[1] != each[2]][:_MOST_SHOWN]
+        return [each for each in self.payments if each[1] != each[2]][:5]
 
 
 def preview_of(wallet: WalletView, changes: controls.ControlsChange) -> LimitsPreview | None:
@@ -215,7 +210,7 @@ def preview_of(wallet: WalletView, changes: controls.ControlsChange) -> LimitsPr
     new = controls.apply_changes(old, changes)
     if new == old:
         return None
-    first = clock.now() - DAYS
+    first = clock.now() - timedelta(days=30)
     payments = _payments(wallet, first)
     payees = {payee for each in payments for payee in approval_rules.payees_of(each.request)}
     with read_only_unit() as session:

@@ -39,9 +39,7 @@ from app.wallets.views.balances import Holding
 from app.wallets.views.history import TransactionView
 
 CHART_DAYS = 30
-_MAX_REPLAYS_SHOWN = 5
 _RECENT = 6
-_INCIDENT_DAYS = timedelta(days=7)
 _MAX_INCIDENTS = 3
 _MAX_WAITING = PageRequest(200, 0)
 _MAX_LISTED = 5
@@ -161,7 +159,7 @@ def _locked(owned: Sequence[WalletView]) -> bool:
 
 def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, Any]:
     """Return what went wrong in the last days, or was done by the agent's key to its own limits."""
-    since = clock.now() - _INCIDENT_DAYS
+    since = clock.now() - timedelta(days=7)
     page = PageRequest(_MAX_INCIDENTS, 0, created_after=since)
     changes = feed.latest(agent.id, [EventType.CONTROLS_CHANGED], limit=_MAX_INCIDENTS * _RECENT)
     with read_only_unit() as session:
@@ -178,7 +176,7 @@ def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyV
     if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
         return []
     found, _ = trail.list_entries(
-        session, PageRequest(_MAX_REPLAYS_SHOWN, 0), action=AuditAction.CLAIM_REPEATED.value, subject_id=agent.id
+        session, PageRequest(limit=5, offset=0), action=AuditAction.CLAIM_REPEATED.value, subject_id=agent.id
     )
     return [entry for entry in found.items if entry.at >= key.created_at]
 

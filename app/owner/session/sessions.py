@@ -63,7 +63,6 @@ SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50
 _SEAL, _KEY_SEAL = seal_of(OwnerSession), RowSeal(OwnerSessionKey, mac="key_mac")
 _INSERT_KEY = PreparedInsert(OwnerSessionKey, unique=[OwnerSessionKey.session_id, OwnerSessionKey.owner_key_id])
-_RECORDED_REFUSALS = "20 per hour"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -252,7 +251,7 @@ def _verify_key(session: Session, owner_key: str, network: str, *, agent_id: str
 def _record_refusal(network: str, *, agent_id: str | None = None) -> None:
     """Record a wrong owner key in the audit log; of many, some: anybody can send them."""
     try:
-        app_state().rate_limiter.count(_RECORDED_REFUSALS, "wrong-owner-key", agent_id or "sign-in")
+        app_state().rate_limiter.count("20 per hour", "wrong-owner-key", agent_id or "sign-in")
     except RateLimited:
         return
     act = AuditEvent(AuditAction.OWNER_KEY_REFUSED, agent_id)

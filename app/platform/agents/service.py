@@ -38,8 +38,6 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
-_EMAIL_BYTES = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView(AgentSnapshot):
@@ -73,7 +71,7 @@ def create(
     """
     key = identity.mint_api_key(KeyKind.AGENT)
     wallet_key = custody.new_key()
-    email = f"agent-{secrets.token_hex(_EMAIL_BYTES)}@agents.invalid"
+    email = f"agent-{secrets.token_hex(4)}@agents.invalid"
     nanos = credits_nanos
     if nanos is None:
         nanos = money.nanos_from_usd(app_state().settings.initial_credits_usd)
