@@ -10,7 +10,7 @@ from marshmallow import fields
 from app.catalog.models import ServiceStatus, SubscriptionStatus
 from app.core import money
 from app.state import app_state
-from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default
+from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default, one_of
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
 
 _MAX_PRICE_NANOS = 100 * money.NANOS_PER_USD
@@ -277,10 +277,7 @@ class CatalogQuery(PageQuery):  # type: ignore[misc, valid-type]
 class SubscriptionQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Filters of subscriptions."""
 
-    status = Text(
-        load_default=None,
-        validate=ma.validate.OneOf([each.value for each in SubscriptionStatus], error="must be one of {choices}"),
-    )
+    status = one_of((each.value for each in SubscriptionStatus), load_default=None)
 
 
 class SubscribeBody(Schema):
