@@ -4,7 +4,6 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from app.authenticated import SealedColumn
@@ -72,16 +71,11 @@ class PurchaseOrder:
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
-class UnsealedOrder(NamedTuple):
-    """What `PurchaseOrder.seal` has sealed. Orders of earlier versions lack some of it."""
+def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None, str | None]:
+    """Open a sealed order: return its request, session id and key id. Raises: Rejected.
 
-    request: PurchaseRequest
-    session_id: str | None
-    key_id: str | None
-
-
-def unseal(purchase: Purchase) -> UnsealedOrder:
-    """Open a sealed order. Raises: Rejected."""
+    Orders of earlier versions lack some of it.
+    """
     with read_only_unit() as session:
         wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
@@ -98,7 +92,7 @@ def unseal(purchase: Purchase) -> UnsealedOrder:
         dry_run=purchase.dry_run,
         allowed_domains=controls.allowed_domains if controls else (),
     )
-    return UnsealedOrder(request, secret.get("session_id"), secret.get("key_id"))
+    return request, secret.get("session_id"), secret.get("key_id")
 
 
 def parse_url(text: str) -> tuple[str, str]:

@@ -81,14 +81,13 @@ def run_purchase(purchase_id: str) -> None:
     with logs.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
         try:
-            order = orders.unseal(claimed)
+            request, session.spending_session_id, key_id = orders.unseal(claimed)
         except (Rejected, ValueError, KeyError, TypeError):
             session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The sealed order could not be opened."))
             return
-        session.spending_session_id = order.session_id
-        session.coupon_code = order.request.coupon_code
-        session.adviser = page_choices.adviser(claimed, order.key_id)
-        _execute(shopper, order.request, session)
+        session.coupon_code = request.coupon_code
+        session.adviser = page_choices.adviser(claimed, key_id)
+        _execute(shopper, request, session)
 
 
 def _execute(shopper: Shopper, request: PurchaseRequest, session: PurchaseSession) -> None:
