@@ -36,7 +36,6 @@ _LOCKED_NEXT_STEP = "Wait before you try again. The operator of this service can
 
 @public_pages.get("/owner/sign-in")
 def sign_in_form() -> Response:
-    """Ask for the owner key."""
     if live_session() is not None:
         return see_other(url_for("owner.show_agents"))
     return render_sign_in(safe_return_path(request.args.get("next")))
@@ -77,7 +76,6 @@ def add_agent() -> Response:
 
 @session_pages.get("/add")
 def add_form() -> Response:
-    """Ask for the owner key of another agent."""
     return render_page("add_agent.html", error=None)
 
 
