@@ -21,7 +21,6 @@ from app.wallets.core import wallets
 
 _SEALED = SealedColumn("purchases", "sealed")
 _MAX_URL = 2048
-_SCHEMES = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def parse_url(text: str) -> tuple[str, str]:
         host = (parts.hostname or "").encode("idna").decode().rstrip(".").lower() if parts.hostname else ""
     except (ValueError, UnicodeError):
         raise InvalidInput.field("url", "must be an http(s) URL") from None
-    if parts.scheme not in _SCHEMES or not host:
+    if parts.scheme not in ("http", "https") or not host:
         problem = "must be an http(s) URL"
     elif len(text) > _MAX_URL:
         problem = f"must have at most {_MAX_URL} characters"

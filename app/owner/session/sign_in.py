@@ -26,7 +26,6 @@ _RETURN_PATH = re.compile(
     r"/owner/(?:agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?|connect/[A-Za-z0-9_.-]+)",
     re.ASCII,
 )
-_INVALID_KEY = "This is not a valid owner key."
 _INVALID_KEY_NEXT_STEP = (
     "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
     "An API key (ak_…) does not sign you in."
@@ -120,7 +119,7 @@ def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Resp
     elif isinstance(failure, LimitReached):
         error = (failure.message, "Nothing was changed.")
     else:
-        error = (_INVALID_KEY, _INVALID_KEY_NEXT_STEP)
+        error = ("This is not a valid owner key.", _INVALID_KEY_NEXT_STEP)
     # A 401 would need a scheme, for which browsers open a dialog of their own.
     status = 403 if isinstance(failure, Unauthorized) else failure.status
     return render_page(template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values)
