@@ -11,6 +11,7 @@ from typing import Any
 from flask import Blueprint, Response, make_response, render_template, request, url_for
 
 from app.console import sessions
+from app.console.sessions import LiveConsoleSession
 from app.core.identifiers import new_id
 from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
@@ -63,16 +64,16 @@ def _require_session() -> Response | None:
     if found is None:
         return auth.see_other(url_for("console_entrance.sign_in_form"))
     auth.limit_form(_MAX_FORM_BYTES)
-    session_id, caller = found
-    if request.method == "POST" and not cookies.is_valid(session_id=session_id):
+    if request.method == "POST" and not cookies.is_valid(session_id=found.id):
         return _render("error.html", status=403, title="This form has expired", message="Nothing was changed.")
-    current_request().master_caller = caller
-    request.environ["purser.console_session"] = session_id
+    current_request().master_caller = found.caller
+    request.environ["purser.console_session"] = found
     return None
 
 
 @entrance.get("/sign-in")
 def sign_in_form() -> Response:
+    """Ask for a master key."""
     return _render("sign_in.html", error="")
 
 
@@ -252,11 +253,11 @@ def _entered(text: str, title: str, kind: str) -> Any:
 
 
 def _render(template: str, *, status: int = 200, **values: Any) -> Response:
-    session_id = request.environ.get("purser.console_session", "")
+    signed_in: LiveConsoleSession | None = request.environ.get("purser.console_session")
     body = render_template(
         f"console/{template}", csrf_field=cookies.FIELD, settings=app_state().settings, version=VERSION,
-        csrf_token=cookies.csrf_token(session_id=session_id),
-        signed_in=current_request().master_caller, places=_PLACES, **values,
+        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""),
+        signed_in=signed_in, places=_PLACES, **values,
     )  # fmt: skip
     return make_response(body, status)
 

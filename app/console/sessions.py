@@ -1,6 +1,7 @@
 """Sessions of the console: begun with a master key, ended by signing out, by time, or by revoking the key."""
 
 import secrets
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ForeignKey, String, delete, select
@@ -38,6 +39,14 @@ LIFETIME = timedelta(hours=8)
 _SEAL = seal_of(ConsoleSession)
 
 
+@dataclass(frozen=True, slots=True)
+class LiveConsoleSession:
+    """A live session, and the master key that it acts for."""
+
+    id: str
+    caller: MasterKeyPrincipal
+
+
 def sign_in(master_key: str, *, network: str, previous_token: str | None) -> str:
     """Begin a session and return its token; the browser's previous one ends. Raises: Unauthorized, RateLimited."""
     found = identity.find_master_key(master_key)
@@ -62,8 +71,8 @@ def sign_in(master_key: str, *, network: str, previous_token: str | None) -> str
     return token
 
 
-def find_session(token: str | None) -> tuple[str, MasterKeyPrincipal] | None:
-    """Return the id of a token's live session and the master key that it acts for, if that is still valid."""
+def find_session(token: str | None) -> LiveConsoleSession | None:
+    """Return the live session of a token, if its master key is still valid."""
     if token is None:
         return None
     with read_only_unit() as session:
@@ -75,7 +84,8 @@ def find_session(token: str | None) -> tuple[str, MasterKeyPrincipal] | None:
         ).one_or_none()
         if row is None or not _SEAL.accepts(session, row):
             return None
-    return row.id, MasterKeyPrincipal(row.master_key_id, row.name, MasterKeyRole(row.role), in_console=True)
+    caller = MasterKeyPrincipal(row.master_key_id, row.name, MasterKeyRole(row.role), in_console=True)
+    return LiveConsoleSession(row.id, caller)
 
 
 def end_session(token: str | None) -> None:
