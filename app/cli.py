@@ -62,7 +62,7 @@ def check() -> None:
     """Validate the OpenAPI document; fails with the first error."""
     from openapi_spec_validator import validate  # noqa: PLC0415 - a development requirement
 
-    validate(app_state().part(OpenApiDocument).read())
+    validate(app_state().part(OpenApiDocument).published)
     click.echo("The OpenAPI document is valid.")
 
 

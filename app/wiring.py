@@ -60,7 +60,6 @@ from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
 from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
-from app.ports.services import Mailer
 from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
 from app.state import Ports
@@ -80,7 +79,7 @@ _RATE_LIMITS = {
 def build(settings: Settings) -> Ports:
     evm = {name: _evm_chain(name, settings) for name in (ChainName.ETHEREUM, ChainName.BASE)}
     solana = _solana_chain(settings)
-    jupiter = _jupiter_access(settings)
+    jupiter, smtp_url = _jupiter_access(settings), settings.smtp_url.get_secret_value()
     exchanges: dict[ChainName, SwapExchange] = {name: UniswapExchange(chain) for name, chain in evm.items()}
     if settings.network is not Network.TESTNET:
         # Jupiter has no pools on test networks.
@@ -111,14 +110,9 @@ def build(settings: Settings) -> Ports:
         faucet=HttpFaucet(settings.faucet_url) if settings.is_sandbox and settings.faucet_url else None,
         perpdex=HyperliquidExchange(PERPDEX_DEPLOYMENTS[settings.network.value], url=settings.perpdex_base_url),
         shopper=_shopper(settings),
-        mailer=_mailer(settings),
+        mailer=SmtpMailer(smtp_url, sender=settings.mail_from) if smtp_url else None,
         probes=partial(_probes, settings),
     )
-
-
-def _mailer(settings: Settings) -> Mailer | None:
-    url = settings.smtp_url.get_secret_value()
-    return SmtpMailer(url, sender=settings.mail_from) if url else None
 
 
 def _probes(settings: Settings) -> list[Probe]:

@@ -79,7 +79,6 @@ _MAX_LISTED = 50
 _INSERT_BATCH = 200
 _INSERT_HEAD = PreparedInsert(AuditHead, unique=[AuditHead.name])
 GENESIS = "0" * 64
-_KEY_BYTES = 32
 # The acts of operators are witnessed immediately, all others within the hour.
 _WITNESSED = frozenset({ActorKind.MASTER_KEY, ActorKind.COMMAND})
 
@@ -302,15 +301,11 @@ def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
     )
     row = session.execute(locked).one_or_none()
     if row is None:
-        _create_head(session)
+        key = secrets.token_bytes(32)
+        head = {"name": TRAIL_NAME, "number": 0, "hash": GENESIS, "proof": head_proof(key, 0, GENESIS)}
+        _INSERT_HEAD.execute(session, {**head, "sealed": _CHAIN_KEYS.seal(key, TRAIL_NAME)})
         row = session.execute(locked).one()
     return row.number, row.hash, unseal_chain_key(row.sealed)
-
-
-def _create_head(session: Session) -> None:
-    key = secrets.token_bytes(_KEY_BYTES)
-    head = {"name": TRAIL_NAME, "number": 0, "hash": GENESIS, "proof": head_proof(key, 0, GENESIS)}
-    _INSERT_HEAD.execute(session, {**head, "sealed": _CHAIN_KEYS.seal(key, TRAIL_NAME)})
 
 
 def _entries() -> Any:

@@ -10,10 +10,9 @@ from marshmallow import fields
 from app.catalog.models import ServiceStatus, SubscriptionStatus
 from app.core import money
 from app.state import app_state
-from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default
+from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default, one_of
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
 
-_MAX_PRICE_NANOS = 100 * money.NANOS_PER_USD
 _MAX_DESCRIPTION = 4_000
 _MAX_CATEGORY = 50
 _MAX_QUERY = 200
@@ -82,7 +81,7 @@ class Document(ParsedField):
         return json.dumps(value, default=json_default)
 
 
-_PRICE_RANGE = ma.validate.Range(max=_MAX_PRICE_NANOS, error="must be at most 100")
+_PRICE_RANGE = ma.validate.Range(max=100 * money.NANOS_PER_USD, error="must be at most 100")
 _DESCRIPTION_LENGTH = ma.validate.Length(max=_MAX_DESCRIPTION, error=f"must have at most {_MAX_DESCRIPTION} characters")
 _PRICING_MODELS = ma.validate.OneOf(["per_call"], error="must be per_call")
 
@@ -277,10 +276,7 @@ class CatalogQuery(PageQuery):  # type: ignore[misc, valid-type]
 class SubscriptionQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Filters of subscriptions."""
 
-    status = Text(
-        load_default=None,
-        validate=ma.validate.OneOf([each.value for each in SubscriptionStatus], error="must be one of {choices}"),
-    )
+    status = one_of((each.value for each in SubscriptionStatus), load_default=None)
 
 
 class SubscribeBody(Schema):

@@ -50,7 +50,6 @@ _DOCUMENT_SECONDS = 5
 _MAX_REDIRECTS = 10
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,500}", re.ASCII)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,40}", re.ASCII)
-_LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 # Of those that a browser or the system handles itself; applications have others of their own.
 _FOREIGN_SCHEMES = frozenset(
     "http javascript data vbscript file filesystem blob about view-source ws wss ftp mailto tel sms intent content "  # noqa: SIM905
@@ -158,7 +157,7 @@ def prune(session: Session, now: datetime) -> None:
 
 def is_loopback(parts: SplitResult) -> bool:
     """Return whether a redirect goes to a program on the owner's computer (RFC 8252 §7.3)."""
-    return parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS
+    return parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
 
 
 def _is_address(client_id: str) -> bool:

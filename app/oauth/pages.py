@@ -156,7 +156,11 @@ def answer(signed: str) -> Response:
     """Store the owner's answer, and send the browser back to the application."""
     asked = _read(signed)
     if request.form.get("decision") != "allow":
-        return _deny(asked)
+        with unit_of_work() as session:
+            if asked.token_id is None:
+                return _redirected(session, asked, None)
+            tokens.answer(session, asked.token_id, grant_id=None)
+            return render_page("connected.html", asked=asked, allowed=False, agent=None)
     try:
         consent = _consent()
         key = owner_key_of(consent.agent_id)
@@ -171,7 +175,6 @@ def answer(signed: str) -> Response:
 
 @session_pages.get("/agents/<string:agent_id>/connections")
 def show_connections(key: OwnerKeyView) -> Response:
-    """List the applications that are connected to an agent."""
     listed = connections.list_of(key.agent_id)
     return render_page("connections.html", agent=agent_of(key), listed=listed, done=request.args.get("done"))
 
@@ -195,14 +198,6 @@ def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
             raise InvalidInput("The program is no longer waiting. Start again in the program.")
         connections.announce_opened(session, actor, grant)
     return response or render_page("connected.html", asked=asked, allowed=True, agent=agent_of(key))
-
-
-def _deny(asked: _Asked) -> Response:
-    with unit_of_work() as session:
-        if asked.token_id is not None:
-            tokens.answer(session, asked.token_id, grant_id=None)
-            return render_page("connected.html", asked=asked, allowed=False, agent=None)
-        return _redirected(session, asked, None)
 
 
 def _redirected(session: Session, asked: _Asked, grant: Grant | None) -> Response:

@@ -97,7 +97,6 @@ def show_notices(key: OwnerKeyView) -> Response:
 
 @session_pages.post(f"{_PAGE}/email")
 def send_confirmation(key: OwnerKeyView) -> Response:
-    """Send the link that confirms an address."""
     try:
         address = Email(required=True).deserialize(request.form.get("email", ""))
     except ValidationError:
@@ -106,8 +105,9 @@ def send_confirmation(key: OwnerKeyView) -> Response:
         return _render(key, error="This is not an email address.", status=400)
     page = url_for("owner.confirm_address", agent_id=key.agent_id, token="")
     try:
-        page_url, network = app_state().settings.public_url + page.rstrip("/"), _network()
-        send_link(key.agent_id, address, network=network, page_url=page_url)
+        page_url, network = app_state().settings.public_url + page.rstrip("/"), client_network(request.remote_addr)
+        # An IPv4 /24 or IPv6 /64: agents are free, and so are the addresses of a host.
+        send_link(key.agent_id, address, network=network.rpartition(".")[0] or network, page_url=page_url)
     except RateLimited as refusal:
         return _render(key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status)
     except PortError:
@@ -193,9 +193,3 @@ def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
 
 def _subscriber(key: OwnerKeyView) -> Subscriber:
     return Subscriber(Audience.OWNER, key.agent_id, owner_as_actor(key))
-
-
-def _network() -> str:
-    """Return the client's network as an IPv4 /24 or IPv6 /64: agents are free, and so are the addresses of a host."""
-    network = client_network(request.remote_addr)
-    return network.rpartition(".")[0] or network

@@ -11,7 +11,7 @@ from app.identity.api_keys import mask_key
 from app.identity.principal import MasterKeyRole
 from app.platform.agents.fleet import MAX_AGENTS
 from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, WalletShape
-from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd
+from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, one_of
 from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
 
 _MAX_GRACE_SECONDS = 30 * 24 * 3600
@@ -320,10 +320,7 @@ GatewayKeys = page_schema("GatewayKeys", "keys", GatewayKeyShape, "A page of gat
 class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Filters of the audit log."""
 
-    action = Text(
-        load_default=None,
-        validate=ma.validate.OneOf([each.value for each in AuditAction], error="must be one of {choices}"),
-    )
+    action = one_of((each.value for each in AuditAction), load_default=None)
     subject_id = Text(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
 
 

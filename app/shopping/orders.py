@@ -4,7 +4,6 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from app.authenticated import SealedColumn
@@ -22,7 +21,6 @@ from app.wallets.core import wallets
 
 _SEALED = SealedColumn("purchases", "sealed")
 _MAX_URL = 2048
-_SCHEMES = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +70,11 @@ class PurchaseOrder:
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
-class UnsealedOrder(NamedTuple):
-    """What `PurchaseOrder.seal` has sealed. Orders of earlier versions lack some of it."""
+def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None, str | None]:
+    """Open a sealed order: return its request, session id and key id. Raises: Rejected.
 
-    request: PurchaseRequest
-    session_id: str | None
-    key_id: str | None
-
-
-def unseal(purchase: Purchase) -> UnsealedOrder:
-    """Open a sealed order. Raises: Rejected."""
+    Orders of earlier versions lack some of it.
+    """
     with read_only_unit() as session:
         wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
@@ -98,7 +91,7 @@ def unseal(purchase: Purchase) -> UnsealedOrder:
         dry_run=purchase.dry_run,
         allowed_domains=controls.allowed_domains if controls else (),
     )
-    return UnsealedOrder(request, secret.get("session_id"), secret.get("key_id"))
+    return request, secret.get("session_id"), secret.get("key_id")
 
 
 def parse_url(text: str) -> tuple[str, str]:
@@ -110,7 +103,7 @@ def parse_url(text: str) -> tuple[str, str]:
         host = (parts.hostname or "").encode("idna").decode().rstrip(".").lower() if parts.hostname else ""
     except (ValueError, UnicodeError):
         raise InvalidInput.field("url", "must be an http(s) URL") from None
-    if parts.scheme not in _SCHEMES or not host:
+    if parts.scheme not in ("http", "https") or not host:
         problem = "must be an http(s) URL"
     elif len(text) > _MAX_URL:
         problem = f"must have at most {_MAX_URL} characters"

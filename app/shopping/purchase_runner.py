@@ -81,14 +81,13 @@ def run_purchase(purchase_id: str) -> None:
     with logs.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
         try:
-            order = orders.unseal(claimed)
+            request, session.spending_session_id, key_id = orders.unseal(claimed)
         except (Rejected, ValueError, KeyError, TypeError):
             session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The sealed order could not be opened."))
             return
-        session.spending_session_id = order.session_id
-        session.coupon_code = order.request.coupon_code
-        session.adviser = page_choices.adviser(claimed, order.key_id)
-        _execute(shopper, order.request, session)
+        session.coupon_code = request.coupon_code
+        session.adviser = page_choices.adviser(claimed, key_id)
+        _execute(shopper, request, session)
 
 
 def _execute(shopper: Shopper, request: PurchaseRequest, session: PurchaseSession) -> None:
@@ -225,16 +224,13 @@ class PurchaseSession:
                 spending_accounts.lock_accounts(session, [self._wallet_id])
             for source in (PurchaseStatus.SUBMITTING, PurchaseStatus.RUNNING):
                 if PURCHASES.move(session, self._row, source, PurchaseStatus.UNKNOWN, reason=code, error=error):
-                    if source is PurchaseStatus.RUNNING:
-                        self._record_goods_spend(session)
+                    wallet_id, nanos = self._wallet_id, self._goods_nanos
+                    if source is PurchaseStatus.RUNNING and wallet_id is not None and nanos is not None:
+                        # The shop ordered without permission: nothing was held, and it costs at least the goods.
+                        spending_holds.record_without_limits(
+                            session, wallet_id, reference=self.purchase_id, value_nanos=nanos
+                        )
                     return
-
-    def _record_goods_spend(self, session: Session) -> None:
-        # The shop ordered without permission: nothing was held, and it costs at least the goods.
-        if self._wallet_id is not None and self._goods_nanos is not None:
-            spending_holds.record_without_limits(
-                session, self._wallet_id, reference=self.purchase_id, value_nanos=self._goods_nanos
-            )
 
     def _outcome(self, result: OrderReview | OrderConfirmation) -> dict[str, Any]:
         number = result.order_number if isinstance(result, OrderConfirmation) else None

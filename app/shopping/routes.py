@@ -31,7 +31,6 @@ from app.payments.x402 import guard, terms
 from app.shopping import advice, schemas, service, x402_purchases
 from app.shopping.kind import PURCHASE
 from app.shopping.models import Purchase
-from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
@@ -252,11 +251,6 @@ def get_purchase_evidence(evidence_id: str, purchase: Purchase) -> Response:
     return response
 
 
-def _read_order() -> PurchaseOrder:
-    """Parse the order of the current request as its view does. Raises: InvalidInput, DomainNotAllowed."""
-    return PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
-
-
 def _authorize_payer(request: ClientRequest) -> None:
     """Authorize a request that can pay for a purchase: with a key, by its credits; else with a payment.
 
@@ -275,7 +269,9 @@ def _authorize_payer(request: ClientRequest) -> None:
         return
     if guards.presented_keys(request):
         raise Unauthorized
-    reason = x402_purchases.refusal_reason(_read_order)
+    reason = x402_purchases.refusal_reason(
+        lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
+    )
     price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
     raise terms.attach(price, PaymentRequired())
 

@@ -13,7 +13,7 @@ from app.ports.shopper import FailureCode
 from app.shopping import advice
 from app.shopping.models import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
-from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText
+from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText, one_of
 from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
 
 
@@ -195,7 +195,4 @@ PurchasePage = page_schema(
 class PurchaseQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     """A filter and pagination of purchases."""
 
-    status = Text(
-        load_default=None,
-        validate=ma.validate.OneOf([status.value for status in PurchaseStatus], error="must be one of {choices}"),
-    )
+    status = one_of((each.value for each in PurchaseStatus), load_default=None)

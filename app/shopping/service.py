@@ -216,10 +216,7 @@ def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress
 
 def count_open_by_status(session: Session) -> dict[str, int]:
     counts = select(Purchase.status, func.count()).where(Purchase.status.in_(_OPEN)).group_by(Purchase.status)
-    found = dict.fromkeys(_OPEN, 0)
-    for status, number in session.execute(counts):
-        found[status] = number
-    return found
+    return dict.fromkeys(_OPEN, 0) | dict(session.execute(counts).all())
 
 
 def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[str]) -> None:

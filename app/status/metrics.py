@@ -35,7 +35,6 @@ from app.version import VERSION
 from app.wallets.views import balances
 
 metrics = Blueprint("metrics", __name__)
-_SUFFIXES = ("_total", "_bucket", "_count", "_sum")
 
 
 @metrics.get("/metrics")
@@ -80,7 +79,7 @@ def _counter_metrics(store: CounterStore) -> Iterator[Metric]:
     if totals is None:
         return
     for metric in counters.collect():
-        names = {f"{metric.name}{suffix}" for suffix in _SUFFIXES}
+        names = {f"{metric.name}{suffix}" for suffix in ("_total", "_bucket", "_count", "_sum")}
         metric.samples = sorted((sample for sample in totals if sample.name in names), key=_exposition_order)
         if metric.samples:
             yield metric

@@ -113,9 +113,6 @@ class PreparedAction:
     complete: Callable[[Perpdex], tuple[Action, Mapping[str, Json]]] | None = None
 
 
-_Prepare = Callable[[WalletView, Parameters], PreparedAction]
-
-
 def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
     """Check an action; return the 501 response with its payload. Raises: InvalidInput and what a movement raises."""
     prepared = _PREPARE[action](wallet, parameters)
@@ -295,7 +292,7 @@ def _market_metadata(market_list: MarketList) -> dict[str, Json]:
     return {"metadata": {"source": market_list.source.value, "as_of": market_list.as_of}}
 
 
-_PREPARE: Mapping[str, _Prepare] = {
+_PREPARE: Mapping[str, Callable[[WalletView, Parameters], PreparedAction]] = {
     "order": _order,
     "cancel": _cancel,
     "cancel_all": _cancel_all,

@@ -15,7 +15,6 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import relayed
 
 Parameters = Mapping[str, Any]
-_Read = Callable[[WalletView, Parameters], dict[str, Json]]
 
 
 def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dict[str, Json]:
@@ -67,7 +66,7 @@ def _market(symbol: str) -> PerpMarket:
     return markets.require_market(known, symbol)
 
 
-_READS: Mapping[str, _Read] = {
+_READS: Mapping[str, Callable[[WalletView, Parameters], dict[str, Json]]] = {
     "status": lambda wallet, _: {
         "account": _account_query(PerpdexTopic.ACCOUNT, wallet),
         "spot": _account_query(PerpdexTopic.SPOT, wallet),

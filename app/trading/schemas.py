@@ -9,7 +9,7 @@ from marshmallow import ValidationError, fields
 
 from app.trading import preview_actions, read_actions
 from app.trading.markets import MarketSource
-from app.web.fields import AmountField, ParsedField, QueryCount, StrictBoolean, Text
+from app.web.fields import AmountField, ParsedField, QueryCount, StrictBoolean, Text, one_of
 from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
@@ -24,11 +24,7 @@ _NOT_EMPTY = ma.validate.Length(min=1, max=100, error="must have 1 to 100 charac
 
 def _action(names: Iterable[str]) -> Text:
     listed = list(names)
-    return Text(
-        required=True,
-        validate=ma.validate.OneOf(listed, error="must be one of {choices}"),
-        metadata={"example": listed[0]},
-    )
+    return one_of(listed, required=True, metadata={"example": listed[0]})
 
 
 class Choice(Text):

@@ -2,14 +2,14 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from email_validator import EmailNotValidError, validate_email
 from flask.json.provider import DefaultJSONProvider
-from marshmallow import ValidationError, fields
+from marshmallow import ValidationError, fields, validate
 
 from app.core import addresses, clock, money
 from app.core.strict_json import JsonNumber
@@ -52,6 +52,11 @@ class Text(ParsedField, fields.String):
         if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value):
             raise ValidationError("must not contain control characters")
         return value
+
+
+def one_of(choices: Iterable[str], **options: Any) -> Text:
+    """Return a field for one of these words."""
+    return Text(validate=validate.OneOf(list(choices), error="must be one of {choices}"), **options)
 
 
 class Identifier(fields.UUID):

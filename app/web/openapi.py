@@ -26,11 +26,8 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.Instant, "string", "date-time"),
     (fields.QueryCount, "integer", None),
     (fields.WholeNumber, "integer", None),
-    (fields.Name, "string", None),
     (fields.Email, "string", "email"),
-    (fields.Address, "string", None),
     (fields.DomainField, "string", "hostname"),
-    (fields.Text, "string", None),
 )
 
 _HEADERS: Mapping[str, Mapping[str, Any]] = {

@@ -44,16 +44,13 @@ class OpenApiDocument:
         return self._generated
 
     @cached_property
-    def _published(self) -> dict[str, Any]:
+    def published(self) -> dict[str, Any]:
+        """The document as it is published. It is shared and must not be changed."""
         return publish(self.generated(), self.additions)
-
-    def read(self) -> dict[str, Any]:
-        """Return the document as it is published. It is shared and must not be changed."""
-        return self._published
 
     @cached_property
     def text(self) -> str:
-        return json.dumps(self.read(), separators=(",", ":"))
+        return json.dumps(self.published, separators=(",", ":"))
 
 
 _FOLDER = Path(__file__).parent

@@ -69,13 +69,13 @@ class Reference:
 
     @cached_property
     def operations(self) -> dict[str, ReferenceOperation]:
-        paths = self._document.read()["paths"].items()
+        paths = self._document.published["paths"].items()
         found = [self._operation(path, verb, item) for path, item in paths for verb in item if verb != "parameters"]
         return {each.id: each for each in found}
 
     @cached_property
     def tags(self) -> dict[str, ReferenceTag]:
-        found = {tag["name"]: tag["description"] for tag in self._document.read()["tags"]}
+        found = {tag["name"]: tag["description"] for tag in self._document.published["tags"]}
         operations = self.operations.values()
         return {
             name: ReferenceTag(name, _title(name), text, [each for each in operations if each.tag == name])
@@ -97,7 +97,7 @@ class Reference:
 
     @cached_property
     def schemes(self) -> dict[str, tuple[str, str]]:
-        schemes = self._document.read()["components"]["securitySchemes"].items()
+        schemes = self._document.published["components"]["securitySchemes"].items()
         return {name: (each.get("name", "Authorization: Bearer"), each["description"]) for name, each in schemes}
 
     def search(self, text: str) -> list[ReferenceOperation]:
@@ -121,7 +121,7 @@ class Reference:
     def resolve(self, node: Node) -> Node:
         if "$ref" not in node:
             return node
-        found: Any = self._document.read()
+        found: Any = self._document.published
         for part in node["$ref"].removeprefix("#/").split("/"):
             found = found[part]
         # A description beside a reference is that of the place.

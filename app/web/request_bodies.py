@@ -319,13 +319,7 @@ class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
 
     def handle_error(self, error: ma.ValidationError, *_args: object, **_kwargs: object) -> NoReturn:
         """Convert marshmallow's messages. Raises: InvalidInput always."""
-        messages = error.messages  # webargs nests them under the name of the location
-        if (
-            isinstance(messages, dict)
-            and len(messages) == 1
-            and next(iter(messages)) in self.DEFAULT_UNKNOWN_BY_LOCATION
-        ):
-            messages = next(iter(messages.values()))
+        (messages,) = error.messages_dict.values()  # webargs nests them under the name of the location
         fields = flatten_errors(messages)
         if len(fields) == 1:
             name, problems = next(iter(fields.items()))

@@ -101,7 +101,6 @@ def show_purchase(key: OwnerKeyView, purchase_id: str) -> Response:
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>/<string:evidence_id>.png")
 def show_evidence(key: OwnerKeyView, purchase_id: str, evidence_id: str) -> Response:
-    """Return a screenshot of a purchase."""
     return Response(shopping.evidence(_owned_purchase(key, purchase_id), evidence_id), mimetype="image/png")
 
 

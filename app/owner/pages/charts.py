@@ -17,8 +17,6 @@ from app.core.money import NANOS_PER_USD
 # Of a drawing that is 200 high.
 _HEIGHT, _LEAST_HEIGHT = 200, 2
 _MOST_SHARES = 6
-_CENT = NANOS_PER_USD // 100
-_SMALLEST_AXIS = 10 * _CENT
 
 KeyT = TypeVar("KeyT")
 
@@ -44,7 +42,7 @@ def daily_chart(amounts: Iterable[tuple[date, int]], last: date, length: int) ->
 
 def axis_top(most_nanos: int) -> int:
     """Return the least of 10, 20 and 50 cents, 1, 2 and 5 dollars and so on that an amount does not exceed."""
-    top = _SMALLEST_AXIS
+    top = NANOS_PER_USD // 10
     while top < most_nanos:
         top = top * 5 // 2 if str(top)[0] == "2" else top * 2
     return top

@@ -143,12 +143,10 @@ def read_holdings(wallet: WalletView) -> WalletHoldings:
 
 
 def _chosen_wallet(owned: Sequence[WalletView], wallet_id: str | None) -> WalletView | None:
-    if wallet_id is None:
-        return owned[0] if owned else None
-    for wallet in owned:
-        if wallet.id == wallet_id:
-            return wallet
-    raise NotFound("This agent has no wallet with this id.")
+    found = next((wallet for wallet in owned if wallet_id in (None, wallet.id)), None)
+    if found is None and wallet_id is not None:
+        raise NotFound("This agent has no wallet with this id.")
+    return found
 
 
 def _locked(owned: Sequence[WalletView]) -> bool:

@@ -111,12 +111,10 @@ def transaction_title(transaction: TransactionView) -> str:
 
 
 def failure_reason(code: str) -> str:
-    """Return the display text of a failure code."""
     return _REASONS.get(code, code.replace("_", " ").capitalize() + ".")
 
 
 def kind_title(kind: str) -> str:
-    """Return the display name of a kind of movement."""
     return KINDS[MovementKind(kind)].title
 
 

@@ -58,7 +58,6 @@ def begin_passkey(key: OwnerKeyView) -> Response:
 
 @session_pages.post(f"{_PAGE}/create")
 def add_passkey(key: OwnerKeyView) -> Response:
-    """Add the passkey that the browser has created."""
     challenge = challenges.challenge_of(_adding(key), request.form.get("passkey_token", ""))
     try:
         passkeys.add_passkey(sessions.acting_owner(key), key, challenge, request.form.get("passkey", ""), name=_name())

@@ -26,7 +26,6 @@ _RETURN_PATH = re.compile(
     r"/owner/(?:agents/[0-9a-f-]{36}(?:/(?:wallets|approvals)/[0-9a-f-]{36})?(?:/[a-z]+)?|connect/[A-Za-z0-9_.-]+)",
     re.ASCII,
 )
-_INVALID_KEY = "This is not a valid owner key."
 _INVALID_KEY_NEXT_STEP = (
     "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
     "An API key (ak_…) does not sign you in."
@@ -36,7 +35,6 @@ _LOCKED_NEXT_STEP = "Wait before you try again. The operator of this service can
 
 @public_pages.get("/owner/sign-in")
 def sign_in_form() -> Response:
-    """Ask for the owner key."""
     if live_session() is not None:
         return see_other(url_for("owner.show_agents"))
     return render_sign_in(safe_return_path(request.args.get("next")))
@@ -77,7 +75,6 @@ def add_agent() -> Response:
 
 @session_pages.get("/add")
 def add_form() -> Response:
-    """Ask for the owner key of another agent."""
     return render_page("add_agent.html", error=None)
 
 
@@ -122,7 +119,7 @@ def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Resp
     elif isinstance(failure, LimitReached):
         error = (failure.message, "Nothing was changed.")
     else:
-        error = (_INVALID_KEY, _INVALID_KEY_NEXT_STEP)
+        error = ("This is not a valid owner key.", _INVALID_KEY_NEXT_STEP)
     # A 401 would need a scheme, for which browsers open a dialog of their own.
     status = 403 if isinstance(failure, Unauthorized) else failure.status
     return render_page(template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values)
