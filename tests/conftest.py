@@ -36,6 +36,7 @@ from solana_node import SolanaNode
 from tests.support import status_writes
 from tests.support.applications import ApplicationPool, close, make_app, settings_for
 from tests.support.chains import evm_chain, running_node
+from tests.support.collection import SharedCollection
 from tests.support.servers import Postgres, postgres_server, redis_server
 from tests.support.solana import running_solana
 from tests.support.tiers import Tier, Tiers
@@ -54,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     tiers = Tiers(config)
     config.pluginmanager.register(tiers)
+    if workerinput := getattr(config, "workerinput", None):
+        config.pluginmanager.register(SharedCollection(workerinput))
     hypothesis.settings.load_profile("first tier" if tiers.chosen is Tier.FIRST else "all")
 
 

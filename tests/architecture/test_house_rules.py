@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -229,8 +230,14 @@ def imports_of(*paths: Path) -> dict[str, str]:
     return found
 
 
+@functools.cache
+def distributions() -> Mapping[str, list[str]]:
+    """Return the installed distributions by package: reading their metadata takes half a second."""
+    return packages_distributions()
+
+
 def owners_of(package: str) -> set[str]:
-    return {owner.lower().replace("_", "-") for owner in packages_distributions().get(package, [package])}
+    return {owner.lower().replace("_", "-") for owner in distributions().get(package, [package])}
 
 
 def test_every_imported_package_is_declared() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +57,12 @@ class Tier(StrEnum):
     ALL = "all"
 
 
-_LEFT_OUT = "left_out"
+_WHOLE_FOLDERS = {
+    pattern.removesuffix("/*")
+    for pattern in SECOND_TIER
+    if pattern.endswith("/*") and not any(name.startswith(pattern.removesuffix("*")) for name in FIRST_TIER)
+}
+"""Folders without a test of the first tier, which need not be imported for it."""
 
 
 def tier_of(test_id: str) -> Tier:
@@ -68,14 +73,18 @@ def tier_of(test_id: str) -> Tier:
 
 
 class Tiers:
-    """The pytest plugin: deselects the tests of the other tier, and reports it in the last line."""
+    """The pytest plugin: leaves out the tests of the other tier, and reports that in the last line."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.left_out = 0
         chosen = config.getoption("tier")
         # Tests that were named are run.
         is_named = config.args_source is pytest.Config.ArgsSource.ARGS
         self.chosen = Tier(chosen or (Tier.ALL if is_named else Tier.FIRST))
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        if self.chosen is not Tier.FIRST or not collection_path.is_relative_to(config.rootpath):
+            return None
+        return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_FOLDERS or None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self.chosen is Tier.ALL:
@@ -83,28 +92,17 @@ class Tiers:
         others = [item for item in items if tier_of(item.nodeid) is not self.chosen]
         items[:] = [item for item in items if tier_of(item.nodeid) is self.chosen]
         config.hook.pytest_deselected(items=others)
-        self.left_out = len(others)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if output := getattr(session.config, "workeroutput", None):
-            output[_LEFT_OUT] = self.left_out
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Read the number from a process of pytest-xdist: its controller collects nothing."""
-        self.left_out = max(self.left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        if self.left_out and not hasattr(config, "workerinput"):
-            print(summary(self.chosen, self.left_out))  # noqa: T201 - the last line, after pytest's own
+        if self.chosen is not Tier.ALL and not hasattr(config, "workerinput"):
+            print(summary(self.chosen))  # noqa: T201 - the last line, after pytest's own
 
 
-def summary(chosen: Tier, left_out: int) -> str:
+def summary(chosen: Tier) -> str:
     """Return the last line of a run: what was left out, and how to run it."""
     other = Tier.SECOND if chosen is Tier.FIRST else Tier.FIRST
     dangers = f" ({'; '.join(dict.fromkeys(SECOND_TIER.values()))})" if other is Tier.SECOND else ""
     return (
-        f"Left out: {left_out} tests of tier {other}{dangers}. "
+        f"Left out: the tests of tier {other}{dangers}. "
         f"`./test --tier={other}` runs them, `./test --tier=all` runs every test."
     )
