@@ -20,12 +20,15 @@ SECOND_TIER = {
     "tests/architecture/test_migrations.py::test_a_database_of_any_age_*": "migrations of full databases",
     "tests/architecture/test_migrations.py::test_rows_survive_*": "migrations of full databases",
     "tests/sandbox/test_command.py::*": "restarts of the sandbox",
+    "tests/concurrency/test_x402_buying.py::*": "crowds of calls",
     "tests/concurrency/test_deposits.py::*[[][123]]": "more seeds",
     "tests/concurrency/test_transfers.py::test_two_hundred_*": "crowds of calls",
     "tests/workers/test_many_pending.py::*": "a thousand open movements",
     "tests/workers/test_queue_loss.py::test_a_*": "killed workers",
     "tests/launcher/test_environment.py::test_two_concurrent_*": "installations",
     "tests/launcher/test_environment.py::test_an_environment_is_created_*": "installations",
+    "tests/launcher/test_environment.py::test_the_installation_compiles_*": "installations",
+    "tests/launcher/test_environment.py::test_a_user_without_a_home_*": "installations",
     "tests/crash/*": "kills at every point of each payment",
     "tests/host/*": "releases and key rotations under load",
     "tests/machines/*": "random walks of state machines",
@@ -38,7 +41,8 @@ SECOND_TIER = {
 """Patterns of test ids, with what they prove."""
 
 FIRST_TIER = (
-    "tests/machines/*[[]*script*",
+    "tests/machines/*[[]script]",
+    "tests/machines/*[[]sqlite-script]",
     # What the README promises of a crash, at the kills inside and after the unit that signs.
     "tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[[]base-sqlite]",
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*sign]",
