@@ -11,7 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+FIRST_TIER_PROFILE = "first tier"
 SECOND_TIER = {
     "tests/api/*[[]*postgres*": "twins on the other database",
     "tests/unit/*[[]*postgres*": "twins on the other database",
@@ -74,6 +76,11 @@ def tier_of(test_id: str) -> Tier:
     if any(fnmatchcase(test_id, pattern) for pattern in FIRST_TIER):
         return Tier.FIRST
     return Tier.SECOND if any(fnmatchcase(test_id, pattern) for pattern in SECOND_TIER) else Tier.FIRST
+
+
+def is_first_tier() -> bool:
+    """Return whether the run is that of the first tier, in which fewer examples are generated."""
+    return settings.get_current_profile_name() == FIRST_TIER_PROFILE
 
 
 class Tiers:
