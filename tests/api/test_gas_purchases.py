@@ -215,7 +215,7 @@ def test_a_purchase_that_has_not_arrived_is_answered_503_and_is_made_once(market
     market.lose_broadcasts(BASE)
     key = {"Idempotency_Key": "one"}
     for _ in range(2):
-        answer = swap(market.agent, "USDC", "ETH", "30", **key)
+        answer = swap(market.agent, "USDC", "ETH", "30", Prefer="wait=1", **key)
         body = answer.get_json()
         assert (answer.status_code, body["code"]) == (503, "GAS_PENDING"), body
         assert int(answer.headers["Retry-After"]) >= 1
