@@ -6,6 +6,7 @@ the same dangers at more points, under more load, in a browser, with third-party
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -54,6 +55,17 @@ FIRST_TIER = (
 )
 """Patterns of test ids in those folders that are in the first tier all the same."""
 
+LONGEST = (
+    "tests/api/test_access.py::*",
+    "tests/api/test_any_request.py::*",
+    "tests/clients/*",
+    "tests/docs/*",
+    "tests/host/*",
+    "tests/launcher/test_environment.py::*",
+    "tests/machines/*",
+)
+"""Patterns of the tests that take longest. They begin first, so that at the end no process works alone."""
+
 
 class Tier(StrEnum):
     """The value of `--tier`."""
@@ -73,9 +85,13 @@ _WHOLE_FOLDERS = {
 
 def tier_of(test_id: str) -> Tier:
     """Return the tier of a test."""
-    if any(fnmatchcase(test_id, pattern) for pattern in FIRST_TIER):
+    if _matches(test_id, FIRST_TIER):
         return Tier.FIRST
-    return Tier.SECOND if any(fnmatchcase(test_id, pattern) for pattern in SECOND_TIER) else Tier.FIRST
+    return Tier.SECOND if _matches(test_id, SECOND_TIER) else Tier.FIRST
+
+
+def _matches(test_id: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(test_id, pattern) for pattern in patterns)
 
 
 def is_first_tier() -> bool:
@@ -98,6 +114,7 @@ class Tiers:
         return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_FOLDERS or None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: not _matches(item.nodeid, LONGEST))
         if self.chosen is Tier.ALL:
             return
         others = [item for item in items if tier_of(item.nodeid) is not self.chosen]
