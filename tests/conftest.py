@@ -17,7 +17,6 @@ from flask.testing import FlaskClient
 from flask_migrate import upgrade
 from sqlalchemy import Engine, event
 
-from app import authenticated
 from app.adapters.evm.chain import EvmChain
 from app.audit_log import verification
 from app.catalog import statistics
@@ -33,18 +32,19 @@ from app.usage import audit as usage_audit
 from app.wallets.maintenance import audit as wallets_audit
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
-from tests.support import status_writes
+from tests.support import rows, status_writes
 from tests.support.applications import ApplicationPool, close, make_app, settings_for
 from tests.support.chains import evm_chain, running_node
+from tests.support.collection import SharedCollection
 from tests.support.servers import Postgres, postgres_server, redis_server
 from tests.support.solana import running_solana
-from tests.support.tiers import Tier, Tiers
+from tests.support.tiers import FIRST_TIER_PROFILE, Tier, Tiers
 
 # The duration of an example depends on the load of the machine.
 # The same examples each time, for repeatable runs. `HYPOTHESIS_HUNT=1` generates others.
 _DERANDOMIZE = "HYPOTHESIS_HUNT" not in os.environ
 hypothesis.settings.register_profile("all", deadline=None, derandomize=_DERANDOMIZE)
-hypothesis.settings.register_profile("first tier", hypothesis.settings.get_profile("all"), max_examples=30)
+hypothesis.settings.register_profile(FIRST_TIER_PROFILE, hypothesis.settings.get_profile("all"), max_examples=30)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     tiers = Tiers(config)
     config.pluginmanager.register(tiers)
-    hypothesis.settings.load_profile("first tier" if tiers.chosen is Tier.FIRST else "all")
+    if workerinput := getattr(config, "workerinput", None):
+        config.pluginmanager.register(SharedCollection(workerinput))
+    hypothesis.settings.load_profile(FIRST_TIER_PROFILE if tiers.chosen is Tier.FIRST else "all")
 
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
@@ -223,8 +225,9 @@ def audit(app: Flask) -> None:
         assert statistics.find_wrong_sums(session) == []
         assert payments_audit.check(session) == []
         assert wallets_audit.check(session) == []
-        found = authenticated.find_changed(session)
-        assert [each for each in found if not any(table in each for table in status_writes.by_tests)] == []
+        for seal in rows.seals_with_rows(session):
+            if seal.table.name not in status_writes.by_tests:
+                assert list(seal.unauthentic_rows(session)) == []
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from tests.support.gateway import KEYS, provider_settings
 from tests.support.logs import written_logs
 from tests.support.market import SPEC, offer
 from tests.support.operators import Operator, operator
+from tests.support.tiers import is_first_tier
 from tests.support.upstreams import misbehaving_upstream
 from workers import purchases
 
@@ -53,7 +54,7 @@ pytestmark = [pytest.mark.chain, pytest.mark.timeout(300)]
 SEED = int(os.environ.get("ANY_REQUEST_SEED", "1"))
 EXAMPLES_PER_FIELD = int(os.environ.get("ANY_REQUEST_EXAMPLES_PER_FIELD", "2"))
 # Per operation, in addition to the request that has to succeed: a busy machine sends fewer, and takes no longer.
-SECONDS = float(os.environ.get("ANY_REQUEST_SECONDS", "0.2"))
+SECONDS, SECONDS_OF_FIRST_TIER = float(os.environ.get("ANY_REQUEST_SECONDS", "0.2")), 0.05
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -364,7 +365,8 @@ def _send_valid(scene: Scene, operation: Any) -> None:
 
 
 def _ask(scene: Scene, operation: Any, mode: GenerationMode) -> None:
-    ends, fields = time.monotonic() + SECONDS, _fields(operation)
+    seconds = min(SECONDS, SECONDS_OF_FIRST_TIER) if is_first_tier() else SECONDS
+    ends, fields = time.monotonic() + seconds, _fields(operation)
 
     @seed(SEED)
     @settings(

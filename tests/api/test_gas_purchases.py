@@ -215,7 +215,7 @@ def test_a_purchase_that_has_not_arrived_is_answered_503_and_is_made_once(market
     market.lose_broadcasts(BASE)
     key = {"Idempotency_Key": "one"}
     for _ in range(2):
-        answer = swap(market.agent, "USDC", "ETH", "30", **key)
+        answer = swap(market.agent, "USDC", "ETH", "30", Prefer="wait=1", **key)
         body = answer.get_json()
         assert (answer.status_code, body["code"]) == (503, "GAS_PENDING"), body
         assert int(answer.headers["Retry-After"]) >= 1
@@ -369,10 +369,12 @@ def test_a_delivery_that_expires_on_solana_is_signed_until_it_arrives_and_is_pai
     solana = market.chains[SOLANA]
     for verb in ("broadcast", "rebroadcast"):
         solana.raising(verb, "before", Unreachable("node_down"), times=10_000)
-    answer = bridge(market.agent, "base", "solana", "50", Prefer="wait=0.2")
+    answer = bridge(market.agent, "base", "solana", "50", Prefer="wait=1")
     assert answer.get_json()["code"] == "GAS_PENDING", answer.get_json()
 
     def attempts() -> int:
+        # A blockhash expires after 150 slots.
+        market.nodes[SOLANA].advance(160)
         market.run_workers()
         with read_only_unit() as session:
             sold = select(Transaction.id).where(Transaction.kind == "gas_sale", Transaction.chain == "solana")
@@ -380,7 +382,12 @@ def test_a_delivery_that_expires_on_solana_is_signed_until_it_arrives_and_is_pai
 
     wait_until(lambda: attempts() >= 3, what="two deliveries expire")
     solana.faults.clear()
-    wait_until(lambda: attempts() and market.held(SOLANA)[0] > 0, what="one arrives")
+
+    def arrives() -> bool:
+        market.run_workers()
+        return market.held(SOLANA)[0] > 0
+
+    wait_until(arrives, what="one arrives")
     answer = bridge(market.agent, "base", "solana", "50")
     assert answer.status_code == 200, answer.get_json()
     (purchase,) = market.purchases()

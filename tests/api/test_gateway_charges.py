@@ -139,25 +139,17 @@ TABLE = [
 
 
 @pytest.mark.parametrize("case", TABLE, ids=str)
-def test_a_call_of_unknown_cost_is_charged_by_its_outcome(stage: Stage, case: Case) -> None:
+def test_calls_of_unknown_cost_and_of_fixed_price_are_charged_by_their_outcome(stage: Stage, case: Case) -> None:
     stage.behave(case.behave)
-    answer = stage.chat()
-    assert answer.status_code == case.status
+    assert stage.chat().status_code == case.status
     stage.assert_all_agree()
     assert stage.spent_nanos() == case.chat_nanos
-    assert len(stage.usage()) == (0 if case.chat_nanos == 0 else 1)
-    assert len(stage.upstream.asked) == 1
-
-
-@pytest.mark.parametrize("case", TABLE, ids=str)
-def test_a_fixed_price_is_charged_or_refunded_by_the_outcome(stage: Stage, case: Case) -> None:
-    stage.behave(case.behave)
-    answer = stage.search()
-    assert answer.status_code == case.status
+    assert len(stage.usage()) == bool(case.chat_nanos)
+    assert stage.search().status_code == case.status
     stage.assert_all_agree()
-    assert stage.spent_nanos() == case.search_nanos
-    assert len(stage.usage()) == bool(case.search_nanos)
-    assert len(stage.upstream.asked) == 1
+    assert stage.spent_nanos() == case.chat_nanos + case.search_nanos
+    assert len(stage.usage()) == bool(case.chat_nanos) + bool(case.search_nanos)
+    assert len(stage.upstream.asked) == 2
 
 
 def test_an_upstream_that_never_responds_costs_nothing(build_app: Callable[..., Flask], sqlite_url: str) -> None:

@@ -139,15 +139,15 @@ def test_a_key_where_an_sdk_sends_it_pays_and_goes_no_further(stage: Stage, plac
 
 
 @pytest.mark.parametrize("place", SDK_PLACES, ids=str)
-@pytest.mark.parametrize("unknown", ["ak_" + "0" * 43, "gw_" + "0" * 43, "ak_short"])
 def test_an_unknown_key_anywhere_is_refused_and_never_offered_a_payment(
-    stage: Stage, place: tuple[str, dict[str, str]], unknown: str
+    stage: Stage, place: tuple[str, dict[str, str]]
 ) -> None:
-    answer = ask_at(stage, place, unknown)
-    assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
-    assert "unknown" in answer.get_json()["error"]
-    assert "PAYMENT-REQUIRED" not in answer.headers
-    assert stage.upstream.asked == []
+    for unknown in ("ak_" + "0" * 43, "gw_" + "0" * 43, "ak_short"):
+        answer = ask_at(stage, place, unknown)
+        assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED"), unknown
+        assert "unknown" in answer.get_json()["error"]
+        assert "PAYMENT-REQUIRED" not in answer.headers
+        assert stage.upstream.asked == []
 
 
 @pytest.mark.parametrize("place", SDK_PLACES, ids=str)

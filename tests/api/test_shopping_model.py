@@ -105,19 +105,8 @@ def test_the_model_gets_the_texts_of_the_elements_as_data_and_nothing_else_of_th
     assert all(secret not in asked.body.decode() for secret in ("canary", "ada", "94107", "shop.example"))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"choice": 0}', '{"choice": 3}', '{"choice": -1}', '{"choice": true}', '{"choice": 1.0}', '{"choice": "1"}',
-        '{"choice": [1]}', '{"choice": 1, "click": "Place order"}', '{"choice": "Place order"}', "1", "[1]",
-        'The first one: {"choice": 1}', '{"choice": 1}' + " " * 200 + "x" * 50_000, '{"choice": 1', "[" * 5000,
-        "", None, {"choice": 1}, ["1"],
-    ],
-)  # fmt: skip
-def test_an_answer_other_than_the_number_of_an_offered_element_is_no_choice(
-    stage: Stage, shopper: FakeShopper, content: Any
-) -> None:
-    stage.behave(answering(content))
+def test_an_answer_that_is_no_choice_clicks_nothing(stage: Stage, shopper: FakeShopper) -> None:
+    stage.behave(answering('{"choice": 3}'))
     shopper.fails_before_order = purchase_failure(FailureCode.STUCK)
     assert (buy(stage.agent)["status"], shopper.choices) == ("failed", [None])
     stage.assert_nothing_held()

@@ -55,8 +55,9 @@ class Sponsored:
     def order(self, amount: str, **body: Any) -> dict[str, Any]:
         return {"amount": amount, "currency": "USDC", "chain": "base", "to": fresh_address(), **body}
 
-    def send(self, amount: str, *, key: str | None = None, **body: Any) -> Any:
+    def send(self, amount: str, *, key: str | None = None, wait: int | None = None, **body: Any) -> Any:
         headers = {} if key is None else {"Idempotency_Key": key}
+        headers |= {} if wait is None else {"Prefer": f"wait={wait}"}
         return self.agent.post(f"{self.agent.wallet_url}/transfer", self.order(amount, **body), **headers)
 
     def refusal(self, amount: str, **body: Any) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Sponsored:
         """Send a transfer while another party submits one of its calls: the amount's or the fee's."""
         to = fresh_address()
         self.lose_broadcasts()
-        self.send("3", to=to)
+        self.send("3", to=to, wait=1)
         self.submit_alone(self.submission_calls()[which])
         self.run_workers()
         self.run_workers(minutes=3)
@@ -256,7 +257,7 @@ def test_a_submission_that_was_lost_is_broadcast_again_and_pays_once(sponsored: 
     to = fresh_address()
     sponsored.agent.unlimited()
     sponsored.lose_broadcasts()
-    answer = sponsored.send("3", to=to)
+    answer = sponsored.send("3", to=to, wait=1)
     assert answer.get_json()["status"] == "pending"
     # What is held is not available for another one.
     assert sponsored.send("98").get_json()["details"]["reason"] == "insufficient_funds"
@@ -292,7 +293,7 @@ def test_a_front_runner_who_submits_the_transfer_alone_pays_it_once_and_frees_th
 def test_what_is_never_submitted_is_held_until_it_certainly_never_will_be(sponsored: Sponsored) -> None:
     sponsored.lose_broadcasts()
     sponsored.chain.raising("rebroadcast", "before", Unreachable("node_down"), times=100)
-    sponsored.send("3")
+    sponsored.send("3", wait=1)
     sponsored.node.rpc("evm_increaseTime", 700)
     sponsored.node.mine(1)
     sponsored.run_workers(minutes=20)

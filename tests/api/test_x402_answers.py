@@ -71,7 +71,7 @@ def test_a_paid_refusal_is_stored_and_its_payment_not_sent_again(
 
 def test_a_refusal_that_was_not_paid_for_is_not_what_the_payment_bought(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({"error": "later"}, 503)
-    first = buyer.fetch(seller.url + "/report", key="once").get_json()
+    first = buyer.fetch(seller.url + "/report", key="once", wait=1).get_json()
     assert (first["status"], first["payment"]["state"]) == (503, "pending")
     stored = buyer.get(f"/x402/purchases/{first['payment']['transaction_id']}")
     assert (stored["status"], stored["body"]) == (None, None)
@@ -90,7 +90,7 @@ def test_a_refusal_that_is_settled_later_is_returned_without_asking_again(buyer:
         exchange.json({"effect": "rejected"}, 409)
 
     seller.behave = refuse
-    assert buyer.payment(seller.url + "/report", key="once")["state"] == "pending"
+    assert buyer.payment(seller.url + "/report", key="once", wait=1)["state"] == "pending"
     seller.settle(kept[0])
     again = buyer.fetch(seller.url + "/report", key="once").get_json()
     assert (again["status"], again["payment"]["state"]) == (409, "paid")

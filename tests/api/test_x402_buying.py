@@ -168,7 +168,7 @@ def test_limits_domains_and_a_freeze_apply_before_anything_is_signed(buyer: Buye
 def test_stored_bytes_are_not_sent_again_after_a_freeze(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.hang_up()
     url = seller.url + "/report"
-    assert buyer.payment(url, key="once")["state"] == "pending"
+    assert buyer.payment(url, key="once", wait=1)["state"] == "pending"
     with unit_of_work() as session:
         spending_accounts.set_frozen(session, buyer.agent.id, frozen=True)
     refused(buyer.fetch(url, key="once"), "WALLET_FROZEN")
@@ -257,18 +257,18 @@ def test_a_request_without_a_key_is_not_paid_twice_within_ten_minutes(buyer: Buy
 def test_a_derived_key_outlives_its_authorization(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.offer()["maxTimeoutSeconds"] = 10**6
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
-    first = buyer.fetch(seller.url + "/report").get_json()
+    first = buyer.fetch(seller.url + "/report", wait=1).get_json()
     deadline = int(decoded(seller.headers[0])["payload"]["authorization"]["validBefore"])
     # While the first can be used, a repetition without a key must not sign a second.
     with time_machine.travel(deadline, tick=True):
-        again = buyer.fetch(seller.url + "/report").get_json()
+        again = buyer.fetch(seller.url + "/report", wait=1).get_json()
     assert again["payment"]["transaction_id"] == first["payment"]["transaction_id"]
     assert len(set(seller.headers)) == 1
 
 
 def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
-    payment = buyer.payment(seller.url + "/report")
+    payment = buyer.payment(seller.url + "/report", wait=1)
     [movement], _unreadable = open_transactions.due(BASE, clock.now() + timedelta(minutes=1))
     assert (movement.id, movement.latest.raw) == (payment["transaction_id"], b"")
     assert authorizations.stored(movement.id).raw.decode() == seller.headers[0]
@@ -284,7 +284,7 @@ def test_a_wallet_without_the_amount_signs_nothing(buyer: Buyer, seller: Scripte
 def test_pending_payments_are_not_available_for_others(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     seller.offer()["amount"] = str(60 * CENT)
-    assert buyer.payment(seller.url + "/a", max_amount_usd=1)["state"] == "pending"
+    assert buyer.payment(seller.url + "/a", wait=1, max_amount_usd=1)["state"] == "pending"
     refused(buyer.fetch(seller.url + "/b", max_amount_usd=1), "PAYMENT_FAILED")
     fund(buyer.node, buyer.agent.address, eth=1)
     moved = buyer.agent.move("0.5", "USDC", to=PAYEE)
@@ -345,7 +345,7 @@ def test_a_payment_of_which_no_node_has_the_log_is_paid_without_a_hash(
         scripted_seller(own_base_node) as seller,
     ):
         forgets.after = spoil("eth_getLogs", [])
-        assert buyer.payment(seller.url + "/report", key="once")["state"] == "pending"
+        assert buyer.payment(seller.url + "/report", key="once", wait=1)["state"] == "pending"
         buyer.expire()
         buyer.run_workers(minutes=60)
         row = buyer.row()
@@ -374,7 +374,7 @@ def test_private_addresses_are_refused(build_app: Callable[..., Flask], sqlite_u
 @_own_node
 def test_a_deleted_wallet_leaves_no_purchase(buyer: Buyer, seller: ScriptedSeller) -> None:
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
-    buyer.fetch(seller.url + "/report")
+    buyer.fetch(seller.url + "/report", wait=1)
     wallet = buyer.agent.wallet_url
     refused(buyer.agent.delete(wallet), "TRANSACTION_IN_PROGRESS")
     buyer.expire()
@@ -417,7 +417,7 @@ def test_a_session_narrows_what_names_it_and_gets_back_what_was_not_paid(buyer: 
     session = open_session(buyer, domains=["127.0.0.1"]).get_json()
     seller.behave = lambda _shop, exchange, _payment: exchange.json({}, 503)
     url, budget = seller.url + "/report", {"session_id": session["id"]}
-    assert buyer.payment(url, key="a", **budget)["state"] == "pending"
+    assert buyer.payment(url, key="a", wait=1, **budget)["state"] == "pending"
     details = refused(buyer.fetch(url, key="b", **budget), "SESSION_LIMIT_EXCEEDED")["details"]
     assert (details["rule"], details["limit_usd"], details["remaining_usd"]) == ("session_id", 0.015, 0.005)
     seen = buyer.get(f"/sessions/{session['id']}")

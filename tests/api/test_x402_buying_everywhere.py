@@ -95,7 +95,7 @@ def test_a_seller_that_settles_and_hangs_up_is_not_paid_again(sale: Sale) -> Non
 def test_a_payment_that_is_never_used_is_held_until_it_certainly_never_will_be(sale: Sale) -> None:
     buyer, seller = sale.buyer, sale.seller
     seller.behave = keep([])
-    first = buyer.fetch(sale.url, key="once", max_amount_usd=1).get_json()
+    first = buyer.fetch(sale.url, key="once", wait=1, max_amount_usd=1).get_json()
     assert (first["status"], first["payment"]["state"], buyer.spent()) == (503, "pending", 0.01)
     # Past its deadline by our clock, then by the newest block's, but not by a finalized one's.
     if not isinstance(buyer.driver, SolanaDriver):
@@ -115,7 +115,7 @@ def test_a_payment_that_is_never_used_is_held_until_it_certainly_never_will_be(s
 def test_a_payment_used_at_the_last_moment_is_paid_and_not_released(sale: Sale) -> None:
     kept: list[Payment] = []
     sale.seller.behave = keep(kept)
-    assert sale.buyer.payment(sale.url, key="once")["state"] == "pending"
+    assert sale.buyer.payment(sale.url, key="once", wait=1)["state"] == "pending"
     sale.use_at_the_last_moment(sale.buyer, sale.seller, kept[0])
     sale.buyer.expire()
     sale.buyer.run_workers(minutes=60)

@@ -53,7 +53,7 @@ def test_a_published_seller_is_paid_once_and_no_allowance_is_left(buyer: Buyer) 
 def test_only_the_amount_is_signed_for_the_recipient_and_the_proxy(buyer: Buyer, seller: ScriptedSeller) -> None:
     kept: list[Mapping[str, Any]] = []
     seller.behave = keep(kept)
-    buyer.fetch(seller.url + "/report")
+    buyer.fetch(seller.url + "/report", wait=1)
     signed = kept[0]["payload"]["permit2Authorization"]
     assert (signed["spender"], signed["witness"]["to"]) == (X402_PERMIT2_PROXY, PAYEE)
     assert signed["permitted"] == {"token": buyer.node.deployment.usdc, "amount": str(CENT)}
@@ -65,7 +65,7 @@ def test_two_equal_payments_are_each_found_by_their_own_nonce(buyer: Buyer, sell
     kept: list[Mapping[str, Any]] = []
     seller.behave = keep(kept)
     for key in ("a", "b"):
-        assert buyer.payment(seller.url + "/report", key=key)["state"] == "pending"
+        assert buyer.payment(seller.url + "/report", key=key, wait=1)["state"] == "pending"
     tx_hash = settle_by_permit2(buyer.node, kept[1])
     buyer.run_workers()
     rows = {row["status"]: row for row in buyer.agent.history()}

@@ -122,8 +122,8 @@ def test_two_payments_with_the_memo_and_the_blockhash_of_each_other_are_both_pai
 ) -> None:
     seller.offer()["extra"] |= {"memo": "order 5", "recentBlockhash": str(Keypair().pubkey())}
     seller.behave = keep([])
-    assert buyer.fetch(seller.url + "/a", key="a").status_code == 200
-    assert buyer.fetch(seller.url + "/b", key="b").status_code == 200
+    assert buyer.fetch(seller.url + "/a", key="a", wait=1).status_code == 200
+    assert buyer.fetch(seller.url + "/b", key="b", wait=1).status_code == 200
     first, second = (partial_transaction(decoded(header)) for header in seller.headers)
     assert first.message.recent_blockhash == second.message.recent_blockhash
     assert bytes(first.message.instructions[3].data) == b"order 5"

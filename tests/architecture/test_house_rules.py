@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -65,8 +66,15 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def nodes(path: Path, *names: str) -> Iterator[ast.AST]:
+    """Return the nodes of a file, none if it contains none of these names: parsing takes longer than searching."""
+    source = path.read_text()
+    if any(name in source for name in names):
+        yield from ast.walk(ast.parse(source))
+
+
 def calls(path: Path, attribute: str) -> Iterator[int]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path, attribute):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == attribute:
             yield node.lineno
 
@@ -79,7 +87,7 @@ def test_only_the_unit_of_work_commits() -> None:
 def test_only_one_module_stores_nonces_and_signed_bytes() -> None:
     found = set()
     for path in SERVICE:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path, "nonce", "expires_at_height", "raw", "SignedAttempt"):
             if isinstance(node, ast.Assign):
                 names = {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
                 found |= {name_of(path)} if names & {"nonce", "expires_at_height", "raw"} else set()
@@ -138,7 +146,7 @@ def test_no_file_exceeds_400_lines() -> None:
 def test_only_the_settings_read_the_environment() -> None:
     found = []
     for path in SERVICE:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path, "environ", "getenv"):
             read = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
             # The WSGI environ of a request is not the process's environment.
             read = read and ast.unparse(node) not in {"request.environ", "self.environ"}
@@ -220,17 +228,26 @@ def declared_packages() -> set[str]:
 
 def imports_of(*paths: Path) -> dict[str, str]:
     """Return the imported packages, each with a file that imports it."""
-    found = {}
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found.update({name.split(".")[0]: name_of(path) for name in names})
-    return found
+    return {package: name_of(path) for path in paths for package in packages_of(path)}
+
+
+@functools.cache
+def packages_of(path: Path) -> frozenset[str]:
+    found: list[str] = []
+    for node in nodes(path, "import"):
+        found += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        found += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return frozenset(name.split(".")[0] for name in found)
+
+
+@functools.cache
+def distributions() -> Mapping[str, list[str]]:
+    """Return the installed distributions by package: reading their metadata takes half a second."""
+    return packages_distributions()
 
 
 def owners_of(package: str) -> set[str]:
-    return {owner.lower().replace("_", "-") for owner in packages_distributions().get(package, [package])}
+    return {owner.lower().replace("_", "-") for owner in distributions().get(package, [package])}
 
 
 def test_every_imported_package_is_declared() -> None:

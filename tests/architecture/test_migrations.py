@@ -225,12 +225,6 @@ def test_migrations_do_not_import_the_application() -> None:
         assert "app." not in path.read_text()
 
 
-def test_servers_do_not_import_what_only_commands_need() -> None:
-    program = "import sys, app.factory, app.wiring, workers.__main__; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not {"alembic", "flask_migrate"}.intersection(loaded.stdout.split())
-
-
 def test_the_application_alone_registers_every_table() -> None:
     declared = set()
     for path in (ROOT / "app").rglob("*.py"):

@@ -30,8 +30,10 @@ class Buyer:
     def node(self) -> Any:
         return self.driver.node
 
-    def fetch(self, url: str, *, key: str | None = None, **body: Any) -> TestResponse:
+    def fetch(self, url: str, *, key: str | None = None, wait: int | None = None, **body: Any) -> TestResponse:
+        """Buy; `wait` is for a payment that stays pending, because all others are awaited for seconds."""
         headers = {} if key is None else {"Idempotency_Key": key}
+        headers |= {} if wait is None else {"Prefer": f"wait={wait}"}
         order = {"url": url, "max_amount_usd": 0.05, **body}
         return self.agent.post(f"{self.agent.wallet_url}/x402/fetch", order, **headers)
 

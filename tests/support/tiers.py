@@ -6,12 +6,15 @@ the same dangers at more points, under more load, in a browser, with third-party
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+FIRST_TIER_PROFILE = "first tier"
 SECOND_TIER = {
     "tests/api/*[[]*postgres*": "twins on the other database",
     "tests/unit/*[[]*postgres*": "twins on the other database",
@@ -20,12 +23,15 @@ SECOND_TIER = {
     "tests/architecture/test_migrations.py::test_a_database_of_any_age_*": "migrations of full databases",
     "tests/architecture/test_migrations.py::test_rows_survive_*": "migrations of full databases",
     "tests/sandbox/test_command.py::*": "restarts of the sandbox",
+    "tests/concurrency/test_x402_buying.py::*": "crowds of calls",
     "tests/concurrency/test_deposits.py::*[[][123]]": "more seeds",
     "tests/concurrency/test_transfers.py::test_two_hundred_*": "crowds of calls",
     "tests/workers/test_many_pending.py::*": "a thousand open movements",
     "tests/workers/test_queue_loss.py::test_a_*": "killed workers",
     "tests/launcher/test_environment.py::test_two_concurrent_*": "installations",
     "tests/launcher/test_environment.py::test_an_environment_is_created_*": "installations",
+    "tests/launcher/test_environment.py::test_the_installation_compiles_*": "installations",
+    "tests/launcher/test_environment.py::test_a_user_without_a_home_*": "installations",
     "tests/crash/*": "kills at every point of each payment",
     "tests/host/*": "releases and key rotations under load",
     "tests/machines/*": "random walks of state machines",
@@ -38,7 +44,8 @@ SECOND_TIER = {
 """Patterns of test ids, with what they prove."""
 
 FIRST_TIER = (
-    "tests/machines/*[[]*script*",
+    "tests/machines/*[[]script]",
+    "tests/machines/*[[]sqlite-script]",
     # What the README promises of a crash, at the kills inside and after the unit that signs.
     "tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[[]base-sqlite]",
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*sign]",
@@ -47,6 +54,17 @@ FIRST_TIER = (
     "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_*[[]base-*commit 2]",
 )
 """Patterns of test ids in those folders that are in the first tier all the same."""
+
+LONGEST = (
+    "tests/api/test_access.py::*",
+    "tests/api/test_any_request.py::*",
+    "tests/clients/*",
+    "tests/docs/*",
+    "tests/host/*",
+    "tests/launcher/test_environment.py::*",
+    "tests/machines/*",
+)
+"""Patterns of the tests that take longest. They begin first, so that at the end no process works alone."""
 
 
 class Tier(StrEnum):
@@ -57,54 +75,62 @@ class Tier(StrEnum):
     ALL = "all"
 
 
-_LEFT_OUT = "left_out"
+_WHOLE_FOLDERS = {
+    pattern.removesuffix("/*")
+    for pattern in SECOND_TIER
+    if pattern.endswith("/*") and not any(name.startswith(pattern.removesuffix("*")) for name in FIRST_TIER)
+}
+"""Folders without a test of the first tier, which need not be imported for it."""
 
 
 def tier_of(test_id: str) -> Tier:
     """Return the tier of a test."""
-    if any(fnmatchcase(test_id, pattern) for pattern in FIRST_TIER):
+    if _matches(test_id, FIRST_TIER):
         return Tier.FIRST
-    return Tier.SECOND if any(fnmatchcase(test_id, pattern) for pattern in SECOND_TIER) else Tier.FIRST
+    return Tier.SECOND if _matches(test_id, SECOND_TIER) else Tier.FIRST
+
+
+def _matches(test_id: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(test_id, pattern) for pattern in patterns)
+
+
+def is_first_tier() -> bool:
+    """Return whether the run is that of the first tier, in which fewer examples are generated."""
+    return settings.get_current_profile_name() == FIRST_TIER_PROFILE
 
 
 class Tiers:
-    """The pytest plugin: deselects the tests of the other tier, and reports it in the last line."""
+    """The pytest plugin: leaves out the tests of the other tier, and reports that in the last line."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.left_out = 0
         chosen = config.getoption("tier")
         # Tests that were named are run.
         is_named = config.args_source is pytest.Config.ArgsSource.ARGS
         self.chosen = Tier(chosen or (Tier.ALL if is_named else Tier.FIRST))
 
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        if self.chosen is not Tier.FIRST or not collection_path.is_relative_to(config.rootpath):
+            return None
+        return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_FOLDERS or None
+
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: not _matches(item.nodeid, LONGEST))
         if self.chosen is Tier.ALL:
             return
         others = [item for item in items if tier_of(item.nodeid) is not self.chosen]
         items[:] = [item for item in items if tier_of(item.nodeid) is self.chosen]
         config.hook.pytest_deselected(items=others)
-        self.left_out = len(others)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if output := getattr(session.config, "workeroutput", None):
-            output[_LEFT_OUT] = self.left_out
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Read the number from a process of pytest-xdist: its controller collects nothing."""
-        self.left_out = max(self.left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        if self.left_out and not hasattr(config, "workerinput"):
-            print(summary(self.chosen, self.left_out))  # noqa: T201 - the last line, after pytest's own
+        if self.chosen is not Tier.ALL and not hasattr(config, "workerinput"):
+            print(summary(self.chosen))  # noqa: T201 - the last line, after pytest's own
 
 
-def summary(chosen: Tier, left_out: int) -> str:
+def summary(chosen: Tier) -> str:
     """Return the last line of a run: what was left out, and how to run it."""
     other = Tier.SECOND if chosen is Tier.FIRST else Tier.FIRST
     dangers = f" ({'; '.join(dict.fromkeys(SECOND_TIER.values()))})" if other is Tier.SECOND else ""
     return (
-        f"Left out: {left_out} tests of tier {other}{dangers}. "
+        f"Left out: the tests of tier {other}{dangers}. "
         f"`./test --tier={other}` runs them, `./test --tier=all` runs every test."
     )

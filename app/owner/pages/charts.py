@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import lru_cache
 from typing import TypeVar
 
 import segno
@@ -62,6 +63,7 @@ def _sums(amounts: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
     return sums
 
 
+@lru_cache(maxsize=512)
 def qr_code(text: str) -> Markup:
     """Draw a QR code, black on white with the quiet zone that scanners need, regardless of the page's colors."""
     drawn = segno.make(text, error="m", micro=False).svg_inline(

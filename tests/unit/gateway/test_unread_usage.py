@@ -168,13 +168,17 @@ def test_no_fault_at_any_place_of_a_stream_is_charged_more_than_content_or_less_
         assert charged == 0
 
 
-@pytest.mark.parametrize("stream", STREAMS, ids=NAMES)
-def test_a_huge_picture_hides_no_usage_and_is_no_content(stream: Stream) -> None:
+# Each place and line end with two of the streams: events are found before their dialect matters.
+PLACES = [(0.0, "\r\n"), (0.5, "\n"), (1.0, "\r")] * 2
+
+
+@pytest.mark.parametrize(("stream", "place", "end"), [(s, *p) for s, p in zip(STREAMS, PLACES, strict=True)], ids=NAMES)
+def test_a_huge_picture_hides_no_usage_and_is_no_content(stream: Stream, place: float, end: str) -> None:
     call, usual = params(stream), events(stream)
-    for at, end in ((0, "\r\n"), (len(usual) // 2, "\n"), (len(usual) - 1, "\r")):
-        sent = b"".join([*usual[:at], recorded.data(stream.picture, end), *usual[at:]])
-        reading = read(call, in_pieces(sent))
-        assert (reading.usage, reading.streamed_bytes) == (read(call, usual).usage, read(call, usual).streamed_bytes)
+    at = int(place * (len(usual) - 1))
+    sent = b"".join([*usual[:at], recorded.data(stream.picture, end), *usual[at:]])
+    reading = read(call, in_pieces(sent))
+    assert (reading.usage, reading.streamed_bytes) == (read(call, usual).usage, read(call, usual).streamed_bytes)
     # Even without usage, its bytes are no tokens.
     silent = [without_usage(each, zero=False) for each in events(stream)]
     with_picture = read(call, [*silent[:-1], *in_pieces(recorded.data(stream.picture)), silent[-1]])
@@ -232,16 +236,21 @@ HUGE_EVENTS: list[tuple[Surface, Dialect, dict[str, Any], Usage]] = [
 ]
 
 
-@pytest.mark.parametrize("form", ["\n", "\r\n", "lines", "array", "plain"])
-@pytest.mark.parametrize(("surface", "dialect", "event", "usage"), HUGE_EVENTS)
+# Every event in one form, and every form with one event: events are found before their dialect matters.
+FORMS = [
+    *((*row, "\n") for row in HUGE_EVENTS),
+    (*HUGE_EVENTS[0], "\r\n"),
+    (*HUGE_EVENTS[1], "lines"),
+    (*HUGE_EVENTS[2], "plain"),
+    (*HUGE_EVENTS[3], "array"),
+]
+
+
+@pytest.mark.parametrize(("surface", "dialect", "event", "usage", "form"), FORMS)
 def test_the_usage_in_a_huge_event_is_read(
     surface: Surface, dialect: Dialect, event: dict[str, Any], usage: Usage, form: str
 ) -> None:
     kind = SSE if form not in {"array", "plain"} else "application/json"
-    if form == "array" and surface is not Surface.GENERATE:
-        surface, event = Surface.GENERATE, {"response": event}
-        if dialect is not Dialect.GEMINI:
-            return
     text = json.dumps(event, indent=1 if form == "lines" else None)
     sent = text.encode()
     if kind == SSE:
@@ -296,19 +305,20 @@ def test_abridging_in_any_pieces_keeps_all_but_long_strings(value: Any, cuts: li
         assert json.loads(abridged.text().decode("utf-8", "surrogatepass")) is not Ellipsis
 
 
+# A part is large from a MiB on.
 @pytest.mark.parametrize(
-    "large",
+    ("large", "is_last"),
     [
-        {"data": [{"embedding": [0.25] * 300_000}] * 3},
-        {"response": {"text": {"schema": {str(each): each for each in range(120_000)}}}},
-        {"choices": [{"logprobs": {"content": [{"token": "a", "logprob": -0.25}] * 40_000}}]},
-        {"a": {"b": {"c": [[] for _ in range(400_000)]}}},
+        (lambda: {"data": [{"embedding": [0.25] * 180_000}] * 3}, True),
+        (lambda: {"response": {"text": {"schema": {str(each): each for each in range(65_000)}}}}, True),
+        (lambda: {"choices": [{"logprobs": {"content": [{"token": "a", "logprob": -0.25}] * 35_000}}]}, True),
+        (lambda: {"a": {"b": {"c": [[] for _ in range(270_000)]}}}, True),
+        (lambda: {"a": {"b": {"c": [[] for _ in range(270_000)]}}}, False),
     ],
 )
-@pytest.mark.parametrize("is_last", [True, False])
-def test_no_large_part_hides_the_usage(large: dict[str, Any], is_last: bool) -> None:
+def test_no_large_part_hides_the_usage(large: Callable[[], dict[str, Any]], is_last: bool) -> None:
     usage = {"usage": {"prompt_tokens": 7, "completion_tokens": 9}}
-    parts = {**large, **usage} if is_last else {**usage, **large}
+    parts = {**large(), **usage} if is_last else {**usage, **large()}
     body = json.dumps({"id": HUGE, **parts}).encode()
     assert len(body) > MAX_EVENT_BYTES
     call = CostParams(Surface.CHAT, Dialect.OPENAI, model="m")
@@ -326,7 +336,7 @@ def test_hostile_depth_hides_no_usage() -> None:
 
 def test_long_text_in_a_huge_event_is_content() -> None:
     call = params(STREAMS[0])
-    text = ("é\n" * 8 + "word " * 8) * (MAX_EVENT_BYTES // 56)
+    text = ("é\n" + "word " * 20) * (MAX_EVENT_BYTES // 100)
     for ascii_only in (True, False):
         event = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=ascii_only)
         size = read(call, in_pieces(f"data: {event}\n\n".encode())).streamed_bytes
