@@ -112,7 +112,7 @@ def test_with_a_key_store_the_file_has_no_key(
 
 def test_no_option_takes_a_key() -> None:
     options = {option for command in commands(main) for each in command.params for option in each.opts}
-    assert {each for each in options if "key" in each} == {"--idempotency-key", "--with-api-key"}
+    assert {each for each in options if "key" in each} == {"--idempotency-key", "--with-api-key", "--api-key-id"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from app.db.group_commit import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
 from app.errors import InsufficientCredits, Unauthorized
 from app.extensions import db
-from app.identity.models import ApiKey
+from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
@@ -45,11 +45,13 @@ from tests.support.servers import Postgres
 from tests.support.waiting import wait_until
 
 _NOW = "2026-03-04T05:06:07.891011Z"
+_TODAY = datetime(2026, 3, 4, tzinfo=UTC)
 _LEASE = timedelta(seconds=90)
-_NOT_COMPARED = {CreditLedgerEntry: {"id"}}
-_MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider)
+_NOT_COMPARED = {CreditLedgerEntry: {"id"}, KeyLimit: {"mac"}}
+_MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider, KeyLimit)
 
 
+_LIMIT_NANOS = 40
 _KEYS = ("valid", "valid until later", "revoked", "expired", "of the other", "unknown")
 
 
@@ -78,12 +80,21 @@ class Ledger:
             for account_id, other_id in (self.ids, self.ids[::-1]):
                 accounts.open_account(session, account_id)
                 accounts.grant(session, account_id, nanos, reference=account_id)
-                for name in _KEYS[:-1]:
+                for name in (*_KEYS[:-1], "limited"):
                     key = ApiKey(id=key_id(account_id, name), kind="gw", digest=new_id(), sealed="", created_at=now)
                     key.account_id = other_id if name == "of the other" else account_id
                     key.revoked_at = now if name == "revoked" else None
                     key.expires_at = {"expired": now, "valid until later": now + _LEASE}.get(name)
                     session.add(key)
+                session.flush()
+                # What was used counts if the window is today's.
+                session.add(
+                    KeyLimit(
+                        id=key_id(account_id, "limited"), account_id=account_id, limit_nanos=_LIMIT_NANOS, period="day",
+                        tags=[], models=[], used_nanos=5, announced_percent=50, created_at=now,
+                        window_start=_TODAY if account_id == self.ids[0] else _TODAY - timedelta(days=1),
+                    )
+                )  # fmt: skip
 
     def run(self, steps: Sequence[Step[Any]]) -> list[Any]:
         """Run steps of one kind: what its batch left undone, or each without a group, by its function."""
@@ -128,6 +139,7 @@ _batches = st.lists(
     st.tuples(
         st.sampled_from([Hold, Charge, Settlement]),
         st.lists(st.tuples(st.integers(0, 1), _calls, _metered, st.integers(0, 9)), min_size=1, max_size=4),
+        st.booleans(),
     ),
     max_size=8,
 )
@@ -154,8 +166,11 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
         for ledger in (functions, *groups):
             ledger.open(100)
         held: list[Hold] = []
-        for kind, members in batches:
-            steps = _steps(kind, members, ids, held)
+        for kind, members, is_limited in batches:
+            steps = _steps(
+                kind, members, ids, [step for step in held if step.call.is_limited is is_limited], is_limited
+            )
+            held = [step for step in held if step.id not in {each.id for each in steps}]
             expected = functions.run(steps)
             for ledger in groups:
                 assert _summaries(ledger.run(steps)) == _summaries(expected)
@@ -170,11 +185,14 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
     compare()
 
 
-def _steps(kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: list[Hold]) -> list[Step[Any]]:
+def _steps(
+    kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: list[Hold], *, is_limited: bool
+) -> list[Step[Any]]:
     """Return steps of one kind, the cheap ones first: a batch does what is possible for all before the rest."""
     steps: list[Step[Any]] = []
     for account, made, metered, place in sorted(members, key=lambda member: member[2].cost_nanos):
-        call = made._replace(api_key_id=key_id(ids[account], made.api_key_id))
+        name = "limited" if is_limited and made.api_key_id.startswith("valid") else made.api_key_id
+        call = made._replace(api_key_id=key_id(ids[account], name), is_limited=is_limited)
         if kind is Hold:
             steps.append(Hold(new_id(), ids[account], call, metered.cost_nanos, metered, _LEASE))
         elif kind is Charge:
@@ -186,8 +204,10 @@ def _steps(kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: 
 
 
 def _summaries(results: list[Any]) -> list[Any]:
-    """Return what steps returned, but for the memo, and the credits if other steps of the batch change them, too."""
-    changed = {"memo": {}} if len(results) == 1 else {"memo": {}, "credits_nanos": 0}
+    """Return what steps returned, but for what functions need, and what other steps of the batch change, too."""
+    changed: dict[str, Any] = {"memo": {}, "set_aside_nanos": 0, "held_at": None}
+    if len(results) > 1:
+        changed |= {"credits_nanos": 0, "budget_nanos": None}
     return [each._replace(**changed) if isinstance(each, HoldResult) else each for each in results]
 
 
@@ -382,7 +402,7 @@ def test_a_step_runs_alone_if_the_batches_before_it_do_not_end(app: Application)
     step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
     with app.app_context():
         groups = app_state().part(StepGroups)
-        group = groups._groups[Charge]
+        group = groups._groups[Charge, False]
         group._is_busy, group._max_wait = True, timedelta(milliseconds=10)
         assert groups.run(step) is None
         assert not group._waiting

@@ -112,7 +112,7 @@ def _act(verb: str, call_id: str, nanos: int) -> None:
             metered = MeteredUsage(nanos * (3 if verb == "record_more" else 1), tokens_in=nanos, tokens_out=1)
             first = unit(service.settle, call_id, metered)
             again = unit(service.settle, call_id, MeteredUsage(1))
-            assert again == first._replace(previous_state=first.state)
+            assert again == first._replace(previous_state=first.state, set_aside_nanos=0, held_at=None)
         case "cancel":
             unit(service.cancel, call_id)
         case "refund":
