@@ -3427,6 +3427,7 @@ AuditAction: TypeAlias = Literal[
     "agent.shown",
     "agents.shown",
     "agent.key_rotated",
+    "agent.key_revoked",
     "agent.controls_set",
     "agent.owner_key_replaced",
     "agent.controls_loosened",
