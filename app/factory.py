@@ -26,7 +26,6 @@ from app.capacity.rate_limiter import RateLimiter
 from app.catalog import subscriptions
 from app.catalog.browse import routes as catalog
 from app.catalog.proxy import routes as proxy
-from app.catalog.proxy.call import reject_loops
 from app.catalog.services import routes as services
 from app.config import Settings
 from app.console import pages as console_pages
@@ -84,7 +83,7 @@ from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
-from app.web import client_request, cors, error_responses, fields, lifecycle, openapi
+from app.web import client_request, error_responses, fields, lifecycle, openapi
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
 from app.web.reference import Reference
@@ -295,7 +294,7 @@ def _register_blueprints(app: Flask) -> None:
 
 def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
     """Install what applies to every request; return its checks."""
-    checks = (client_request.host_check(settings), reject_loops)
+    checks = (client_request.host_check(settings), client_request.reject_loops)
 
     @app.before_request
     def _begin() -> None:
@@ -309,7 +308,7 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
         lifecycle.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
         return response
 
-    cors.install(app, settings.cors_allowed_origins)
+    lifecycle.install_cors(app, settings.cors_allowed_origins)
     return checks
 
 

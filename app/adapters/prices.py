@@ -21,7 +21,7 @@ from pydantic import Field
 
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.jsonrpc.endpoint import OutageLog

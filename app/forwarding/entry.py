@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response
 
 from app.forwarding.views import DOCUMENTED_METHODS, UNDOCUMENTED_METHODS
 from app.state import Application
-from app.web import cors, error_responses, lifecycle
+from app.web import error_responses, lifecycle
 from app.web.blueprint import set_cache_headers
 from app.web.client_request import ClientRequest, request_line_target
 
@@ -51,7 +51,7 @@ class ForwardingEntry:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         found = self._target.match(request_line_target(environ))
-        if found is None or environ["REQUEST_METHOD"] not in _METHODS or cors.is_preflight(environ):
+        if found is None or environ["REQUEST_METHOD"] not in _METHODS or lifecycle.is_preflight(environ):
             return self._dispatch(environ, start_response)
         prefix, name = found.groups()
         route = self._routes[prefix]
@@ -74,6 +74,6 @@ class ForwardingEntry:
         except Exception as error:
             response = error_responses.response_of(error, route=rule)
         set_cache_headers(response)
-        cors.add_headers(response, request.headers.get("Origin", ""), settings.cors_allowed_origins)
+        lifecycle.add_cors_headers(response, request.headers.get("Origin", ""), settings.cors_allowed_origins)
         lifecycle.end(request, response, rule, trusts_proxies=settings.trusted_proxy_hops > 0)
         return response

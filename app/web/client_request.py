@@ -13,10 +13,12 @@ from werkzeug.datastructures import EnvironHeaders
 from app.config import Settings
 from app.core.identifiers import new_id
 from app.core.ip_ranges import is_loopback
-from app.errors import RouteNotAllowed
+from app.errors import InvalidInput, RouteNotAllowed
 from app.observability.tracing import Span
 from server.client_socket import ClientSocket, client_socket_of
 
+SIGNATURE_HEADER = "X-Gateway-Signature"
+"""With it, a service verifies that this one has sent a request."""
 _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 # A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
@@ -116,6 +118,14 @@ def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
             )
 
     return check
+
+
+def reject_loops(request: ClientRequest) -> None:
+    """Refuse a request that the proxy itself has sent, to a service that points to this one. Raises: InvalidInput."""
+    if SIGNATURE_HEADER in request.headers:
+        raise InvalidInput(
+            f"This request was sent by the proxy itself ({SIGNATURE_HEADER} is set): it must not call itself."
+        )
 
 
 def is_allowed_host(host_header: str, own_host: str | None) -> bool:

@@ -22,8 +22,7 @@ from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import head
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError
 from app.core.chains import ChainName
 from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import Asked, RecordingServer, Reply, serve, unused_url

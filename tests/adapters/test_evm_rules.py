@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import logs_call
-from app.adapters.evm.client.wire import FeeHistory
+from app.adapters.evm.client.rpc import FeeHistory
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError
 from tests.support.evm import Person
 
 WEI = st.integers(min_value=0, max_value=2**96)

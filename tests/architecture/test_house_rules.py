@@ -118,7 +118,7 @@ def test_json_of_others_is_parsed_by_strict_json() -> None:
     assert found == {
         "app/core/strict_json.py",
         "app/observability/counters.py",
-        "app/adapters/evm/contracts/abi.py",
+        "app/adapters/evm/contracts/calls.py",
         "app/adapters/openapi_reader/limits.py",
         "app/adapters/openapi_reader/reader.py",
         "app/adapters/openapi_reader/child.py",

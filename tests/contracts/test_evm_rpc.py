@@ -24,8 +24,8 @@ from structlog.testing import capture_logs
 from app.adapters.evm.client.calls import head, read_logs
 from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.send.refusals import ALREADY_KNOWN, SEND_REFUSALS, is_revert
+from app.adapters.jsonrpc.calls import RpcError, RpcErrorKind
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import RpcError, RpcErrorKind
 from app.core.chains import ChainName
 from app.ports.errors import Unreachable
 from tests.support.loopback_http import Asked, Reply, serve

@@ -15,7 +15,7 @@ import pytest
 from solders.keypair import Keypair
 from structlog.testing import capture_logs
 
-from app.adapters.jsonrpc.replies import RpcError, RpcErrorKind
+from app.adapters.jsonrpc.calls import RpcError, RpcErrorKind
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH
 from app.adapters.solana.send.refusals import SEND_REFUSALS
 from app.ports.chain import BlockRef, WatchedAddress

@@ -10,9 +10,9 @@ from eth_utils.address import to_checksum_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.evm.client.wire import EventLog
+from app.adapters.evm.client.rpc import EventLog
 from app.adapters.evm.contracts import calls
-from app.adapters.evm.contracts.abi import ContractEvent, Function
+from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.core.foreign import MalformedResponseError
 
 TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"

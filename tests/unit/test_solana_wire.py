@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.adapters.jsonrpc import replies as json_rpc
+from app.adapters.jsonrpc import calls as json_rpc
 from app.adapters.solana.client import wire
 from app.adapters.solana.client.wire import HistoryEntry
 from app.adapters.solana.deposits import SolanaScanState

@@ -1,15 +1,141 @@
-"""JSON-RPC calls with their results, and the failure of an endpoint to answer them."""
+"""JSON-RPC 2.0: calls with their results, replies, the table of providers' errors, and the failure of an endpoint.
 
-from collections.abc import Callable, Mapping, Sequence
+Codes are shared between meanings (-32005: over the rate limit, a log query that is too wide, a node that is behind;
+-32007: over the rate limit, a skipped slot of Solana), so the messages decide.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Generic, Self, TypeVar
+from enum import StrEnum
+from typing import Any, Generic, Self, TypeVar
 
 import structlog
+from pydantic import AliasPath, Field
 
-from app.adapters.jsonrpc.replies import UNREADABLE, RpcError, RpcErrorKind, error_of, result_of
-from app.core.foreign import MalformedResponseError
+from app.core.foreign import ForeignModel, MalformedResponseError
+from app.core.strict_json import parse_response
 
 T = TypeVar("T")
+
+_RATE_LIMIT_CODES = frozenset({429, -32005, -32429})
+"""Alchemy and most gateways; Infura and EIP-1474 ("limit exceeded"); Helius."""
+
+
+class RpcErrorKind(StrEnum):
+    """What an endpoint refuses: the values are reasons of failures."""
+
+    RATE_LIMIT = "rate_limited"
+    """Any request, for now; it was not executed."""
+    UNHEALTHY = "unhealthy"
+    """Any request, for now."""
+    BATCH_LIMIT = "batch_refused"
+    """As many calls, or as long a response, in one HTTP request."""
+    CALL = "rpc_error"
+
+    @property
+    def is_outage(self) -> bool:
+        """Return whether the endpoint should not be used for a while."""
+        return self in (RpcErrorKind.RATE_LIMIT, RpcErrorKind.UNHEALTHY)
+
+
+_KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
+    # First of all, because some of them name a limit that is exceeded: geth, erigon, nethermind, besu; Base's
+    # "maximum 10 calls in 1 batch".
+    ("batch", RpcErrorKind.BATCH_LIMIT),
+    ("response too large", RpcErrorKind.BATCH_LIMIT),  # geth: the rest of a batch beyond 25 MB
+    ("beyond current head", RpcErrorKind.UNHEALTHY),  # geth, reth: a node of a pool that is behind another
+    ("no backend", RpcErrorKind.UNHEALTHY),  # Base's proxy
+    ("gas limit", RpcErrorKind.CALL),  # besu, with the code of a rate limit
+    ("range", RpcErrorKind.CALL),  # eth_getLogs of Alchemy, Infura, QuickNode, Ankr, PublicNode, dRPC, reth
+    ("returned more than", RpcErrorKind.CALL),  # Infura: "query returned more than 10000 results"
+    ("query timeout", RpcErrorKind.CALL),  # Infura
+    ("node is behind", RpcErrorKind.UNHEALTHY),  # Agave: NODE_UNHEALTHY
+    ("node is unhealthy", RpcErrorKind.UNHEALTHY),  # Agave
+    # Agave's error TRANSACTION_HISTORY_NOT_AVAILABLE.
+    ("history is not available from this node", RpcErrorKind.UNHEALTHY),
+    ("failed to query long-term storage", RpcErrorKind.UNHEALTHY),  # Agave: LONG_TERM_STORAGE_UNREACHABLE
+    ("rate limit", RpcErrorKind.RATE_LIMIT),  # Infura, Helius
+    ("request limit", RpcErrorKind.RATE_LIMIT),  # QuickNode: "50/second request limit reached"
+    ("too many requests", RpcErrorKind.RATE_LIMIT),  # Solana's public endpoints
+    ("limit exceeded", RpcErrorKind.RATE_LIMIT),  # EIP-1474
+    ("capacity", RpcErrorKind.RATE_LIMIT),  # Alchemy: "compute units per second capacity"
+    ("throttl", RpcErrorKind.RATE_LIMIT),
+    ("quota", RpcErrorKind.RATE_LIMIT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    """An error object as JSON-RPC 2.0 defines it; `data` is present when a contract reverted."""
+
+    code: int
+    message: str
+    data: str | None = None
+
+    @property
+    def kind(self) -> RpcErrorKind:
+        if self.data is not None or "revert" in self.message.lower():
+            return RpcErrorKind.CALL  # a contract chose this text
+        by_code = RpcErrorKind.RATE_LIMIT if self.code in _RATE_LIMIT_CODES else RpcErrorKind.CALL
+        return self.look_up(_KINDS) or by_code
+
+    def look_up(self, table: Iterable[tuple[str, T]]) -> T | None:
+        """Return the entry for the first words of a table that the message contains."""
+        message = self.message.lower()
+        return next((entry for words, entry in table if words in message), None)
+
+
+def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
+    return lambda result: None if result is None else read(result)
+
+
+UNREADABLE = RpcError(0, "unreadable")
+"""Represents a result that exceeds the size limit, or does not have the shape that its method promises."""
+
+
+def parse(body: bytes) -> object:
+    """Parse JSON of a limited depth. Raises: MalformedResponseError."""
+    try:
+        # Fractions appear only in figures for people, which are not read here.
+        value: object = parse_response(body, parse_float=str)
+    except ValueError:
+        raise MalformedResponseError("expected JSON of a limited depth") from None
+    return value
+
+
+class _Reply(ForeignModel):
+    id: int | None = None
+
+
+class _ErrorReply(ForeignModel):
+    code: int = Field(validation_alias=AliasPath("error", "code"))
+    message: str = Field(validation_alias=AliasPath("error", "message"))
+    data: Any = Field(None, validation_alias=AliasPath("error", "data"))
+
+
+def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[str, object]]:
+    """Return the replies in the order of the requests; servers may use any. Raises: MalformedResponseError."""
+    numbers = [_Reply.read(reply).id for reply in replies[: expected + 1]]
+    if numbers == [None] and expected == 1:
+        numbers = [0]  # JSON-RPC 2.0 §5: null when the node could not read the request
+    found = dict(zip(numbers, replies, strict=False))
+    if len(replies) != expected or set(found) != set(range(expected)):
+        raise MalformedResponseError("expected one reply per call")
+    return [found[number] for number in range(expected)]
+
+
+def result_of(reply: Mapping[str, object]) -> object:
+    """Return the result of a reply without an error. Raises: MalformedResponseError."""
+    if "result" not in reply:
+        raise MalformedResponseError("expected a result")
+    return reply["result"]
+
+
+def error_of(reply: object) -> RpcError:
+    """Return the error of a reply; of its data, text only. Raises: MalformedResponseError."""
+    error = _ErrorReply.read(reply)
+    return RpcError(error.code, error.message, error.data if isinstance(error.data, str) else None)
+
 
 _SENDS = frozenset({"eth_sendRawTransaction", "sendTransaction"})
 _log = structlog.get_logger(__name__)

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall
-from app.adapters.jsonrpc.replies import RpcErrorKind, error_of, order_replies, parse
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, error_of, order_replies, parse
 from app.core.chains import ChainName
 from app.core.foreign import MalformedResponseError
 from app.observability import counters

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, WrongChainError
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, WrongChainError
 from app.adapters.jsonrpc.endpoint import ChainIdentity, RpcEndpoint
-from app.adapters.jsonrpc.replies import RpcErrorKind
 from app.adapters.reachability import connection_problem, host_of
 from app.core.chains import ChainName
 from app.ports.chain import ChainDiagnosis, EndpointStatus

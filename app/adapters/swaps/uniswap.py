@@ -11,8 +11,7 @@ from typing import Self
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.abi import Function, MulticallItem
-from app.adapters.evm.contracts.calls import PERMIT_NONCE
+from app.adapters.evm.contracts.calls import PERMIT_NONCE, Function, MulticallItem
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget

@@ -37,26 +37,14 @@ from app.state import app_state
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.web import request_bodies
-from app.web.client_request import ClientRequest
+from app.web.client_request import SIGNATURE_HEADER, ClientRequest
 
-SIGNATURE_HEADER = "X-Gateway-Signature"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
 SESSION_HEADER = "X-Session-Id"
 _WALLET_PARAMETER = "wallet_id"
 _USD = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
-
-
-def reject_loops(request: ClientRequest) -> None:
-    """Refuse a request that the proxy itself has sent, to a service that points to this one.
-
-    Raises: InvalidInput.
-    """
-    if SIGNATURE_HEADER in request.headers:
-        raise InvalidInput(
-            f"This request was sent by the proxy itself ({SIGNATURE_HEADER} is set): it must not call itself."
-        )
 
 
 def forward(request: ClientRequest, service_id: str, caller: Principal) -> Response:

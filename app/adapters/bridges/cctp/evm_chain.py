@@ -17,9 +17,8 @@ from app.adapters.bridges.deployments import CctpDeployment
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import logs_call
-from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import EventLog
-from app.adapters.evm.contracts.abi import ContractEvent, Function
+from app.adapters.evm.client.rpc import EventLog, EvmRpc
+from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error

@@ -18,7 +18,7 @@ from eth_utils.address import to_checksum_address
 from pydantic import AliasPath, BeforeValidator, Field, StringConstraints
 
 from app.adapters.bridges.deployments import DEPOSITORY, LIFI_DIAMOND
-from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote

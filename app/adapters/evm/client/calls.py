@@ -5,12 +5,18 @@ from typing import Any, TypeVar
 
 from web3.types import StateOverride, TxParams
 
-from app.adapters.evm.client import wire
-from app.adapters.evm.client.rpc import call
-from app.adapters.evm.client.wire import BlockHeader, EventLog, FeeHistory, RpcBlock, RpcTransaction, TransactionReceipt
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
+from app.adapters.evm.client import rpc
+from app.adapters.evm.client.rpc import (
+    BlockHeader,
+    EventLog,
+    FeeHistory,
+    RpcBlock,
+    RpcTransaction,
+    TransactionReceipt,
+    call,
+)
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError, accept_any_error, or_none
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import RpcError, or_none
 from app.core.foreign import Items, reader
 from app.ports.chain import BlockRef
 
@@ -35,11 +41,11 @@ def receipt(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[Tran
 
 
 def nonce(address: str, block: Block = "latest", *, tolerates: Tolerance | None = None) -> RpcCall[int]:
-    return call(lambda eth: eth.get_transaction_count(address, block), wire.count, tolerates=tolerates)
+    return call(lambda eth: eth.get_transaction_count(address, block), rpc.count, tolerates=tolerates)
 
 
 def balance(address: str, block: Block = "latest") -> RpcCall[int]:
-    return call(lambda eth: eth.get_balance(address, block), wire.units)
+    return call(lambda eth: eth.get_balance(address, block), rpc.units)
 
 
 def code(address: str) -> RpcCall[bytes]:
@@ -58,7 +64,7 @@ def has_code(address: str) -> RpcCall[bool]:
 
 
 def head() -> RpcCall[int]:
-    return call(lambda eth: eth.block_number, wire.count)
+    return call(lambda eth: eth.block_number, rpc.count)
 
 
 def header(block: Block) -> RpcCall[BlockHeader]:

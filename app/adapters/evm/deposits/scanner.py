@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import EventLog
+from app.adapters.evm.client.rpc import EventLog, EvmRpc
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits import native

@@ -8,8 +8,7 @@ from typing import Any
 from web3.types import TxParams, Wei
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import EvmRpc, call
-from app.adapters.evm.client.wire import count, fee
+from app.adapters.evm.client.rpc import EvmRpc, call, count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals, transactions

@@ -2,8 +2,8 @@
 
 import re
 
-from app.adapters.evm.contracts.abi import Function
-from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.evm.contracts.calls import Function
+from app.adapters.jsonrpc.calls import RpcError
 from app.core.foreign import MalformedResponseError
 
 ALREADY_KNOWN = "already_known"

@@ -15,8 +15,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.jsonrpc.calls import accept_any_error
-from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.jsonrpc.calls import RpcError, accept_any_error
 from app.core.addresses import ZERO_EVM_ADDRESS
 from app.ports.errors import Rejected
 

@@ -13,10 +13,9 @@ import structlog
 
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import EvmRpc
-from app.adapters.evm.client.wire import EventLog
+from app.adapters.evm.client.rpc import EventLog, EvmRpc
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.abi import Function, MulticallItem
+from app.adapters.evm.contracts.calls import Function, MulticallItem
 from app.adapters.evm.contracts.deployments import PERMIT2, EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint

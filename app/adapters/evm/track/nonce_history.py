@@ -7,8 +7,7 @@ keeps no old states finds only the latest nonces.
 from collections.abc import Mapping, Sequence
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import EvmRpc, call
-from app.adapters.evm.client.wire import RpcTransaction
+from app.adapters.evm.client.rpc import EvmRpc, RpcTransaction, call
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import MAX_BATCH, EvmRpc
-from app.adapters.evm.client.wire import TransactionReceipt
-from app.adapters.evm.contracts.abi import ContractEvent
-from app.adapters.evm.contracts.calls import TRANSFER_EVENT
+from app.adapters.evm.client.rpc import MAX_BATCH, EvmRpc, TransactionReceipt
+from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error

@@ -11,7 +11,7 @@ from eth_utils.address import to_checksum_address
 from pydantic import AfterValidator, AliasPath, Field, StringConstraints
 
 from app.adapters.evm import signatures
-from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import known_wallets

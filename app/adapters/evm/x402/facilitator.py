@@ -12,9 +12,9 @@ from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.client import calls
 from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.wire import EventLog, TransactionReceipt
+from app.adapters.evm.client.rpc import EventLog, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms

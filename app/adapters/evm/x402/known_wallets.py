@@ -16,7 +16,7 @@ from typing import Any
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from app.adapters.evm.contracts.abi import Function
+from app.adapters.evm.contracts.calls import Function
 from app.core.foreign import MalformedResponseError
 from app.ports.chain import Terms
 from app.ports.errors import Rejected

@@ -29,8 +29,7 @@ from solders.rpc.requests import (
 from solders.transaction import VersionedTransaction
 
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import RpcCall, WrongChainError
-from app.adapters.jsonrpc.replies import RpcError
+from app.adapters.jsonrpc.calls import RpcCall, RpcError, WrongChainError
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.adapters.solana.client import wire
 from app.adapters.solana.client.wire import text

@@ -12,9 +12,8 @@ from solders.rpc.requests import GetSignaturesForAddress, GetTransaction
 from solders.signature import Signature
 from solders.transaction_status import UiTransactionEncoding
 
-from app.adapters.jsonrpc.calls import EndpointError, accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, RpcError, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import RpcError
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
 from app.adapters.solana.client.wire import HistoryEntry, LandedTransaction, history, landed_or_none
 

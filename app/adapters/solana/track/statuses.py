@@ -20,9 +20,8 @@ from solders.signature import Signature
 from solders.transaction_status import TransactionDetails, UiTransactionEncoding
 from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
-from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.calls import accept_any_error, or_none
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.adapters.jsonrpc.replies import or_none
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import (
