@@ -121,7 +121,7 @@ class Scene:
             "wallet_id": lambda: self._made(self.agent.post("/v1/wallets", {})) if deletes else self.agent.wallet_id,
             "service_id": self._service,
             "agent_id": lambda: register(client).id,
-            "key_id": self._new_master_key if "master-keys" in path else self._new_gateway_key,
+            "key_id": self._new_master_key if "master-keys" in path else lambda: self._key(path, deletes=deletes),
             "provider": lambda: "brave",
             "path": lambda: "web/search",
             "model_id": lambda: "openai/gpt-5",
@@ -200,8 +200,11 @@ class Scene:
     def _new_master_key(self) -> str:
         return self._made(self.ops.post("/master-keys", {"name": "spare"}))
 
-    def _new_gateway_key(self) -> str:
-        return self._made(self.agent.client.post("/v1/keys", json={}))
+    def _key(self, path: str, *, deletes: bool) -> str:
+        if path.startswith("/v1/platform"):
+            return self._made(self.agent.client.post("/v1/keys", json={}))
+        listed = [each for each in self.agent.get("/v1/keys").get_json()["keys"] if each["revoked_at"] is None]
+        return self._made(self.agent.post("/v1/keys", {})) if deletes or not listed else str(listed[0]["id"])
 
     @staticmethod
     def _made(answer: Any) -> str:
