@@ -23,6 +23,7 @@ REFERENCE = re.compile(
     r"|\b(?:decisions?|ADRs?)[\s#-]\[?(?P<number>\d+)",
     re.IGNORECASE,
 )
+FILE = re.compile(rf"`((?:{'|'.join(READ)})/[\w./-]+)`")
 
 
 def _texts() -> Iterator[tuple[str, str]]:
@@ -50,6 +51,12 @@ def test_every_reference_to_a_decision_resolves() -> None:
             resolves = number in RECORDS if path is None else path in files or path in RECORDS
             found += [] if resolves else [f"{name}: {match[0]}"]
     assert found == []
+
+
+def test_documents_name_files_that_exist() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    named = ((page, path) for page in pages for path in FILE.findall(page.read_text()))
+    assert [f"{page.name}: {path}" for page, path in named if not (ROOT / path).exists()] == []
 
 
 def test_links_between_decisions_point_to_the_number_they_show() -> None:
