@@ -72,6 +72,9 @@ def people_and_agents(world: World) -> dict[str, dict[str, Any]]:
             world.add_transaction(agent, created_at=now - timedelta(days=days), **paid)
         world.add_month_of_history(agent)
         world.call(agent, "POST", "/v1/wallets", {"name": LONG_NAME if name != "arabic" else RIGHT_TO_LEFT})
+        limits = {"name": RIGHT_TO_LEFT if name == "arabic" else LONG_NAME, "limit_usd": 5, "window": "week"}
+        for body in (limits, {"models": ["openai/*"]}):
+            world.call(agent, "POST", "/v1/keys", body)
     rich = made["rich"]
     controls = {"daily_limit_usd": 500, "weekly_limit_usd": 900, "monthly_limit_usd": 2000, "per_tx_limit_usd": 60}
     controls_url = f"/v1/wallets/{rich['wallet']['id']}/controls"
