@@ -1,4 +1,4 @@
-"""The kinds of movements of a wallet, one file per kind, and the routes that they have in common."""
+"""The movements with a route below `/v1/wallets/{id}/`, one file per kind; `app.movements` is the registry of all."""
 
 from app.wallets.kinds.bridge import BRIDGE
 from app.wallets.kinds.swap import SWAP
