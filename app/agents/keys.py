@@ -1,12 +1,16 @@
 """Further keys of an agent: made, changed and revoked by the agent, announced when a budget is nearly used."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+
+from sqlalchemy.orm import Session
 
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.authenticated import RowChanged
 from app.core import clock, identifiers
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
@@ -19,20 +23,21 @@ from app.idempotency.service import Claim
 from app.identity import api_keys, key_limits
 from app.identity import service as identity
 from app.identity.key_limits import LimitedKey
-from app.identity.principal import KeyKind
+from app.identity.principal import KeyKind, Principal
 from app.identity.service import KeyMemory
 from app.state import app_state
 
 _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
-_CREATIONS = "30 per minute;300 per day"
+_CREATIONS = "30 per minute;200 per day"
 
 
-def create(agent_id: str, limits: Mapping[str, Any], *, email: str | None, claim: Claim) -> tuple[LimitedKey, str]:
-    """Make a key with limits; return it with its text. Raises: LimitReached, RateLimited."""
+def create(caller: Principal, limits: Mapping[str, Any], *, email: str | None, claim: Claim) -> tuple[LimitedKey, str]:
+    """Make a key with limits; return it with its text. Raises: LimitReached, RateLimited, Unauthorized."""
+    agent_id = caller.account_id
     app_state().rate_limiter.count(_CREATIONS, "new key", agent_id)
     key = identity.mint_api_key(KeyKind.GATEWAY)
     with unit_of_work() as session:
-        identity.lock_agent(session, agent_id)
+        _lock(session, caller)
         key_limits.add(session, agent_id, key, email=email, **limits)
         claim.bind(session, key.id)
         return key_limits.get_key(session, agent_id, key.id), key.key
@@ -44,10 +49,10 @@ def reveal(agent_id: str, key_id: str) -> tuple[LimitedKey, str]:
         return key_limits.get_key(session, agent_id, key_id), api_keys.reveal_key(session, key_id)
 
 
-def list_keys(agent_id: str, page: PageRequest) -> Page[LimitedKey]:
+def list_keys(agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
     """Return a page of an agent's keys with limits, oldest first, masked."""
     with read_only_unit() as session:
-        return key_limits.list_keys(session, agent_id, page)
+        return key_limits.list_keys(session, agent_id, page, with_revoked=with_revoked)
 
 
 def get(agent_id: str, key_id: str) -> LimitedKey:
@@ -56,12 +61,12 @@ def get(agent_id: str, key_id: str) -> LimitedKey:
         return key_limits.get_key(session, agent_id, _id(key_id))
 
 
-def change(agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
-    """Change a key's limits, from the next call on. Raises: NotFound."""
+def change(caller: Principal, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
+    """Change a key's limits, from the next call on. Raises: NotFound, Unauthorized."""
     with unit_of_work() as session:
-        identity.lock_agent(session, agent_id)
-        key_limits.change_key(session, agent_id, _id(key_id), changes)
-        changed = key_limits.get_key(session, agent_id, _id(key_id))
+        _lock(session, caller)
+        key_limits.change_key(session, caller.account_id, _id(key_id), changes)
+        changed = key_limits.get_key(session, caller.account_id, _id(key_id))
     app_state().part(KeyMemory).forget(changed.id)
     return changed
 
@@ -84,12 +89,19 @@ def announce_budgets() -> None:
         with read_only_unit() as session:
             due = key_limits.due_for_announcement(session)
         for key_id in due:
-            with unit_of_work() as session:
+            # A row that somebody else changed must not silence the others.
+            with suppress(RowChanged), unit_of_work() as session:
                 if (reached := key_limits.mark_announced(session, key_id)) is not None:
                     _announce(session, *reached)
 
 
-def _announce(session: Any, agent_id: str, key: LimitedKey, percent: int) -> None:
+def _lock(session: Session, caller: Principal) -> None:
+    """Lock the agent of a key that is still valid: a rotation may have come while the body was read."""
+    identity.lock_agent(session, caller.account_id)
+    identity.assert_valid_key(session, caller.key_id, caller.account_id)
+
+
+def _announce(session: Session, agent_id: str, key: LimitedKey, percent: int) -> None:
     data = {
         "key_id": key.id, "key_name": key.name, "window": key.period.value, "percent": percent,
         "limit_usd": usd_string(key.limit_nanos or 0), "spent_usd": usd_string(key.used_nanos),

@@ -19,7 +19,14 @@ from app.core.pagination import Page
 from app.errors import AlreadyClaimed, InvalidInput, LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.identity.guards import AGENT_KEY, KEY_OR_REGISTRATION, REGISTRATION, find_principal, require_agent
+from app.identity.guards import (
+    AGENT_KEY,
+    KEY_OR_REGISTRATION,
+    REGISTRATION,
+    current_principal,
+    find_principal,
+    require_agent,
+)
 from app.identity.key_limits import LimitedKey
 from app.state import app_state
 from app.web.blueprint import Blueprint
@@ -68,7 +75,7 @@ def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
     """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
     email = body.pop("email")
     if find_principal() is not None:
-        return _issued(*agent_keys.create(require_agent(), body, email=email, claim=claim))
+        return _issued(*agent_keys.create(current_principal(), body, email=email, claim=claim))
     if body:
         raise InvalidInput("Limits are for the further key of an agent: send the agent's X-API-Key.")
     return service.issue_gateway_key(email=email)
@@ -95,7 +102,7 @@ def get_key(key_id: str) -> LimitedKey:
 def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
     """Change the limits of a further key; they apply from its next call on."""
     assert_any_field(body, KeyChanges)
-    return agent_keys.change(require_agent(), key_id, body)
+    return agent_keys.change(current_principal(), key_id, body)
 
 
 @agent_keys_blueprint.delete("/<string:key_id>")

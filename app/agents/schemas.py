@@ -15,7 +15,17 @@ _PER_MINUTE = ma.validate.Range(min=1, max=10**6, error="must be between 1 and 1
 _MODEL = ma.validate.Regexp(r"^[!-~]{1,200}$", error="must be 1 to 200 visible ASCII characters")
 _MODELS = ma.validate.Length(max=100, error="must have at most 100 entries")
 _TAGS = ma.validate.Length(max=20, error="must have at most 20 entries")
-_TAG = ma.validate.Length(min=1, max=50, error="must have 1 to 50 characters")
+_MAX_TAG_CHARS = 50
+
+
+class Tag(Name):
+    """A label of 1 to 50 characters."""
+
+    def _parse(self, value: Any) -> Any:
+        tag = super()._parse(value)
+        if tag is None or len(tag) > _MAX_TAG_CHARS:
+            raise ma.ValidationError(f"must have 1 to {_MAX_TAG_CHARS} characters")
+        return tag
 
 
 class RegisterRequest(Schema):
@@ -65,7 +75,7 @@ class KeyChanges(Schema):
     """The limits of a key; omitted ones stay as they are, null is no limit."""
 
     name = Name(allow_none=True, metadata={"example": "research"})
-    tags = fields.List(Text(validate=_TAG), validate=_TAGS, metadata={"example": ["team-a"]})
+    tags = fields.List(Tag(), validate=_TAGS, metadata={"example": ["team-a"]})
     limit_usd = Usd(allow_none=True, attribute="limit_nanos", metadata={"example": 5})
     models = fields.List(Text(validate=_MODEL), validate=_MODELS, metadata={"example": ["openai/gpt-5*", "brave"]})
     rpm = WholeNumber(allow_none=True, attribute="requests_per_minute", validate=_PER_MINUTE, metadata={"example": 60})

@@ -305,17 +305,15 @@ def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
 
 
 def _exchange(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Response:
-    return forwarding.forward(
-        call.request, outgoing(call, paid, client_id=client_id), paid, options(call, paid, client_id=client_id)
-    )
+    return forwarding.forward(call.request, outgoing(call, paid), paid, options(call, paid, client_id=client_id))
 
 
-def outgoing(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> UpstreamRequest:
+def outgoing(call: GatewayCall, paid: GatewayCharge) -> UpstreamRequest:
     """Return the request to the provider, with the operator's credential."""
     request, provider, validated = call.request, call.provider, call.validated
     body = validated.body if paid.params is None else paid.params.body
     scope = call.name if isinstance(call, ModelCall) else provider.slug
-    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, client_id, scope)}
+    own_headers = {**provider.credential_headers(), **forwarding.idempotency_key(request, paid.client_id, scope)}
     if body and not validated.is_form:
         # It was parsed as JSON, and is sent as JSON whatever type the client gave.
         own_headers["Content-Type"] = "application/json"

@@ -6,7 +6,7 @@ beforehand. A client that gets a failure instead of the upstream's response pays
 
 import re
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -85,6 +85,14 @@ def _has_code(holder: Any) -> bool:
     return any(str(holder[name]) in _LIMITED for name in _CODES if isinstance(holder.get(name), int | str))
 
 
+def models_of(params: CostParams | None) -> Iterator[str]:
+    """Yield the models that may be billed besides the one that a request asks for."""
+    if params is not None:
+        yield from params.alternatives
+        image = () if params.tools.image is None else (params.tools.image,)
+        yield from (each.model for each in (*image, *params.tools.sub_calls))
+
+
 class GatewayCharge(PaidCall):
     """The price of one call of a provider."""
 
@@ -93,6 +101,8 @@ class GatewayCharge(PaidCall):
     ) -> None:
         super().__init__(payer, provider, quote.model)
         if isinstance(payer, Principal):
+            for model in models_of(params):
+                payer.assert_may_call(provider, model)
             is_limited = params is not None and not params.is_output_unbounded
             limits.count_tokens(payer, quote.estimate.tokens_in + (quote.worst_case.tokens_out if is_limited else 0))
         self.params = params
@@ -187,7 +197,9 @@ class FixedCharge(GatewayCharge):
 
         def reduced(session: Session) -> HoldResult:
             usage.refund(session, self.id)
-            return usage.charge(session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered)
+            return usage.charge(
+                session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered, replaces_refund=True
+            )
 
         self._settle(reduced)
 

@@ -21,7 +21,7 @@ from app.errors import InsufficientCredits, UpstreamError, UpstreamTimeout
 from app.forwarding import call as forwarding
 from app.gateway import call as gateway
 from app.gateway.call import ModelCall
-from app.gateway.call_charges import HeldCharge
+from app.gateway.call_charges import HeldCharge, models_of
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
@@ -49,7 +49,7 @@ def serve(request: ClientRequest, surface: Surface, caller: Principal) -> Respon
     """Forward a request to the first of the models that it names which answers. Raises: ServiceError."""
     calls, outages, now = gateway.candidates(request, surface), app_state().part(Outages), time.monotonic()
     # If it may call none of them, the first is refused.
-    calls = [call for call in calls if caller.may_call(call.provider.slug, call.model)] or calls[:1]
+    calls = [call for call in calls if _is_allowed(caller, call)] or calls[:1]
     paid = ModelCharge(caller, sorted(calls, key=lambda call: outages.get(call.name, 0) > now))
     first, client_id = paid.calls[0], caller.account_id
     options = gateway.options(first, paid, client_id=client_id)._replace(
@@ -58,7 +58,13 @@ def serve(request: ClientRequest, surface: Surface, caller: Principal) -> Respon
         screen_error=None,
         secrets=[call.provider.api_key for call in calls if call.provider.api_key],
     )
-    return forwarding.forward(request, gateway.outgoing(first, paid, client_id=client_id), paid, options)
+    return forwarding.forward(request, gateway.outgoing(first, paid), paid, options)
+
+
+def _is_allowed(caller: Principal, call: ModelCall) -> bool:
+    if caller.limits is None:
+        return True
+    return all(caller.may_call(call.provider.slug, each) for each in (call.model, *models_of(call.validated.params)))
 
 
 class ModelCharge(HeldCharge):
@@ -191,7 +197,7 @@ class _Candidates:
 
     def _ask(self, call: ModelCall, *, others: int) -> UpstreamResponse:
         self._paid.ask(call)
-        request = gateway.outgoing(call, self._paid, client_id=self._client_id)
+        request = gateway.outgoing(call, self._paid)
         # It takes many times the memory of the raw body.
         call.fields.clear()
         request_bodies.release_decoded(self._request)

@@ -202,8 +202,7 @@ def require_agent() -> str:
 
 def idempotency_owner() -> str:
     """Return whose idempotency keys are used: the account's, or the own ones of a key that may see less."""
-    principal = current_principal()
-    return principal.account_id if principal.scopes is None else principal.key_id
+    return current_principal().client_id
 
 
 def authenticate_as(request: ClientRequest, principal: Principal) -> None:
@@ -214,8 +213,9 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     Raises: RateLimited; InsufficientScope if the principal is an application without the scope for this request.
     """
     if not request.is_counted:
-        limits.count_authenticated_request(principal.account_id)
+        # First its own limit: what that refuses must not use up the account's.
         limits.count_key_request(principal)
+        limits.count_authenticated_request(principal.account_id)
         request.is_counted = True
     assert_permitted(request, principal)
     g.caller = principal

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, case, or_, select, update
+from sqlalchemy import Row, and_, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of, withdraw
@@ -25,6 +25,7 @@ from app.identity.service import MintedKey
 
 MAX_KEYS = 200
 PERCENTAGES = (50, 80, 95, 100)
+_IS_ACTIVE = exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))
 _TABLE, _SEAL = table_of(KeyLimit), seal_of(KeyLimit)
 _USED = PreparedRead(
     select(_TABLE.c.period, _TABLE.c.limit_nanos, _TABLE.c.used_nanos, _TABLE.c.window_start).where(
@@ -73,7 +74,7 @@ def add(
         raise LimitReached(f"An agent may have at most {MAX_KEYS} keys with limits; revoke one first.")
     now = clock.now()
     row = service.build_api_key(key, KeyKind.GATEWAY, account_id=agent_id, email=email, at=now)
-    row.expires_at = expires_at
+    row.digest, row.expires_at = service.digest_of_limited(key.key), expires_at
     session.add(row)
     session.flush()
     values = {"tags": [], "models": [], "period": period.value, "window_start": start_of(period, now) or now, **limits}
@@ -81,9 +82,10 @@ def add(
     session.flush()
 
 
-def list_keys(session: Session, agent_id: str, page: PageRequest) -> Page[LimitedKey]:
+def list_keys(session: Session, agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
     """Return a page of an agent's keys with limits, oldest first."""
-    found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id)
+    conditions = [] if with_revoked else [_IS_ACTIVE]
+    found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id, *conditions)
     ids = [row.id for row in found.items]
     keys = {row.id: row for row in session.scalars(select(ApiKey).where(ApiKey.id.in_(ids)))}
     return Page([_view(session, row, keys[row.id]) for row in found.items], found.total, found.request)
@@ -99,9 +101,8 @@ def get_key(session: Session, agent_id: str, key_id: str) -> LimitedKey:
 
 def change_key(session: Session, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> None:
     """Change the limits of a key. Raises: NotFound."""
-    get_key(session, agent_id, key_id)
     limits = {name: value for name, value in changes.items() if name != "expires_at"}
-    if "limit_nanos" in limits:
+    if get_key(session, agent_id, key_id).used_nanos and "limit_nanos" in limits:
         limits["announced_percent"] = 0
     if limits:
         change(session, KeyLimit, KeyLimit.id == key_id, **limits)
@@ -118,15 +119,18 @@ def revoke(session: Session, agent_id: str, key_id: str) -> bool:
 def counted(session: Session) -> Sequence[Row[str, str, int, datetime]]:
     """Return id, account, and what is counted since an instant of each key with limits. For audits."""
     columns = (KeyLimit.id, KeyLimit.account_id, KeyLimit.used_nanos, KeyLimit.window_start)
-    return session.execute(select(*columns)).all()
+    return session.execute(select(*columns).where(_IS_ACTIVE)).all()
 
 
 def due_for_announcement(session: Session, *, limit: int = 500) -> Sequence[str]:
     """Return keys whose budget may have reached another of `PERCENTAGES` than was announced."""
-    used = KeyLimit.used_nanos * 100
-    reached = [and_(used >= KeyLimit.limit_nanos * each, KeyLimit.announced_percent < each) for each in PERCENTAGES]
-    query = select(KeyLimit.id).where(KeyLimit.limit_nanos > 0, or_(*reached)).order_by(KeyLimit.id).limit(limit)
-    return session.scalars(query).all()
+    # Rounded down, so that no product exceeds a BIGINT; `mark_announced` is exact.
+    share = KeyLimit.limit_nanos // 100
+    reached = or_(
+        *(and_(KeyLimit.used_nanos >= share * each, KeyLimit.announced_percent < each) for each in PERCENTAGES)
+    )
+    query = select(KeyLimit.id).where(KeyLimit.limit_nanos > 0, KeyLimit.used_nanos > 0, _IS_ACTIVE, reached)
+    return session.scalars(query.order_by(KeyLimit.id).limit(limit)).all()
 
 
 def mark_announced(session: Session, key_id: str) -> tuple[str, LimitedKey, int] | None:
@@ -190,7 +194,7 @@ def correct(session: Session, key_id: str, nanos: int, *, held_at: datetime) -> 
     if nanos:
         session.execute(
             update(KeyLimit)
-            .where(KeyLimit.id == key_id, KeyLimit.window_start <= held_at)
+            .where(KeyLimit.id == key_id, or_(KeyLimit.period == "total", KeyLimit.window_start <= held_at))
             .values(used_nanos=KeyLimit.used_nanos + nanos)
             .execution_options(synchronize_session=False)
         )

@@ -66,8 +66,13 @@ class KeyLimits:
     tokens_per_minute: int | None = None
 
     def allow(self, provider: str, model: str) -> bool:
-        name = f"{provider}/{model}"
-        return not self.models or any(provider == each or fnmatchcase(name, each) for each in self.models)
+        """Return whether a model is listed. A pattern of providers includes no service: sellers choose their paths."""
+        patterns = [each.partition("/") for each in self.models]
+        return not patterns or any(
+            (of == provider or (":" not in provider and fnmatchcase(provider, of)))
+            and (not separator or fnmatchcase(model, name))
+            for of, separator, name in patterns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,11 @@ class Principal:
         if self.grant is not None:
             return self.grant.scopes
         return None if self.limits is None else (Scope.GATEWAY, Scope.CATALOG)
+
+    @property
+    def client_id(self) -> str:
+        """Return who keys of idempotent requests belong to: the account, or a key that may see less."""
+        return self.account_id if self.scopes is None else self.key_id
 
     def may_call(self, provider: str, model: str) -> bool:
         return self.limits is None or self.limits.allow(provider, model)
@@ -194,6 +204,8 @@ def session_of(principal: Principal, named: str | None, *, is_counted: bool = Tr
 
     Raises: InsufficientScope for a payment that no budget counts, and for another session than the budget.
     """
+    if principal.limits is not None and named is not None:
+        raise InsufficientScope("A key with limits has its own budget, and cannot name a session.")
     grant: Grant | None = principal.grant
     if grant is None or grant.session_id is None:
         return named

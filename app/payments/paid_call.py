@@ -54,10 +54,10 @@ class PaidCall(ABC):
         self.id = new_id()
         if isinstance(payer, Principal):
             payer.assert_may_call(provider, model)
-            self._payment, self._account_id = None, payer.account_id
+            self._payment, self._account_id, self.client_id = None, payer.account_id, payer.client_id
             self._call = UsageCall(payer.key_id, provider, model, is_limited=payer.limits is not None)
         else:
-            self._payment, self._account_id = payer, ""
+            self._payment, self._account_id, self.client_id = payer, "", payer.payment_id
             self._call = UsageCall("", provider, model)
         self._app_context = context_factory()
         settings = app_state().settings
@@ -145,9 +145,16 @@ class PaidCall(ABC):
         """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
         if self._payment is not None:
             return [*self._payment.headers.items()]
-        names = ("X-Cost-Usd", "X-Credits-Remaining", "X-Budget-Remaining-Usd") if self._bill else ()
-        amounts = zip(names, self._bill or (), strict=True)
-        return [(name, money.usd_string(max(0, nanos))) for name, nanos in amounts if nanos is not None]
+        if self._bill is None:
+            return []
+        cost_nanos, credits_nanos, budget_nanos = self._bill
+        headers = [("X-Cost-Usd", cost_nanos), ("X-Credits-Remaining", credits_nanos)]
+        if budget_nanos is not None:
+            # A key with limits is shown no more credits than it may spend.
+            left_nanos = max(0, budget_nanos)
+            headers[1] = "X-Credits-Remaining", min(credits_nanos, left_nanos)
+            headers.append(("X-Budget-Remaining-Usd", left_nanos))
+        return [(name, money.usd_string(nanos)) for name, nanos in headers]
 
     @contextmanager
     def _account_unit(self) -> Iterator[Session]:

@@ -156,10 +156,21 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
     return outcome
 
 
-def charge(session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage) -> HoldResult:
-    """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits, BudgetExceeded."""
+def charge(
+    session: Session,
+    account_id: str,
+    call: UsageCall,
+    *,
+    charge_id: str,
+    metered: MeteredUsage,
+    replaces_refund: bool = False,
+) -> HoldResult:
+    """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits, BudgetExceeded.
+
+    What replaces a refund in the same unit is charged even if the budget has shrunk since.
+    """
     is_counted = _is_counted(session, account_id, call, charge_id)
-    if is_counted:
+    if is_counted and not replaces_refund:
         _within_budget(session, call, metered.cost_nanos)
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo_of(call))
     if is_counted:
@@ -209,9 +220,12 @@ def _counted(session: Session, outcome: HoldResult) -> HoldResult:
     """Count what the end of a call changes in the budget of a key with limits, and return what is left of that."""
     if "is_limited" not in outcome.memo:
         return outcome
-    if outcome.held_at is not None:
-        difference = outcome.charged_nanos - outcome.set_aside_nanos
-        key_limits.correct(session, outcome.memo["api_key_id"], difference, held_at=outcome.held_at)
+    key_id, difference = outcome.memo["api_key_id"], outcome.charged_nanos - outcome.set_aside_nanos
+    if outcome.held_at is not None and difference < 0:
+        key_limits.correct(session, key_id, difference, held_at=outcome.held_at)
+    elif outcome.held_at is not None and difference:
+        # What exceeds a hold is bounded by the budget of now, and counts there.
+        key_limits.take(session, key_id, difference)
     return outcome._replace(budget_nanos=_left_of_budget(session, outcome.memo))
 
 

@@ -124,7 +124,8 @@ WITH asked AS MATERIALIZED (
 
 # A batch with calls of the former window returns nothing to the budget: too little is better than too much.
 _RETURNED = """, counted AS (
-  UPDATE key_limits k SET used_nanos = k.used_nanos - CASE WHEN k.window_start <= d.held_at THEN d.nanos ELSE 0 END
+  UPDATE key_limits k SET used_nanos = k.used_nanos
+    - CASE WHEN k.period = 'total' OR k.window_start <= d.held_at THEN d.nanos ELSE 0 END
   FROM (
     SELECT (memo->>'api_key_id')::uuid AS id, min(held_at) AS held_at, sum(amount_nanos - cost)::bigint AS nanos
     FROM done GROUP BY 1

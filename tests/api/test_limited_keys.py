@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,19 +10,20 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from app.agents import keys as agent_keys
 from app.core import clock, identifiers
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity import key_limits
-from app.identity.models import KeyLimit
+from app.identity.models import ApiKey, KeyLimit
+from app.identity.principal import KeyLimits
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
 from tests.support.agents import register
 from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
 from tests.support.operators import operator
-from tests.support.upstreams import chat_answer
+from tests.support.upstreams import Exchange, chat_answer
 
 CHAT_USD = 0.00625
 WEDNESDAY = datetime(2030, 1, 30, 12, tzinfo=UTC)
@@ -57,7 +59,7 @@ def test_a_budget_ends_where_it_says_and_the_agent_pays(stage: Stage) -> None:
     answers = [stage.chat(headers=headers, max_tokens=500) for _ in range(5)]
     assert [answer.status_code for answer in answers[:3]] == [200] * 3
     assert answers[0].headers["X-Budget-Remaining-Usd"] == "0.01375"
-    assert answers[2].headers["X-Credits-Remaining"] == "9.98125"
+    assert answers[2].headers["X-Credits-Remaining"] == answers[2].headers["X-Budget-Remaining-Usd"] == "0.00125"
     assert refusal(answers[4]) == (402, "BUDGET_EXCEEDED")
     details = answers[4].get_json()["details"]
     assert details["credits_usd"] == 0.00125
@@ -294,3 +296,178 @@ def test_the_start_of_each_period() -> None:
         "month": datetime(2030, 1, 1, tzinfo=UTC), "total": None,
     }  # fmt: skip
     assert CHAT.startswith("/v1/gateway/")
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_a_rotation_while_the_body_is_read_leaves_no_key_to_the_thief(stage: Stage, method: str) -> None:
+    ops = operator(stage.app.test_client())
+
+    class Withheld(io.BytesIO):
+        """A body that a client sends after its agent's key was replaced."""
+
+        def readinto(self, buffer: Any) -> int:
+            assert ops.post(f"/agents/{stage.agent.id}/rotate-key", {"grace_seconds": 0}).status_code == 200
+            return super().readinto(buffer)
+
+        def read(self, size: int | None = -1) -> bytes:
+            assert ops.post(f"/agents/{stage.agent.id}/rotate-key", {"grace_seconds": 0}).status_code == 200
+            return super().read(size)
+
+    key_id, _ = issue(stage)
+    path = "/v1/keys" if method == "POST" else f"/v1/keys/{key_id}"
+    answer = stage.agent.client.open(
+        path, method=method, headers=stage.agent.headers(), content_type="application/json",
+        input_stream=Withheld(b'{"limit_usd": 9}'), content_length=16,
+    )  # fmt: skip
+    assert refusal(answer) == (401, "UNAUTHORIZED")
+
+
+@pytest.mark.parametrize(
+    ("models", "path", "body"),
+    [
+        ("openrouter/openai/gpt-4o-mini", "openrouter/chat/completions", {"models": ["anthropic/claude-opus-4"]}),
+        ("anthropic/claude-haiku-4-5*", "anthropic/v1/messages", {"fallbacks": [{"model": "claude-opus-4-1"}]}),
+        (
+            "anthropic/claude-haiku-4-5*",
+            "anthropic/v1/messages",
+            {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-4-1"}]},
+        ),
+        (
+            "openai/gpt-5-mini",
+            "openai/responses",
+            {"tools": [{"type": "image_generation", "model": "gpt-image-1", "output_format": "png"}]},
+        ),
+    ],
+)
+def test_models_that_a_request_names_elsewhere_are_on_the_list_too(
+    stage: Stage, models: str, path: str, body: dict[str, Any]
+) -> None:
+    _, headers = issue(stage, models=[models])
+    question = {"input": "hi", "max_output_tokens": 50} if path == "openai/responses" else QUESTION
+    model = models.partition("/")[2].rstrip("*")
+    sent = {**question, **body, "model": model}
+    refused = stage.call(f"/v1/gateway/{path}", "POST", json=sent, headers=headers)
+    assert refusal(refused) == (403, "MODEL_NOT_ALLOWED")
+    provider = models.partition("/")[0]
+    if provider == "anthropic":
+        sent["model"] = f"{provider}/{model}"
+        assert refusal(stage.call("/v1/messages", "POST", json=sent, headers=headers)) == (403, "MODEL_NOT_ALLOWED")
+    assert stage.upstream.asked == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "provider", "model", "is_allowed"),
+    [
+        ("openai", "openai", "gpt-5", True),
+        ("openai/gpt-5*", "openai", "gpt-5-mini", True),
+        ("openai/gpt-5", "openai", "gpt-5-mini", False),
+        ("openrouter/openai/*", "openrouter", "openai/gpt-5", True),
+        ("*/gpt-5", "openai", "gpt-5", True),
+        ("*/gpt-5", "service:1", "gpt-5", False),
+        ("*", "service:1", "/x", False),
+        ("service:1", "service:1", "/x", True),
+        ("open*", "openrouter", "m", True),
+    ],
+)
+def test_a_pattern_of_providers_includes_no_service(
+    listed: str, provider: str, model: str, *, is_allowed: bool
+) -> None:
+    assert KeyLimits(models=(listed,)).allow(provider, model) is is_allowed
+
+
+def test_the_largest_budget_stops_no_event(stage: Stage) -> None:
+    issue(stage, limit_usd=10**9)
+    _, headers = issue(stage, limit_usd=0.0125)
+    stage.chat(headers=headers, max_tokens=500)
+    agent_keys.announce_budgets()
+    assert len(stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]) == 1
+
+
+def test_what_a_key_is_refused_does_not_use_up_the_agents_requests(
+    sqlite_url: str, build_app: Callable[..., Flask]
+) -> None:
+    with gateway_stage(build_app, sqlite_url, rate_limit_per_key="5 per minute") as stage:
+        stage.behave(lambda exchange: exchange.json(chat_answer()))
+        _, headers = issue(stage, rpm=1)
+        assert [stage.chat(headers=headers).status_code for _ in range(8)] == [200, *[429] * 7]
+        assert stage.agent.get("/v1/keys").status_code == 200
+
+
+def test_a_version_that_knows_no_limits_does_not_find_the_key(stage: Stage) -> None:
+    _, headers = issue(stage)
+    with read_only_unit() as session:
+        digests = session.scalars(select(ApiKey.digest)).all()
+    assert identifiers.digest(headers["X-API-Key"]) not in digests
+
+
+def test_a_cost_beyond_a_hold_of_yesterday_counts_today(stage: Stage) -> None:
+    key_id, _ = issue(stage, limit_usd=1, window="day")
+    call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1)
+    with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
+        ids, charged = [identifiers.new_id() for _ in range(4)], 0
+        options = {"nanos": USD // 4, "estimate": estimate, "lease": timedelta(minutes=9)}
+        for each in ids:
+            with unit_of_work() as session:
+                usage.begin(session, stage.agent.id, call, hold_id=each, **options)
+        travel.shift(120)
+        for each in ids:
+            with unit_of_work() as session:
+                charged += usage.settle(session, each, MeteredUsage(USD + USD // 4)).charged_nanos
+        assert charged == 2 * USD
+        assert used(stage, key_id) == 1
+
+
+def test_a_hold_of_a_host_with_an_earlier_clock_returns_its_rest(stage: Stage) -> None:
+    with time_machine.travel(WEDNESDAY, tick=False) as travel:
+        key_id, _ = issue(stage, limit_usd=1)
+        travel.shift(-0.5)
+        call, hold_id = UsageCall(key_id, "openai", "gpt-5", is_limited=True), identifiers.new_id()
+        with unit_of_work() as session:
+            usage.begin(
+                session, stage.agent.id, call, hold_id=hold_id, nanos=USD, estimate=MeteredUsage(1),
+                lease=timedelta(minutes=9),
+            )  # fmt: skip
+        travel.shift(60)
+        with unit_of_work() as session:
+            usage.settle(session, hold_id, MeteredUsage(1))
+        assert used(stage, key_id) == 10**-9
+
+
+def test_a_part_is_refunded_even_if_the_budget_shrank_meanwhile(stage: Stage) -> None:
+    key_id, headers = issue(stage, limit_usd=1)
+
+    def answer(exchange: Exchange) -> None:
+        stage.agent.client.patch(f"/v1/keys/{key_id}", json={"limit_usd": 0}, headers=stage.agent.headers())
+        limited = {"jsonrpc": "2.0", "id": 2, "error": {"code": 429, "message": "rate limit"}}
+        exchange.json([{"jsonrpc": "2.0", "id": 1, "result": "0x1"}, limited])
+
+    stage.behave(answer)
+    batch = [{"jsonrpc": "2.0", "id": each, "method": "eth_blockNumber", "params": []} for each in (1, 2)]
+    paths = stage.app.test_client().get("/v1/providers").get_json()["providers"]
+    [chain] = [each["chains"][0] for each in paths if each["slug"] == "alchemy"]
+    served = stage.call(f"/v1/gateway/alchemy/{chain}", "POST", json=batch, headers=headers)
+    assert served.headers["X-Cost-Usd"] == "0.0001"
+    assert used(stage, key_id) == 0.0001
+
+
+def test_the_idempotency_key_of_another_key_is_another_one_at_the_upstream(stage: Stage) -> None:
+    _, headers = issue(stage)
+    for sent in ({}, headers):
+        stage.chat(headers={**sent, "Idempotency-Key": "order-1"})
+    first, second = ({name.lower(): value for name, value in each.headers} for each in stage.upstream.asked)
+    assert first["idempotency-key"] != second["idempotency-key"]
+
+
+def test_a_revoked_key_and_a_new_day_are_not_announced(stage: Stage) -> None:
+    with time_machine.travel(WEDNESDAY, tick=True) as travel:
+        gone, headers = issue(stage, limit_usd=0.0125)
+        stage.chat(headers=headers, max_tokens=500)
+        stage.agent.delete(f"/v1/keys/{gone}")
+        key_id, headers = issue(stage, limit_usd=0.0125, window="day")
+        stage.chat(headers=headers, max_tokens=500)
+        agent_keys.announce_budgets()
+        travel.shift(timedelta(days=1))
+        stage.agent.client.patch(f"/v1/keys/{key_id}", json={"limit_usd": 0.01}, headers=stage.agent.headers())
+        agent_keys.announce_budgets()
+        events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
+        assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50)]

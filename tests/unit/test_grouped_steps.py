@@ -167,9 +167,8 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
             ledger.open(100)
         held: list[Hold] = []
         for kind, members, is_limited in batches:
-            steps = _steps(
-                kind, members, ids, [step for step in held if step.call.is_limited is is_limited], is_limited
-            )
+            alike = [step for step in held if step.call.is_limited is is_limited]
+            steps = _steps(kind, members, ids, alike, is_limited=is_limited)
             held = [step for step in held if step.id not in {each.id for each in steps}]
             expected = functions.run(steps)
             for ledger in groups:

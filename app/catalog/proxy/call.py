@@ -144,7 +144,7 @@ def _model(proxied: _ProxiedCall) -> str:
 
 def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Response:
     request = proxied.request
-    outgoing = _signed_request(proxied, client_id)
+    outgoing = _signed_request(proxied, paid.client_id)
     for key in filter(is_ours, sdk_keys(request)):
         redaction.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
@@ -181,11 +181,13 @@ def _wallet(request: ClientRequest, caller: Principal | None) -> WalletView | No
     named = named or caller.only_wallet_id
     if named:
         return wallets.with_controls(wallets.get_owned(named, agent_id=caller.agent_of_wallet(named)))
-    if caller.agent_id is None:
+    # A further key is bound by the domains of its agent's wallet.
+    agent_id = caller.agent_id if caller.limits is None else caller.account_id
+    if agent_id is None:
         return None
     try:
         with read_only_unit() as session:
-            return wallets.first_wallet(session, caller.agent_id)
+            return wallets.first_wallet(session, agent_id)
     except NotFound:
         return None
 

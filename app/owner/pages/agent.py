@@ -180,7 +180,7 @@ def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
         "keys.html",
         agent=agent_of(key),
         owner_key_since=key.created_at,
-        further=agent_keys.list_keys(key.agent_id, _ALL_KEYS).items,
+        further=agent_keys.list_keys(key.agent_id, _ALL_KEYS, with_revoked=False).items,
         # A new owner key has no passkeys yet.
         prompt=None if "owner_key" in shown else confirmation.prompt_for(key),
         **shown,
