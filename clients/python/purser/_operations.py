@@ -98,8 +98,8 @@ class Operations:
         limit_usd: The most that calls with the key may cost in each period, in US dollars; null or omitted: no
             limit but the agent's credits.
         models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
-            (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list
-            permits all.
+            (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it,
+            and in no pattern. An empty list permits all.
         rpm: The most requests in any minute; null: only the limit of the account.
         tpm: The most tokens in any minute, counted before a call: the expected input and the request's own output
             limit; null: no limit.
@@ -158,8 +158,8 @@ class Operations:
         limit_usd: The most that calls with the key may cost in each period, in US dollars; null: no limit but the
             agent's credits.
         models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
-            (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list
-            permits all.
+            (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it,
+            and in no pattern. An empty list permits all.
         rpm: The most requests in any minute; null: only the limit of the account.
         tpm: The most tokens in any minute, counted before a call: the expected input and the request's own output
             limit; null: no limit.

@@ -1257,8 +1257,9 @@ class KeyChanges(TypedDict):
     credits.
     """
     models: NotRequired[list[str]]
-    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
-    services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); a
+    service of the catalog is a provider, by the name that `GET /v1/usage` has for it, and in no pattern. An
+    empty list permits all.
     """
     rpm: NotRequired[int | None]
     """The most requests in any minute; null: only the limit of the account."""
@@ -1282,8 +1283,9 @@ class KeyRequest(TypedDict):
     agent's credits.
     """
     models: NotRequired[list[str]]
-    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
-    services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); a
+    service of the catalog is a provider, by the name that `GET /v1/usage` has for it, and in no pattern. An
+    empty list permits all.
     """
     rpm: NotRequired[int | None]
     """The most requests in any minute; null: only the limit of the account."""
@@ -1344,8 +1346,9 @@ class LimitedKey(TypedDict):
     resets_at: str | None
     """The time when the budget begins anew (ISO 8601, UTC); null if it never does."""
     models: list[str]
-    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`);
-    services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+    """What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); a
+    service of the catalog is a provider, by the name that `GET /v1/usage` has for it, and in no pattern. An
+    empty list permits all.
     """
     rpm: int | None
     """The most requests in any minute; null: only the limit of the account."""

@@ -4003,7 +4003,7 @@ export interface components {
              */
             limit_usd?: number | null;
             /**
-             * @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+             * @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it, and in no pattern. An empty list permits all.
              * @example [
              *       "openai/gpt-5*",
              *       "brave"
@@ -4066,7 +4066,7 @@ export interface components {
              * @description The time when the budget begins anew (ISO 8601, UTC); null if it never does.
              */
             resets_at: string | null;
-            /** @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all. */
+            /** @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it, and in no pattern. An empty list permits all. */
             models: string[];
             /** @description The most requests in any minute; null: only the limit of the account. */
             rpm: number | null;
@@ -4144,7 +4144,7 @@ export interface components {
              */
             limit_usd?: number | null;
             /**
-             * @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); services of the catalog are providers, as `GET /v1/usage` names them. An empty list permits all.
+             * @description What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it, and in no pattern. An empty list permits all.
              * @example [
              *       "openai/gpt-5*",
              *       "brave"
