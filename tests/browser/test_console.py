@@ -22,6 +22,8 @@ def _enter(page: Page, world: World, role: MasterKeyRole = MasterKeyRole.ADMIN) 
     with world.app.app_context():
         ops = operator(world.app.test_client(), "Ada", role=role)
     page.goto(f"{world.url}/admin")
+    # The field has the focus when the page is shown, a moment after it is loaded.
+    page.locator("#master-key:focus").wait_for()
     page.keyboard.type(ops.key)
     with navigation(page):
         page.keyboard.press("Enter")

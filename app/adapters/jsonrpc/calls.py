@@ -145,13 +145,21 @@ class EndpointError(Exception):
     """An endpoint gave no usable response; another one may.
 
     `perhaps_executed` is False only if certainly no node has accepted a transaction of the request. `backs_off`: the
-    endpoint should not be used for a while, and not at all for `retry_after_seconds`.
+    endpoint should not be used for a while, and not at all for `retry_after_seconds`. `error` is the endpoint's own, if
+    it sent one; `doctor` quotes it.
     """
 
     def __init__(
-        self, reason: str, *, perhaps_executed: bool = True, backs_off: bool = True, retry_after_seconds: int = 0
+        self,
+        reason: str,
+        *,
+        perhaps_executed: bool = True,
+        backs_off: bool = True,
+        retry_after_seconds: int = 0,
+        error: RpcError | None = None,
     ) -> None:
         super().__init__(reason)
+        self.error = error
         self.reason = reason
         self.perhaps_executed = perhaps_executed
         self.backs_off = backs_off
@@ -165,6 +173,7 @@ class EndpointError(Exception):
             # After the refusal of one call the endpoint still works for others.
             backs_off=error.kind.is_outage,
             retry_after_seconds=retry_after_seconds,
+            error=error,
         )
 
 
