@@ -317,7 +317,7 @@ class HeldCharge(GatewayCharge):
         advice = (
             f"Limit its output to {affordable_tokens} tokens, and a thinking budget to less."
             if affordable_tokens
-            else "The credits left do not even cover its input."
+            else "What is left does not even cover its input."
         )
         lack = "The budget of this key does" if isinstance(refusal, BudgetExceeded) else "The credits left do"
         message = f"{lack} not cover this call. {advice}"
