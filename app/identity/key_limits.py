@@ -6,7 +6,7 @@ What their calls hold and cost is counted in the same unit, while the account is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, and_, bindparam, case, exists, or_, select, update
 from sqlalchemy.orm import Session
@@ -160,17 +160,20 @@ def _resets_at(period: str, at: datetime) -> datetime | None:
     return None if start is None else start_of(period, start + timedelta(days={"day": 1, "week": 7}.get(period, 32)))
 
 
-def left_of(session: Session, key_id: str) -> tuple[int | None, datetime | None]:
-    """Return what is left of the budget of a key whose account is locked, None if it has none, and when it resets."""
-    row, now = _USED.one(session, {"key_id": key_id}), clock.now()
-    left_nanos = None if row.limit_nanos is None else max(0, row.limit_nanos - _used(row, now))
-    return left_nanos, _resets_at(row.period, now)
+class Budget(NamedTuple):
+    """What is left of a budget, None for a key without a limit; what was used, and when it begins anew, if it does."""
+
+    left_nanos: int | None
+    used_nanos: int
+    resets_at: datetime | None
 
 
-def budget_of(session: Session, key_id: str) -> tuple[int | None, int]:
-    """Return what is left of the budget of a key, None if it has none, and what was used."""
+def budget_of(session: Session, key_id: str) -> Budget:
+    """Return the budget of a key now; it is exact while the account is locked."""
     row, now = _USED.one(session, {"key_id": key_id}), clock.now()
-    return left_of(session, key_id)[0], _used(row, now)
+    used_nanos = _used(row, now)
+    left_nanos = None if row.limit_nanos is None else max(0, row.limit_nanos - used_nanos)
+    return Budget(left_nanos, used_nanos, _resets_at(row.period, now))
 
 
 def take(session: Session, key_id: str, nanos: int) -> None:

@@ -92,7 +92,7 @@ def get_balance() -> Balance:
         found = credit_accounts.balance(session, principal.account_id)
         if principal.limits is None:
             return found
-        left_nanos, used_nanos = key_limits.budget_of(session, principal.key_id)
+        left_nanos, used_nanos, _ = key_limits.budget_of(session, principal.key_id)
     credits_nanos = found.credits_nanos if left_nanos is None else min(left_nanos, found.credits_nanos)
     return Balance(credits_nanos, 0, credits_nanos + used_nanos, used_nanos)
 

@@ -199,7 +199,7 @@ def _is_counted(session: Session, account_id: str, call: UsageCall, step_id: str
 
 def _within_budget(session: Session, call: UsageCall, nanos: int, minimum_nanos: int | None = None) -> int:
     """Return what the budget of a key covers of an amount. Raises: BudgetExceeded if that is less than the minimum."""
-    left_nanos, resets_at = key_limits.left_of(session, call.api_key_id)
+    left_nanos, _, resets_at = key_limits.budget_of(session, call.api_key_id)
     if left_nanos is None or (left_nanos and nanos <= left_nanos):
         return nanos
     required_nanos = nanos if minimum_nanos is None else min(nanos, minimum_nanos)
@@ -213,7 +213,7 @@ def _within_budget(session: Session, call: UsageCall, nanos: int, minimum_nanos:
 
 
 def _left_of_budget(session: Session, memo: Mapping[str, Any]) -> int | None:
-    return key_limits.left_of(session, memo["api_key_id"])[0] if "is_limited" in memo else None
+    return key_limits.budget_of(session, memo["api_key_id"]).left_nanos if "is_limited" in memo else None
 
 
 def _counted(session: Session, outcome: HoldResult) -> HoldResult:
