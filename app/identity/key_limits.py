@@ -116,6 +116,12 @@ def revoke(session: Session, agent_id: str, key_id: str) -> bool:
     return bool(withdraw(session, ApiKey, ApiKey.id == key_id, ApiKey.revoked_at.is_(None), revoked_at=clock.now()))
 
 
+def tags_by_key(session: Session, agent_id: str | None) -> dict[str, Sequence[str]]:
+    """Return the tags of the keys that have any, of one agent or all, by their ids."""
+    of_agent = [] if agent_id is None else [KeyLimit.account_id == agent_id]
+    return {key: tags for key, tags in session.execute(select(KeyLimit.id, KeyLimit.tags).where(*of_agent)) if tags}
+
+
 def counted(session: Session) -> Sequence[Row[str, str, int, datetime]]:
     """Return id, account, and what is counted since an instant of each key with limits. For audits."""
     columns = (KeyLimit.id, KeyLimit.account_id, KeyLimit.used_nanos, KeyLimit.window_start)

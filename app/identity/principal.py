@@ -171,10 +171,10 @@ _OPERATIONS: dict[Scope, tuple[str, ...]] = {
         *(f"wallets.{each}" for each in _PAID.split()), "x402.fetch_paid_resource", "credits.top_up",
         "shopping.buy", "shopping.list_purchases", "shopping.get_purchase", "trading.call_perpdex",
     ),
-    Scope.GATEWAY: ("gateway.", "models.", "usage.get_usage", "balance.get_balance"),
+    Scope.GATEWAY: ("gateway.", "models.", "usage.", "balance.get_balance"),
     Scope.CATALOG: (
         "proxy.", "x402_services.", "catalog.list_catalog", "catalog.get_catalog_service",
-        "usage.get_usage", "balance.get_balance",
+        "usage.", "balance.get_balance",
     ),
 }  # fmt: skip
 """The endpoints, or the blueprints of forwarded calls, of each scope."""

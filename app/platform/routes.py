@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+from flask import Response
+
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.models import Approval
@@ -15,7 +17,7 @@ from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
-from app.errors import InvalidInput, SelfRevoke, TransactionInProgress, WalletFrozen
+from app.errors import InvalidInput, LimitReached, SelfRevoke, TransactionInProgress, WalletFrozen
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
@@ -27,9 +29,11 @@ from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
 from app.spending.controls import ControlsChange
 from app.usage import service as usage
+from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
 from app.web.blueprint import Blueprint
+from app.web.csv_rows import CSV, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(
@@ -94,6 +98,25 @@ def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
     with read_only_unit() as session:
         found = usage.by_day(session, query["agent_id"], start)
     return {"days": sorted(found, key=lambda each: (each.day, each.cost_nanos), reverse=True)}
+
+
+@blp.get("/usage/sums")
+@blp.arguments(schemas.AllUsageSumsQuery, location="query")
+@blp.response(200, UsageSums)
+@offers_csv(blp, "items", UsageSumShape)
+@blp.raises(LimitReached)
+def get_all_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
+    """Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent."""
+    return sums_of(query.pop("agent_id"), query)
+
+
+@blp.get("/usage/focus")
+@blp.arguments(schemas.AllFocusQuery, location="query")
+@blp.response(200, FOCUS, content_type=CSV, example=FOCUS_EXAMPLE)
+@blp.raises(LimitReached)
+def get_all_usage_as_focus(query: dict[str, Any]) -> Response:
+    """Read the costs of an agent, or of all, as CSV in the format of FOCUS 1.2, for tools of cost management."""
+    return focus_of(query.pop("agent_id"), query)
 
 
 @blp.get("/services")

@@ -10,6 +10,7 @@ from app.identity import guards
 from app.identity.api_keys import mask_key
 from app.identity.principal import MasterKeyRole
 from app.platform.agents.fleet import MAX_AGENTS
+from app.usage.routes import FocusQuery, UsageSumsQuery
 from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, WalletShape
 from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, one_of
 from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
@@ -80,6 +81,18 @@ class UsageDaysQuery(Schema):
         validate=ma.validate.Range(1, 92, error="must be between 1 and 92"),
         metadata={"description": "UTC days up to today, at most 92.", "default": 7},
     )
+    agent_id = Identifier(load_default=None)
+
+
+class AllFocusQuery(FocusQuery):
+    """The calls of one agent, or of all."""
+
+    agent_id = Identifier(load_default=None)
+
+
+class AllUsageSumsQuery(UsageSumsQuery):
+    """What to sum, of one agent or all."""
+
     agent_id = Identifier(load_default=None)
 
 

@@ -111,6 +111,8 @@ class _Ending(Step[HoldResult]):
             "tokens_in": self.metered.tokens_in,
             "tokens_out": self.metered.tokens_out,
             "price_version": self.metered.price_version,
+            "cached_tokens": self.metered.cached_tokens,
+            "reasoning_tokens": self.metered.reasoning_tokens,
         }
 
     def result(self, credits_nanos: int, budget_nanos: int | None = None) -> HoldResult:

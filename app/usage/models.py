@@ -22,6 +22,8 @@ class UsageLog(Model):
     model: Mapped[str] = mapped_column(String(200))
     tokens_in: Mapped[int] = mapped_column(BigInteger)
     tokens_out: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
     cost_nanos: Mapped[int] = mapped_column(BigInteger)
     price_version: Mapped[str | None] = mapped_column(String(60))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

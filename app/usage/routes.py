@@ -2,18 +2,25 @@
 
 from typing import Any
 
+import marshmallow as ma
+from flask import Response
 from marshmallow import fields
 
+from app.core.pagination import Page
 from app.credits import accounts as credit_accounts
 from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit
-from app.errors import Unauthorized
+from app.errors import LimitReached, Unauthorized
 from app.identity import guards, key_limits
-from app.usage import service
+from app.identity.principal import Principal
+from app.usage import service, sums
 from app.web.blueprint import Blueprint
-from app.web.csv_rows import offers_csv
-from app.web.fields import Identifier, Instant, Text, Usd
-from app.web.schemas import Pagination, Schema, page_query
+from app.web.csv_rows import CSV, csv_response, offers_csv
+from app.web.fields import Identifier, Instant, ParsedField, Text, Usd
+from app.web.schemas import Pagination, Schema, page_query, page_schema
+
+FOCUS = {"type": "string", "description": "One row for each day, provider, model and key, below one with the columns."}
+FOCUS_EXAMPLE = ",".join(sums.FOCUS_COLUMNS) + "\r\n"
 
 balance = Blueprint(
     "balance",
@@ -42,6 +49,8 @@ class UsageLogShape(Schema):
     model = fields.String(required=True)
     tokens_in = fields.Integer(required=True)
     tokens_out = fields.Integer(required=True)
+    cached_tokens = fields.Integer(required=True)
+    reasoning_tokens = fields.Integer(required=True)
     cost_usd = Usd(required=True, attribute="cost_nanos")
     created_at = Instant(required=True)
 
@@ -69,17 +78,75 @@ class UsagePage(Schema):
     pagination = fields.Nested(Pagination, required=True)
 
 
-class UsageQuery(page_query(default=100, maximum=500, has_period=True)):  # type: ignore[misc]
-    """Filters and pagination of the log."""
+class UsageFilters(Schema):
+    """The calls to look at."""
 
     provider = Text(load_default=None, metadata={"description": "Only calls to this provider, as in `provider`."})
     model = Text(load_default=None, metadata={"description": "Only calls of this model, as in `model`."})
     api_key_id = Identifier(load_default=None, metadata={"description": "Only calls with the key of this `id`."})
+    tag = Text(load_default=None, metadata={"description": "Only calls with keys that have this tag."})
+
+
+class UsageQuery(UsageFilters, page_query(default=100, maximum=500, has_period=True)):  # type: ignore[misc]
+    """Filters and pagination of the log."""
+
     id = Identifier(
         load_default=None,
         data_key="request_id",
         metadata={"description": "Only the call with this `X-Gateway-Request-Id`."},
     )
+
+
+class Groups(ParsedField):
+    """Names of groups, separated by commas."""
+
+    def _parse(self, value: Any) -> list[str]:
+        names = list(dict.fromkeys(each.strip() for each in str(value).split(",") if each.strip()))
+        if not names or any(name not in sums.GROUPS for name in names):
+            raise ma.ValidationError(f"must be some of {', '.join(sums.GROUPS)}")
+        return names
+
+
+class UsageSumsQuery(UsageFilters, page_query(default=100, maximum=500, has_period=True)):  # type: ignore[misc]
+    """What to sum, and by what."""
+
+    group_by = Groups(
+        load_default=lambda: ["model"],
+        metadata={
+            "description": f"Some of {', '.join(sums.GROUPS)}, separated by commas.",
+            "type": "string",
+            "default": "model",
+        },
+    )
+
+
+_FocusPage = page_query(default=sums.MAX_SUMS, maximum=sums.MAX_SUMS, has_period=True)
+
+
+class FocusQuery(UsageFilters, _FocusPage):  # type: ignore[misc, valid-type]
+    """The calls to export."""
+
+
+class UsageSumShape(Schema):
+    """The calls of one group; of `day` to `agent_id`, it has those that it is a group of."""
+
+    day = fields.Date()
+    provider = fields.String()
+    model = fields.String()
+    api_key_id = fields.UUID()
+    tag = fields.String(allow_none=True)
+    agent_id = fields.UUID()
+    calls = fields.Integer(required=True)
+    cost_usd = Usd(required=True, attribute="cost_nanos")
+    tokens_in = fields.Integer(required=True)
+    tokens_out = fields.Integer(required=True)
+    cached_tokens = fields.Integer(required=True)
+    reasoning_tokens = fields.Integer(required=True)
+    cost_per_call_usd = Usd(required=True, attribute="cost_per_call")
+    cost_per_million_tokens_usd = Usd(required=True, allow_none=True, attribute="cost_per_million_tokens")
+
+
+UsageSums = page_schema("UsageSums", "sums", UsageSumShape, "A page of sums, the dearest first.")
 
 
 @balance.get("")
@@ -104,13 +171,51 @@ def get_balance() -> Balance:
 @usage.raises(Unauthorized)
 def get_usage(query: dict[str, Any]) -> dict[str, Any]:
     """Read the log of charged calls, newest first, with the sums by provider over the whole log."""
-    principal = guards.current_principal()
-    account_id, page, only_key = principal.account_id, query.pop("page"), None
-    if principal.limits is not None:
-        only_key = principal.key_id
-        # Another key's calls are not shown: no call has both ids.
-        query["api_key_id"] = only_key if query["api_key_id"] in (None, only_key) else account_id
+    principal, page = _restrict(query), query.pop("page")
+    only_key = None if principal.limits is None else principal.key_id
     with read_only_unit() as session:
-        page = service.history(session, account_id, page, query)
-        totals = service.by_provider(session, account_id, only_key)
+        page = service.history(session, principal.account_id, page, query)
+        totals = service.by_provider(session, principal.account_id, only_key)
     return {"logs": page.items, "summary": {"by_provider": totals}, "pagination": page}
+
+
+@usage.get("/sums")
+@usage.arguments(UsageSumsQuery, location="query")
+@usage.response(200, UsageSums)
+@offers_csv(usage, "items", UsageSumShape)
+@usage.raises(Unauthorized, LimitReached)
+def get_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
+    """Read what the calls of the log cost together, by day, provider, model, key or tag, the dearest first."""
+    return sums_of(_restrict(query).account_id, query)
+
+
+@usage.get("/focus")
+@usage.arguments(FocusQuery, location="query")
+@usage.response(200, FOCUS, content_type=CSV, example=FOCUS_EXAMPLE)
+@usage.raises(Unauthorized, LimitReached)
+def get_usage_as_focus(query: dict[str, Any]) -> Response:
+    """Read the costs by day, provider, model and key as CSV in the format of FOCUS 1.2, for cost tools."""
+    return focus_of(_restrict(query).account_id, query)
+
+
+def sums_of(account_id: str | None, query: dict[str, Any]) -> Page[dict[str, Any]]:
+    with read_only_unit() as session:
+        return sums.page_of_sums(session, account_id, query.pop("group_by"), query.pop("page"), query)
+
+
+def focus_of(account_id: str | None, query: dict[str, Any]) -> Response:
+    with read_only_unit() as session:
+        lines = sums.focus_lines(session, account_id, query.pop("page"), query)
+    response = csv_response(sums.FOCUS_COLUMNS, lines)
+    response.headers["Content-Disposition"] = 'attachment; filename="usage-focus.csv"'
+    return response
+
+
+def _restrict(query: dict[str, Any]) -> Principal:
+    """Restrict a query to the calls that its key may see: with limits, its own."""
+    principal = guards.current_principal()
+    if principal.limits is not None:
+        # Another key's calls are not shown: no call has both ids.
+        of_key = query["api_key_id"] in (None, principal.key_id)
+        query["api_key_id"] = principal.key_id if of_key else principal.account_id
+    return principal

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import BigInteger, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
@@ -27,6 +27,8 @@ from app.usage.models import UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
 _MAX_MODEL = 200
+_ESTIMATED = ("cost_nanos", "tokens_in", "tokens_out", "price_version")
+"""What the memo of a hold has of the estimate of its call."""
 _log = structlog.get_logger(__name__)
 
 _LOG, _SUMS = table_of(UsageLog), table_of(UsageByProvider)
@@ -54,7 +56,7 @@ _TOTALS = PreparedRead(
 _HISTORY = (
     select(
         _LOG.c.id, _LOG.c.api_key_id, _LOG.c.provider, _LOG.c.model, _LOG.c.tokens_in, _LOG.c.tokens_out,
-        _LOG.c.cost_nanos, _LOG.c.created_at,
+        _LOG.c.cached_tokens, _LOG.c.reasoning_tokens, _LOG.c.cost_nanos, _LOG.c.created_at,
     )
     .where(_LOG.c.account_id == bindparam("owner_id"))
     .order_by(_LOG.c.created_at.desc(), _LOG.c.id.desc())
@@ -74,12 +76,17 @@ class UsageCall(NamedTuple):
 
 
 class MeteredUsage(NamedTuple):
-    """The tokens that a call used and its cost in nano-dollars, by a version of the price table."""
+    """The tokens that a call used and its cost in nano-dollars, by a version of the price table.
+
+    `cached_tokens` are the part of `tokens_in` that was read from a cache, `reasoning_tokens` a part of `tokens_out`.
+    """
 
     cost_nanos: int
     tokens_in: int = 0
     tokens_out: int = 0
     price_version: str | None = None
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +243,7 @@ def memo_of(call: UsageCall, estimate: MeteredUsage | None = None) -> dict[str, 
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),
-        **(estimate._asdict() if estimate else {}),
+        **({name: getattr(estimate, name) for name in _ESTIMATED} if estimate else {}),
     }
 
 
@@ -269,9 +276,9 @@ def history(
 ) -> Page[Row[*tuple[Any, ...]]]:
     """Return a page of an account's log, newest first: the columns that it shows.
 
-    It has the calls with these values of columns; None means any.
+    It has the calls with these values of columns, or with keys of a `tag`; None means any.
     """
-    conditions = [_LOG.c[name] == value for name, value in filters.items() if value is not None] + within(_LOG, page)
+    conditions = filtered(session, account_id, filters) + within(_LOG, page)
     bounds = {"owner_id": account_id, "most": page.limit, "skipped": page.offset}
     of_account = _LOG.c.account_id == account_id
     if conditions:
@@ -284,6 +291,17 @@ def history(
         later, remaining = rows_after(session, _LOG, page.after, of_account, *conditions)
         conditions, page = [*conditions, later], replace(page, offset=total - remaining)
     return Page(session.execute(_HISTORY.where(*conditions), bounds).all(), total, page)
+
+
+def filtered(session: Session, account_id: str | None, filters: Mapping[str, str | None]) -> list[ColumnElement[bool]]:
+    """Return the conditions of entries with these values of columns, and with keys of a `tag`; None means any."""
+    wanted = {name: value for name, value in filters.items() if value is not None}
+    tag = wanted.pop("tag", None)
+    conditions: list[ColumnElement[bool]] = [_LOG.c[name] == value for name, value in wanted.items()]
+    if tag is not None:
+        tags = key_limits.tags_by_key(session, account_id)
+        conditions.append(_LOG.c.api_key_id.in_([key for key, of_key in tags.items() if tag in of_key]))
+    return conditions
 
 
 def by_day(
@@ -325,7 +343,7 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
 
 
 def _lapse(hold: CreditHoldView) -> bool:
-    estimate = MeteredUsage(**{name: hold.memo[name] for name in MeteredUsage._fields})
+    estimate = MeteredUsage(**{name: hold.memo[name] for name in _ESTIMATED})
     with unit_of_work() as session:
         most_excess = partial(_left_of_budget, session)
         outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos, most_excess=most_excess)
@@ -348,6 +366,8 @@ def _write_log_line(session: Session, outcome: HoldResult, metered: MeteredUsage
         "model": outcome.memo["model"],
         "tokens_in": metered.tokens_in,
         "tokens_out": metered.tokens_out,
+        "cached_tokens": metered.cached_tokens,
+        "reasoning_tokens": metered.reasoning_tokens,
         "cost_nanos": nanos,
         "price_version": metered.price_version,
         "created_at": clock.now(),

@@ -42,10 +42,10 @@ _BUDGETS = """budgets AS MATERIALIZED (
 _LIMITED_RESULTS = """SELECT done.id::text, done.credits_nanos, k.limit_nanos - k.used_nanos
 FROM done JOIN counted k ON k.id = {}"""
 _LOG_AND_SUMS = """logged AS (
-  INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cost_nanos,
-    price_version, created_at)
-  SELECT id, account_id, (memo->>'api_key_id')::uuid, memo->>'provider', memo->>'model', tokens_in, tokens_out, cost,
-    price_version, $2 FROM done
+  INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cached_tokens,
+    reasoning_tokens, cost_nanos, price_version, created_at)
+  SELECT id, account_id, (memo->>'api_key_id')::uuid, memo->>'provider', memo->>'model', tokens_in, tokens_out,
+    cached_tokens, reasoning_tokens, cost, price_version, $2 FROM done
 ), summed AS (
   INSERT INTO usage_by_provider AS u (account_id, provider, calls, cost_nanos, tokens_in, tokens_out)
   SELECT account_id, memo->>'provider', count(*), sum(cost), sum(tokens_in), sum(tokens_out)
@@ -108,7 +108,7 @@ def _charge(results: str, *, is_limited: bool) -> str:
 WITH asked AS MATERIALIZED (
   SELECT t.* FROM {_STEPS}
     AS t(id uuid, account_id uuid, api_key_id uuid, cost bigint, tokens_in bigint, tokens_out bigint,
-      price_version text, memo json)
+      cached_tokens bigint, reasoning_tokens bigint, price_version text, memo json)
   WHERE {_KEY_IS_VALID}
 ), {_taken("cost", into="spent_nanos", is_limited=is_limited)}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
@@ -138,10 +138,11 @@ def _settlement(results: str, returned: str) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT DISTINCT ON (t.id) t.* FROM {_STEPS}
-    AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, price_version text)
+    AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint,
+      reasoning_tokens bigint, price_version text)
   ORDER BY t.id
 ), found AS MATERIALIZED (
-  SELECT h.*, t.cost, t.tokens_in, t.tokens_out, t.price_version
+  SELECT h.*, t.cost, t.tokens_in, t.tokens_out, t.cached_tokens, t.reasoning_tokens, t.price_version
   FROM asked t CROSS JOIN LATERAL (
     SELECT id, account_id, amount_nanos, state, memo, created_at AS held_at FROM credit_holds WHERE id = t.id
     FOR NO KEY UPDATE
@@ -152,7 +153,8 @@ WITH asked AS MATERIALIZED (
 ), {_LOCKED.format("wanted")}, closed AS (
   UPDATE credit_holds h SET state = 'settled', settled_nanos = o.cost
   FROM open o JOIN locked l ON l.id = o.account_id WHERE h.id = o.id
-  RETURNING o.id, o.account_id, o.amount_nanos, o.memo, o.held_at, o.cost, o.tokens_in, o.tokens_out, o.price_version
+  RETURNING o.id, o.account_id, o.amount_nanos, o.memo, o.held_at, o.cost, o.tokens_in, o.tokens_out,
+    o.cached_tokens, o.reasoning_tokens, o.price_version
 ), changed AS (
   UPDATE credit_accounts a SET available_nanos = a.available_nanos + w.nanos - w.cost,
     held_nanos = a.held_nanos - w.nanos, spent_nanos = a.spent_nanos + w.cost
@@ -190,7 +192,7 @@ _SPEND = """UPDATE credit_accounts SET available_nanos = available_nanos + ?2 - 
 _POST = """INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
   VALUES (?, ?, ?, ?, ?, ?, ?)"""
 _LOG = """INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cost_nanos,
-  price_version, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+  cached_tokens, reasoning_tokens, price_version, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _SUM = """INSERT INTO usage_by_provider (account_id, provider, calls, cost_nanos, tokens_in, tokens_out)
   VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT (account_id, provider) DO UPDATE SET calls = calls + 1,
   cost_nanos = cost_nanos + excluded.cost_nanos, tokens_in = tokens_in + excluded.tokens_in,
@@ -265,7 +267,8 @@ def _log(connection: sqlite3.Connection, step: Mapping[str, Any], memo: Mapping[
     account, provider = _hex(step["account_id"]), memo["provider"]
     key, amounts = _hex(memo["api_key_id"]), (step["tokens_in"], step["tokens_out"])
     line = (_hex(step["id"]), account, key, provider, memo["model"], *amounts, step["cost"])
-    connection.execute(_LOG, (*line, step["price_version"], now))
+    parts = step["cached_tokens"], step["reasoning_tokens"]
+    connection.execute(_LOG, (*line, *parts, step["price_version"], now))
     connection.execute(_SUM, (account, provider, step["cost"], *amounts))
 
 

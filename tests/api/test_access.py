@@ -197,7 +197,8 @@ TABLE: dict[str, Access] = {
     ),
     **dict.fromkeys(
         (
-            "GET /v1/balance", "GET /v1/usage", f"GET {PURCHASE}", f"GET {WALLET}", "GET /v1/catalog",
+            "GET /v1/balance", "GET /v1/usage", "GET /v1/usage/sums", "GET /v1/usage/focus", f"GET {PURCHASE}",
+            f"GET {WALLET}", "GET /v1/catalog",
             "GET /v1/services", "GET /v1/catalog/<string:service_id>", "GET /v1/subscriptions",
         ),
         access(200, _KEYS),
@@ -301,6 +302,7 @@ TABLE: dict[str, Access] = {
             ("GET", "/approvals", 200), ("GET", "/audit", 200), ("GET", "/events", 200),
             ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
             ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/usage", 200), ("GET", "/services", 200),
+            ("GET", "/usage/sums", 200), ("GET", "/usage/focus", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("GET", "/doctor", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),

@@ -471,3 +471,20 @@ def test_a_revoked_key_and_a_new_day_are_not_announced(stage: Stage) -> None:
         agent_keys.announce_budgets()
         events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
         assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50)]
+
+
+def test_tokens_of_cache_and_reasoning_are_in_the_log_and_the_sums(stage: Stage) -> None:
+    reported = {**chat_answer()}
+    reported["usage"] = {
+        **reported["usage"],
+        "prompt_tokens_details": {"cached_tokens": 900},
+        "completion_tokens_details": {"reasoning_tokens": 400},
+    }
+    stage.behave(lambda exchange: exchange.json(reported))
+    _, headers = issue(stage, limit_usd=1)
+    for caller in (headers, stage.agent.headers()):
+        assert stage.chat(headers=caller).status_code == 200
+    logged = stage.agent.get("/v1/usage").get_json()["logs"]
+    assert [(each["cached_tokens"], each["reasoning_tokens"]) for each in logged] == [(900, 400)] * 2
+    (summed,) = stage.agent.get("/v1/usage/sums").get_json()["sums"]
+    assert (summed["cached_tokens"], summed["reasoning_tokens"], summed["calls"]) == (1800, 800, 2)

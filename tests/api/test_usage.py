@@ -13,8 +13,10 @@ from flask.testing import FlaskClient
 
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
+from app.identity.models import KeyLimit
 from app.usage import service
 from app.usage.service import MeteredUsage, UsageCall
+from tests.support.operators import operator
 
 Register = Callable[..., dict[str, Any]]
 
@@ -69,7 +71,8 @@ def test_charges_are_in_balance_log_and_summary_to_the_last_digit(client: FlaskC
     assert body["pagination"] == {"total": 3, "limit": 1, "offset": 0, "has_more": True}
     (entry,) = body["logs"]
     assert set(entry) == {
-        "id", "api_key_id", "provider", "model", "tokens_in", "tokens_out", "cost_usd", "created_at",
+        "id", "api_key_id", "provider", "model", "tokens_in", "tokens_out", "cached_tokens", "reasoning_tokens",
+        "cost_usd", "created_at",
     }  # fmt: skip
     assert (entry["id"], entry["provider"], entry["model"]) == (last, "openai", "some-model")
     assert (entry["tokens_in"], entry["tokens_out"], entry["cost_usd"]) == (1, 2, 1e-09)
@@ -185,14 +188,133 @@ def test_a_spreadsheet_gets_the_page_as_csv_without_formulas(client: FlaskClient
     answer = client.get("/v1/usage?limit=2", headers={**_key(registered), "Accept": "text/csv"})
     assert (answer.status_code, answer.content_type) == (200, "text/csv; charset=utf-8")
     header, *lines = answer.text.split("\r\n")
-    assert header == "id,api_key_id,provider,model,tokens_in,tokens_out,cost_usd,created_at"
+    assert header == (
+        "id,api_key_id,provider,model,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_usd,created_at"
+    )
     rows = list(csv.reader(lines[:2]))
-    assert [row[2:7] for row in rows] == [
-        ["openai", 'gpt, "large"', "5", "10", "1.0"],
-        ["openai", '\'=HYPERLINK("https://evil.example","x")', "0", "0", "1e-09"],
+    assert [row[2:9] for row in rows] == [
+        ["openai", 'gpt, "large"', "5", "10", "0", "0", "1.0"],
+        ["openai", '\'=HYPERLINK("https://evil.example","x")', "0", "0", "0", "0", "1e-09"],
     ]
     assert lines[2:] == [""]
     for accepted in ("*/*", "application/json, text/csv", "text/html"):
         assert client.get("/v1/usage", headers={**_key(registered), "Accept": accepted}).is_json
     refused = client.get("/v1/usage?limit=0", headers={**_key(registered), "Accept": "text/csv"})
     assert (refused.status_code, refused.get_json()["code"]) == (400, "INVALID_INPUT")
+
+
+def _key_with_tags(client: FlaskClient, registered: dict[str, Any], *tags: str) -> tuple[str, dict[str, str]]:
+    made = client.post("/v1/keys", json={"tags": tags}, headers=_key(registered)).get_json()
+    return made["id"], {"X-API-Key": made["api_key"]}
+
+
+def _call_at(account: str, key: str, provider: str, model: str, metered: MeteredUsage, *, at: datetime) -> None:
+    with time_machine.travel(at, tick=False), unit_of_work() as session:
+        is_limited = session.get(KeyLimit, key) is not None
+        call = UsageCall(key, provider, model, is_limited=is_limited)
+        service.charge(session, account, call, charge_id=new_id(), metered=metered)
+
+
+DAY = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+def test_sums_add_up_by_each_group_and_by_several(client: FlaskClient, register: Register) -> None:
+    registered, other = register(), register()
+    account = _account_of(registered)
+    both, _ = _key_with_tags(client, registered, "a", "b")
+    one, one_headers = _key_with_tags(client, registered, "b")
+    plain = new_id()
+    for day, key, provider, model, metered in (
+        (0, both, "openai", "gpt-5", MeteredUsage(5, 1_000_000, 500_000, None, 900_000, 400_000)),
+        (0, one, "openai", "gpt-5", MeteredUsage(7, 10, 0, None, 4)),
+        (1, plain, "brave", "search", MeteredUsage(2 * USD)),
+    ):
+        _call_at(account, key, provider, model, metered, at=DAY + timedelta(days=day))
+    _call(_account_of(other), "openai", USD, model="gpt-5")
+
+    def sums(headers: dict[str, str] | None = None, **query: str) -> list[dict[str, Any]]:
+        answer = client.get("/v1/usage/sums", headers=headers or _key(registered), query_string=query)
+        assert answer.status_code == 200, answer.get_json()
+        found: list[dict[str, Any]] = answer.get_json()["sums"]
+        return found
+
+    search, chat = sums()
+    assert search == {
+        "model": "search", "calls": 1, "cost_usd": 2.0, "tokens_in": 0, "tokens_out": 0, "cached_tokens": 0,
+        "reasoning_tokens": 0, "cost_per_call_usd": 2.0, "cost_per_million_tokens_usd": None,
+    }  # fmt: skip
+    assert chat == {
+        "model": "gpt-5", "calls": 2, "cost_usd": 12e-9, "tokens_in": 1_000_010, "tokens_out": 500_000,
+        "cached_tokens": 900_004, "reasoning_tokens": 400_000, "cost_per_call_usd": 6e-9,
+        "cost_per_million_tokens_usd": 7e-9,
+    }  # fmt: skip
+    assert [(each["day"], each["provider"], each["calls"]) for each in sums(group_by="day,provider")] == [
+        ("2026-11-02", "brave", 1), ("2026-11-01", "openai", 2),
+    ]  # fmt: skip
+    assert [(each["tag"], each["calls"]) for each in sums(group_by="tag")] == [(None, 1), ("b", 2), ("a", 1)]
+    assert [each["api_key_id"] for each in sums(group_by="api_key_id")] == [plain, one, both]
+    assert [each["agent_id"] for each in sums(group_by="agent_id")] == [account]
+    for query, calls in (
+        ({"tag": "a"}, 1), ({"tag": "b"}, 2), ({"tag": "none"}, 0), ({"provider": "brave"}, 1),
+        ({"created_before": "2026-11-02T00:00:00Z"}, 2), ({"api_key_id": one}, 1),
+    ):  # fmt: skip
+        assert sum(each["calls"] for each in sums(**query)) == calls, query
+        logged = client.get("/v1/usage", headers=_key(registered), query_string=query).get_json()
+        assert logged["pagination"]["total"] == calls, query
+    # A key with limits reads its own calls, whatever it asks for.
+    assert [each["calls"] for each in sums(one_headers, group_by="provider")] == [1]
+    assert sums(one_headers, api_key_id=both) == []
+    rows = list(csv.DictReader(
+        client.get("/v1/usage/sums", headers={**_key(registered), "Accept": "text/csv"}).text.splitlines()
+    ))  # fmt: skip
+    assert [(row["model"], row["calls"], row["day"]) for row in rows] == [("search", "1", ""), ("gpt-5", "2", "")]
+
+
+def test_a_page_of_sums_and_unknown_groups(client: FlaskClient, register: Register) -> None:
+    registered = register()
+    for cost in range(1, 6):
+        _call(_account_of(registered), "openai", cost, model=f"m{cost}")
+    page = client.get("/v1/usage/sums?limit=2&offset=1", headers=_key(registered)).get_json()
+    assert [each["model"] for each in page["sums"]] == ["m4", "m3"]
+    assert page["pagination"] == {"total": 5, "limit": 2, "offset": 1, "has_more": True}
+    for wrong in ("", "cost", "model,cost_nanos", "model;drop"):
+        refused = client.get("/v1/usage/sums", headers=_key(registered), query_string={"group_by": wrong})
+        assert (refused.status_code, list(refused.get_json()["details"]["fields"])) == (400, ["group_by"])
+
+
+def test_costs_are_exported_for_finance_as_focus(client: FlaskClient, register: Register) -> None:
+    registered = register()
+    key, _ = _key_with_tags(client, registered, "team, a")
+    account, december = _account_of(registered), datetime(2026, 12, 31, 23, 59, tzinfo=UTC)
+    _call_at(account, key, "openai", '=cmd|"x"', MeteredUsage(3, 10, 5), at=december)
+    _call_at(account, key, "openai", '=cmd|"x"', MeteredUsage(4, 10, 5), at=december)
+    _call_at(account, new_id(), "brave", "search", MeteredUsage(USD), at=DAY)
+    answer = client.get("/v1/usage/focus", headers=_key(registered))
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="usage-focus.csv"'
+    search, chat = csv.DictReader(answer.text.splitlines())
+    assert (search["BilledCost"], search["PricingQuantity"], search["PricingUnit"]) == ("1", "1", "Requests")
+    assert (search["ChargePeriodStart"], search["ChargePeriodEnd"]) == ("2026-11-01T00:00:00Z", "2026-11-02T00:00:00Z")
+    assert (chat["BilledCost"], chat["ConsumedQuantity"], chat["ConsumedUnit"]) == ("0.000000007", "30", "Tokens")
+    assert (chat["BillingPeriodStart"], chat["BillingPeriodEnd"]) == ("2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z")
+    assert (chat["BillingAccountId"], chat["SubAccountId"]) == (account, key)
+    assert (chat["Tags"], chat["ServiceCategory"]) == ('{"team, a": true}', "AI and Machine Learning")
+    assert {chat[name] for name in ("ListCost", "ContractedCost", "EffectiveCost")} == {chat["BilledCost"]}
+    required = {"BillingCurrency", "ChargeCategory", "ChargeDescription", "InvoiceIssuerName", "ProviderName",
+                "PublisherName", "ServiceName"}  # fmt: skip
+    assert all(search[name] for name in required)
+    assert (search["ChargeClass"], search["BillingAccountName"]) == ("", "")
+    empty = client.get("/v1/usage/focus?provider=none", headers=_key(registered)).text
+    assert empty == answer.text.split("\r\n")[0] + "\r\n"
+
+
+def test_an_operator_reads_the_sums_of_all_agents_and_of_one(client: FlaskClient, register: Register) -> None:
+    one, other = _account_of(register()), _account_of(register())
+    _call(one, "openai", 2 * USD)
+    _call(other, "openai", USD)
+    admin = operator(client)
+    found = admin.get("/usage/sums?group_by=agent_id").get_json()["sums"]
+    assert [(each["agent_id"], each["cost_usd"]) for each in found] == [(one, 2.0), (other, 1.0)]
+    of_one = admin.get(f"/usage/sums?agent_id={other}").get_json()["sums"]
+    assert [each["cost_usd"] for each in of_one] == [1.0]
+    lines = admin.get(f"/usage/focus?agent_id={one}").text.splitlines()
+    assert [line["BillingAccountId"] for line in csv.DictReader(lines)] == [one]

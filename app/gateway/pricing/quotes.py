@@ -200,7 +200,7 @@ class TokenPrices(RateBook):
             return MeteredUsage(0)
         usage = reading.usage
         if usage is not None and usage.cost_nanos is not None:
-            return MeteredUsage(usage.cost_nanos, usage.tokens_in, usage.tokens_out, REPORTED)
+            return _metered(usage.cost_nanos, usage, REPORTED)
         is_estimated = usage is None or not reading.is_complete or lacks_output_count(params, reading)
         if usage is None or is_estimated:
             usage = estimate_usage(params, reading, self._max_tokens_out(params, params.model))
@@ -209,7 +209,7 @@ class TokenPrices(RateBook):
             nanos = round_up(tokens + charges.price_fees(self, params, reading, usage, at))
             if reading.usage is None:
                 nanos = self._without_tokens(params, at, nanos)
-        return MeteredUsage(nanos, usage.tokens_in, usage.tokens_out, version + ESTIMATED if is_estimated else version)
+        return _metered(nanos, usage, version + ESTIMATED if is_estimated else version)
 
     def _quote(self, params: CostParams, name: str, at: datetime) -> CallQuote:
         if params.is_input_unbounded:
@@ -300,6 +300,11 @@ class ReportedPrice:
 
 
 PricingRule: TypeAlias = FixedPrice | PerRpcMethod | TokenPrices | ReportedPrice
+
+
+def _metered(nanos: int, usage: Usage, price_version: str) -> MeteredUsage:
+    cached, reasoning = min(usage.cache_read, usage.tokens_in), min(usage.reasoning, usage.tokens_out)
+    return MeteredUsage(nanos, usage.tokens_in, usage.tokens_out, price_version, cached, reasoning)
 
 
 def _fixed_quote(model: str, nanos: int, price_version: str = FIXED) -> CallQuote:

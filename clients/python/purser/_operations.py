@@ -1107,6 +1107,7 @@ class Operations:
         provider: str | Omit = OMIT,
         model: str | Omit = OMIT,
         api_key_id: str | Omit = OMIT,
+        tag: str | Omit = OMIT,
         request_id: str | Omit = OMIT,
     ) -> api.UsagePage:
         """Read the log of charged calls, newest first, with the sums by provider over the whole log.
@@ -1123,6 +1124,7 @@ class Operations:
         provider: Only calls to this provider, as in `provider`.
         model: Only calls of this model, as in `model`.
         api_key_id: Only calls with the key of this `id`.
+        tag: Only calls with keys that have this tag.
         request_id: Only the call with this `X-Gateway-Request-Id`.
         """
         result: api.UsagePage = self._request(
@@ -1137,7 +1139,104 @@ class Operations:
                 "provider": provider,
                 "model": model,
                 "api_key_id": api_key_id,
+                "tag": tag,
                 "request_id": request_id,
+            },
+            is_repeatable=True,
+        )
+        return result
+
+    def get_usage_sums(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        model: str | Omit = OMIT,
+        api_key_id: str | Omit = OMIT,
+        tag: str | Omit = OMIT,
+        group_by: str | Omit = OMIT,
+    ) -> api.UsageSums:
+        """Read what the calls of the log cost together, by day, provider, model, key or tag, the dearest first.
+
+        `?group_by=day,model` sums by both. A call of a key with several tags counts for each tag. Sums cover the
+        log that is kept. `Accept: text/csv` returns the rows of the page as CSV.
+
+        limit: Rows per page, at most 500.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
+        provider: Only calls to this provider, as in `provider`.
+        model: Only calls of this model, as in `model`.
+        api_key_id: Only calls with the key of this `id`.
+        tag: Only calls with keys that have this tag.
+        group_by: Some of day, provider, model, api_key_id, tag, agent_id, separated by commas.
+        """
+        result: api.UsageSums = self._request(
+            "GET",
+            "/v1/usage/sums",
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
+                "provider": provider,
+                "model": model,
+                "api_key_id": api_key_id,
+                "tag": tag,
+                "group_by": group_by,
+            },
+            is_repeatable=True,
+        )
+        return result
+
+    def get_usage_as_focus(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        model: str | Omit = OMIT,
+        api_key_id: str | Omit = OMIT,
+        tag: str | Omit = OMIT,
+    ) -> str:
+        """Read the costs by day, provider, model and key as CSV in the format of FOCUS 1.2, for cost tools.
+
+        One row for each UTC day, provider, model and key. Quantities are tokens, or calls where there are none.
+
+        limit: Rows per page, at most 50000.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
+        provider: Only calls to this provider, as in `provider`.
+        model: Only calls of this model, as in `model`.
+        api_key_id: Only calls with the key of this `id`.
+        tag: Only calls with keys that have this tag.
+        """
+        result: str = self._request(
+            "GET",
+            "/v1/usage/focus",
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
+                "provider": provider,
+                "model": model,
+                "api_key_id": api_key_id,
+                "tag": tag,
             },
             is_repeatable=True,
         )
@@ -1366,6 +1465,108 @@ class Operations:
         """
         result: api.UsageDays = self._request(
             "GET", "/v1/platform/usage", query={"days": days, "agent_id": agent_id}, is_repeatable=True
+        )
+        return result
+
+    def get_all_usage_sums(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        model: str | Omit = OMIT,
+        api_key_id: str | Omit = OMIT,
+        tag: str | Omit = OMIT,
+        group_by: str | Omit = OMIT,
+        agent_id: str | Omit = OMIT,
+    ) -> api.UsageSums:
+        """Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
+
+        `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept:
+        text/csv` returns the rows of the page as CSV.
+
+        limit: Rows per page, at most 500.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
+        provider: Only calls to this provider, as in `provider`.
+        model: Only calls of this model, as in `model`.
+        api_key_id: Only calls with the key of this `id`.
+        tag: Only calls with keys that have this tag.
+        group_by: Some of day, provider, model, api_key_id, tag, agent_id, separated by commas.
+        agent_id: The unique identifier of the agent (UUID).
+        """
+        result: api.UsageSums = self._request(
+            "GET",
+            "/v1/platform/usage/sums",
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
+                "provider": provider,
+                "model": model,
+                "api_key_id": api_key_id,
+                "tag": tag,
+                "group_by": group_by,
+                "agent_id": agent_id,
+            },
+            is_repeatable=True,
+        )
+        return result
+
+    def get_all_usage_as_focus(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        created_after: str | Omit = OMIT,
+        created_before: str | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        model: str | Omit = OMIT,
+        api_key_id: str | Omit = OMIT,
+        tag: str | Omit = OMIT,
+        agent_id: str | Omit = OMIT,
+    ) -> str:
+        """Read the costs of an agent, or of all, as CSV in the format of FOCUS 1.2, for tools of cost management.
+
+        One row for each UTC day, provider, model, key and agent.
+
+        limit: Rows per page, at most 50000.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        created_after: Only entries created at or after this time (ISO 8601 with an offset).
+        created_before: Only entries created before this time (ISO 8601 with an offset).
+        provider: Only calls to this provider, as in `provider`.
+        model: Only calls of this model, as in `model`.
+        api_key_id: Only calls with the key of this `id`.
+        tag: Only calls with keys that have this tag.
+        agent_id: The unique identifier of the agent (UUID).
+        """
+        result: str = self._request(
+            "GET",
+            "/v1/platform/usage/focus",
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "created_after": created_after,
+                "created_before": created_before,
+                "provider": provider,
+                "model": model,
+                "api_key_id": api_key_id,
+                "tag": tag,
+                "agent_id": agent_id,
+            },
+            is_repeatable=True,
         )
         return result
 

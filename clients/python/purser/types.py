@@ -3248,6 +3248,10 @@ class UsageLog(TypedDict):
     """The number of input tokens that were charged; 0 for calls without tokens."""
     tokens_out: int
     """The number of output tokens that were charged; 0 for calls without tokens."""
+    cached_tokens: int
+    """The part of `tokens_in` that the provider read from its cache."""
+    reasoning_tokens: int
+    """The part of `tokens_out` that the model spent on reasoning."""
     cost_usd: float
     """The amount charged to the credits, in US dollars."""
     created_at: str
@@ -3265,11 +3269,53 @@ class UsagePage(TypedDict):
     """The position of this page in the whole list."""
 
 
+class UsageSum(TypedDict):
+    """The calls of one group; of `day` to `agent_id`, it has those that it is a group of."""
+
+    day: NotRequired[str]
+    """The UTC day."""
+    provider: NotRequired[str]
+    """The provider, or `service:` and the id of a service of the catalog."""
+    model: NotRequired[str]
+    """The model, as in the log."""
+    api_key_id: NotRequired[str]
+    """The key of the calls."""
+    tag: NotRequired[str | None]
+    """A tag of the keys of these calls; null for calls of keys without tags."""
+    agent_id: NotRequired[str]
+    """The agent whose credits paid for the calls."""
+    calls: int
+    """The number of calls."""
+    cost_usd: float
+    """What they were charged, in US dollars."""
+    tokens_in: int
+    """Their input tokens."""
+    tokens_out: int
+    """Their output tokens."""
+    cached_tokens: int
+    """The part of `tokens_in` that the provider read from its cache."""
+    reasoning_tokens: int
+    """The part of `tokens_out` that the model spent on reasoning."""
+    cost_per_call_usd: float
+    """`cost_usd` divided by `calls`, rounded down to a nano-dollar."""
+    cost_per_million_tokens_usd: float | None
+    """`cost_usd` per million tokens of input and output together; null if there were none."""
+
+
 class UsageSummary(TypedDict):
     """Sums over the whole log, not just this page."""
 
     by_provider: dict[str, ProviderTotals]
     """The sums for each provider over the whole log, by the provider's name."""
+
+
+class UsageSums(TypedDict):
+    """A page of sums, the dearest first."""
+
+    sums: list[UsageSum]
+    """One for each combination of values of `group_by`."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class Wallet(TypedDict):

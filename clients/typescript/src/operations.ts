@@ -439,7 +439,25 @@ export abstract class Operations {
    * Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters. `Accept: text/csv` returns the rows of the page as CSV.
    */
   getUsage(args: Input<"get_usage", ""> = {}, options?: CallOptions): Promise<Output<"get_usage">> {
-    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","request_id"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/usage", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag","request_id"] }, args, options);
+  }
+
+  /**
+   * Read what the calls of the log cost together, by day, provider, model, key or tag, the dearest first.
+   *
+   * `?group_by=day,model` sums by both. A call of a key with several tags counts for each tag. Sums cover the log that is kept. `Accept: text/csv` returns the rows of the page as CSV.
+   */
+  getUsageSums(args: Input<"get_usage_sums", ""> = {}, options?: CallOptions): Promise<Output<"get_usage_sums">> {
+    return this.call({ method: "GET", path: "/v1/usage/sums", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag","group_by"] }, args, options);
+  }
+
+  /**
+   * Read the costs by day, provider, model and key as CSV in the format of FOCUS 1.2, for cost tools.
+   *
+   * One row for each UTC day, provider, model and key. Quantities are tokens, or calls where there are none.
+   */
+  getUsageAsFocus(args: Input<"get_usage_as_focus", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/usage/focus", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag"], raw: true }, args, options);
   }
 
   /**
@@ -512,6 +530,24 @@ export abstract class Operations {
    */
   getUsageByDay(args: Input<"get_usage_by_day", ""> = {}, options?: CallOptions): Promise<Output<"get_usage_by_day">> {
     return this.call({ method: "GET", path: "/v1/platform/usage", query: ["days","agent_id"] }, args, options);
+  }
+
+  /**
+   * Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
+   *
+   * `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+   */
+  getAllUsageSums(args: Input<"get_all_usage_sums", ""> = {}, options?: CallOptions): Promise<Output<"get_all_usage_sums">> {
+    return this.call({ method: "GET", path: "/v1/platform/usage/sums", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag","group_by","agent_id"] }, args, options);
+  }
+
+  /**
+   * Read the costs of an agent, or of all, as CSV in the format of FOCUS 1.2, for tools of cost management.
+   *
+   * One row for each UTC day, provider, model, key and agent.
+   */
+  getAllUsageAsFocus(args: Input<"get_all_usage_as_focus", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/platform/usage/focus", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag","agent_id"], raw: true }, args, options);
   }
 
   /**

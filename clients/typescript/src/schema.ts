@@ -851,6 +851,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/usage/sums": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what the calls of the log cost together, by day, provider, model, key or tag, the dearest first.
+         * @description `?group_by=day,model` sums by both. A call of a key with several tags counts for each tag. Sums cover the log that is kept. `Accept: text/csv` returns the rows of the page as CSV.
+         */
+        get: operations["get_usage_sums"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/usage/focus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the costs by day, provider, model and key as CSV in the format of FOCUS 1.2, for cost tools.
+         * @description One row for each UTC day, provider, model and key. Quantities are tokens, or calls where there are none.
+         */
+        get: operations["get_usage_as_focus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/credits/topup": {
         parameters: {
             query?: never;
@@ -961,6 +1001,46 @@ export interface paths {
          * @description Reads the log of the days: for many calls, ask for few of them.
          */
         get: operations["get_usage_by_day"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/usage/sums": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
+         * @description `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+         */
+        get: operations["get_all_usage_sums"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/usage/focus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the costs of an agent, or of all, as CSV in the format of FOCUS 1.2, for tools of cost management.
+         * @description One row for each UTC day, provider, model, key and agent.
+         */
+        get: operations["get_all_usage_as_focus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -5631,6 +5711,10 @@ export interface components {
             tokens_in: number;
             /** @description The number of output tokens that were charged; 0 for calls without tokens. */
             tokens_out: number;
+            /** @description The part of `tokens_in` that the provider read from its cache. */
+            cached_tokens: number;
+            /** @description The part of `tokens_out` that the model spent on reasoning. */
+            reasoning_tokens: number;
             /** @description The amount charged to the credits, in US dollars. */
             cost_usd: number;
             /**
@@ -5663,6 +5747,53 @@ export interface components {
             logs: components["schemas"]["UsageLog"][];
             /** @description A short text of what the operation does. */
             summary: components["schemas"]["UsageSummary"];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The calls of one group; of `day` to `agent_id`, it has those that it is a group of. */
+        UsageSum: {
+            /**
+             * Format: date
+             * @description The UTC day.
+             */
+            day?: string;
+            /** @description The provider, or `service:` and the id of a service of the catalog. */
+            provider?: string;
+            /** @description The model, as in the log. */
+            model?: string;
+            /**
+             * Format: uuid
+             * @description The key of the calls.
+             */
+            api_key_id?: string;
+            /** @description A tag of the keys of these calls; null for calls of keys without tags. */
+            tag?: string | null;
+            /**
+             * Format: uuid
+             * @description The agent whose credits paid for the calls.
+             */
+            agent_id?: string;
+            /** @description The number of calls. */
+            calls: number;
+            /** @description What they were charged, in US dollars. */
+            cost_usd: number;
+            /** @description Their input tokens. */
+            tokens_in: number;
+            /** @description Their output tokens. */
+            tokens_out: number;
+            /** @description The part of `tokens_in` that the provider read from its cache. */
+            cached_tokens: number;
+            /** @description The part of `tokens_out` that the model spent on reasoning. */
+            reasoning_tokens: number;
+            /** @description `cost_usd` divided by `calls`, rounded down to a nano-dollar. */
+            cost_per_call_usd: number;
+            /** @description `cost_usd` per million tokens of input and output together; null if there were none. */
+            cost_per_million_tokens_usd: number | null;
+        };
+        /** @description A page of sums, the dearest first. */
+        UsageSums: {
+            /** @description One for each combination of values of `group_by`. */
+            sums: components["schemas"]["UsageSum"][];
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
         };
@@ -9918,6 +10049,8 @@ export interface operations {
                 model?: string;
                 /** @description Only calls with the key of this `id`. */
                 api_key_id?: string;
+                /** @description Only calls with keys that have this tag. */
+                tag?: string;
                 /** @description Only the call with this `X-Gateway-Request-Id`. */
                 request_id?: string;
             };
@@ -9938,21 +10071,25 @@ export interface operations {
                      *       "logs": [
                      *         {
                      *           "api_key_id": "dd656837-5c97-4681-be59-26dc354a87b8",
+                     *           "cached_tokens": 0,
                      *           "cost_usd": 0.001,
                      *           "created_at": "2026-11-27T05:17:37.676Z",
                      *           "id": "ece869a0-fa69-41a1-89e4-7736c31d88ff",
                      *           "model": "127.0.0.1",
                      *           "provider": "x402",
+                     *           "reasoning_tokens": 0,
                      *           "tokens_in": 0,
                      *           "tokens_out": 0
                      *         },
                      *         {
                      *           "api_key_id": "dd656837-5c97-4681-be59-26dc354a87b8",
+                     *           "cached_tokens": 0,
                      *           "cost_usd": 0.25,
                      *           "created_at": "2026-11-27T05:17:03.680Z",
                      *           "id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
                      *           "model": "buy",
                      *           "provider": "shopping",
+                     *           "reasoning_tokens": 0,
                      *           "tokens_in": 0,
                      *           "tokens_out": 0
                      *         }
@@ -9982,7 +10119,113 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["UsagePage"];
-                    /** @example id,api_key_id,provider,model,tokens_in,tokens_out,cost_usd,created_at */
+                    /** @example id,api_key_id,provider,model,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_usd,created_at */
+                    "text/csv": string;
+                };
+            };
+        };
+    };
+    get_usage_sums: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 500. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
+                /** @description Only calls to this provider, as in `provider`. */
+                provider?: string;
+                /** @description Only calls of this model, as in `model`. */
+                model?: string;
+                /** @description Only calls with the key of this `id`. */
+                api_key_id?: string;
+                /** @description Only calls with keys that have this tag. */
+                tag?: string;
+                /** @description Some of day, provider, model, api_key_id, tag, agent_id, separated by commas. */
+                group_by?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 100,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
+                     *       "sums": [
+                     *         {
+                     *           "cached_tokens": 61440,
+                     *           "calls": 42,
+                     *           "cost_per_call_usd": 0.0044575,
+                     *           "cost_per_million_tokens_usd": 1.903945896,
+                     *           "cost_usd": 0.187215,
+                     *           "model": "gpt-5",
+                     *           "reasoning_tokens": 2048,
+                     *           "tokens_in": 90210,
+                     *           "tokens_out": 8120
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["UsageSums"];
+                    /** @example day,provider,model,api_key_id,tag,agent_id,calls,cost_usd,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_per_call_usd,cost_per_million_tokens_usd */
+                    "text/csv": string;
+                };
+            };
+        };
+    };
+    get_usage_as_focus: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 50000. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
+                /** @description Only calls to this provider, as in `provider`. */
+                provider?: string;
+                /** @description Only calls of this model, as in `model`. */
+                model?: string;
+                /** @description Only calls with the key of this `id`. */
+                api_key_id?: string;
+                /** @description Only calls with keys that have this tag. */
+                tag?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /** @example BilledCost,BillingAccountId,BillingAccountName,BillingCurrency,BillingPeriodEnd,BillingPeriodStart,ChargeCategory,ChargeClass,ChargeDescription,ChargeFrequency,ChargePeriodEnd,ChargePeriodStart,ConsumedQuantity,ConsumedUnit,ContractedCost,EffectiveCost,InvoiceIssuerName,ListCost,PricingCategory,PricingQuantity,PricingUnit,ProviderName,PublisherName,ServiceCategory,ServiceName,ServiceSubcategory,SkuId,SubAccountId,Tags */
                     "text/csv": string;
                 };
             };
@@ -10474,6 +10717,117 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["UsageDays"];
+                };
+            };
+        };
+    };
+    get_all_usage_sums: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 500. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
+                /** @description Only calls to this provider, as in `provider`. */
+                provider?: string;
+                /** @description Only calls of this model, as in `model`. */
+                model?: string;
+                /** @description Only calls with the key of this `id`. */
+                api_key_id?: string;
+                /** @description Only calls with keys that have this tag. */
+                tag?: string;
+                /** @description Some of day, provider, model, api_key_id, tag, agent_id, separated by commas. */
+                group_by?: string;
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 100,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
+                     *       "sums": [
+                     *         {
+                     *           "agent_id": "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10",
+                     *           "cached_tokens": 61440,
+                     *           "calls": 42,
+                     *           "cost_per_call_usd": 0.0044575,
+                     *           "cost_per_million_tokens_usd": 1.903945896,
+                     *           "cost_usd": 0.187215,
+                     *           "model": "gpt-5",
+                     *           "reasoning_tokens": 2048,
+                     *           "tokens_in": 90210,
+                     *           "tokens_out": 8120
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["UsageSums"];
+                    /** @example day,provider,model,api_key_id,tag,agent_id,calls,cost_usd,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_per_call_usd,cost_per_million_tokens_usd */
+                    "text/csv": string;
+                };
+            };
+        };
+    };
+    get_all_usage_as_focus: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 50000. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries created at or after this time (ISO 8601 with an offset). */
+                created_after?: string;
+                /** @description Only entries created before this time (ISO 8601 with an offset). */
+                created_before?: string;
+                /** @description Only calls to this provider, as in `provider`. */
+                provider?: string;
+                /** @description Only calls of this model, as in `model`. */
+                model?: string;
+                /** @description Only calls with the key of this `id`. */
+                api_key_id?: string;
+                /** @description Only calls with keys that have this tag. */
+                tag?: string;
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /** @example BilledCost,BillingAccountId,BillingAccountName,BillingCurrency,BillingPeriodEnd,BillingPeriodStart,ChargeCategory,ChargeClass,ChargeDescription,ChargeFrequency,ChargePeriodEnd,ChargePeriodStart,ConsumedQuantity,ConsumedUnit,ContractedCost,EffectiveCost,InvoiceIssuerName,ListCost,PricingCategory,PricingQuantity,PricingUnit,ProviderName,PublisherName,ServiceCategory,ServiceName,ServiceSubcategory,SkuId,SubAccountId,Tags */
+                    "text/csv": string;
                 };
             };
         };
