@@ -178,6 +178,10 @@ class SessionLimitExceeded(ServiceError, code="SESSION_LIMIT_EXCEEDED", status=4
     """The amount would exceed the budget of the session; or it has expired, or is for other domains."""
 
 
+class BudgetLimitExceeded(ServiceError, code="BUDGET_LIMIT_EXCEEDED", status=403):
+    """The amount would exceed a budget that the wallet shares, or too many payments left it in the last minutes."""
+
+
 class AddressNotAllowed(ServiceError, code="ADDRESS_NOT_ALLOWED", status=403):
     """The wallet has an allowlist of recipients, and this one is not on it."""
 

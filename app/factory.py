@@ -68,6 +68,7 @@ from app.payments import sponsoring, topups
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
+from app.platform.shared_budgets import routes as shared_budgets
 from app.shopping import routes as shopping
 from app.shopping import service as purchases
 from app.state import Application, AppState, Ports
@@ -267,6 +268,7 @@ def _register_blueprints(app: Flask) -> None:
         usage.usage,
         payments.blp,
         platform.blp,
+        shared_budgets.blp,
         events.platform_events,
         trading.blp,
         gateway.gateway,

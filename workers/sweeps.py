@@ -34,6 +34,7 @@ from app.payments import audit as payments_audit
 from app.payments import jobs as payments
 from app.platform import keys as platform_keys
 from app.platform import row_seals
+from app.platform.shared_budgets import service as shared_budgets
 from app.shopping import maintenance as purchases
 from app.spending import audit as spending_audit
 from app.spending import holds as spending_holds
@@ -67,6 +68,7 @@ def audit() -> list[str]:
             *credits_audit.check(session),
             *spending_audit.check(session),
             *usage_audit.check(session),
+            *shared_budgets.check(session),
             *verification.find_problems(session, newest=_NEWEST_ENTRIES),
             *verification.find_witness_problems(session),
             *authenticated.find_changed(session),
@@ -118,6 +120,7 @@ def sweep() -> None:
             "end_purchases": lambda: purchases.sweep(now),
             "announce_low_credits": accounts.announce_low,
             "announce_key_budgets": agent_keys.announce_budgets,
+            "announce_shared_budgets": shared_budgets.announce,
             "announce_unhealthy_services": lambda: statistics.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from app.audit_log import trail
-from app.audit_log.actors import Actor
+from app.audit_log.actors import Actor, current_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import RowChanged
 from app.core import clock, identifiers
@@ -20,7 +21,7 @@ from app.errors import NotFound
 from app.events import outbox
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
-from app.identity import api_keys, key_limits
+from app.identity import api_keys, budgets, key_limits
 from app.identity import service as identity
 from app.identity.key_limits import LimitedKey
 from app.identity.principal import KeyKind, Principal
@@ -33,18 +34,23 @@ _CREATIONS = "30 per minute;200 per day"
 
 def create(caller: Principal, limits: Mapping[str, Any], *, email: str | None, claim: Claim) -> tuple[LimitedKey, str]:
     """Make a key with limits; return it with its text. Raises: LimitReached, RateLimited, Unauthorized."""
-    agent_id = caller.account_id
-    app_state().rate_limiter.count(_CREATIONS, "new key", agent_id)
-    key = identity.mint_api_key(KeyKind.GATEWAY)
+    app_state().rate_limiter.count(_CREATIONS, "new key", caller.account_id)
     with unit_of_work() as session:
         _lock(session, caller)
-        key_limits.add(session, agent_id, key, email=email, **limits)
-        claim.bind(session, key.id)
-        return key_limits.get_key(session, agent_id, key.id), key.key
+        return _add(session, current_actor(), caller.account_id, limits, email=email, claim=claim)
 
 
-def reveal(agent_id: str, key_id: str) -> tuple[LimitedKey, str]:
-    """Return a key with its text, for a response that was lost."""
+def create_for(
+    actor: Actor, agent_id: str, limits: Mapping[str, Any], *, email: str | None, claim: Claim
+) -> tuple[LimitedKey, str]:
+    """Make a key with limits for an agent, as an operator. Raises: LimitReached, NotFound."""
+    with unit_of_work() as session:
+        agent = identity.lock_agent(session, identifiers.require_id(agent_id, identity.agent_not_found()))
+        return _add(session, actor, agent.id, limits, email=email, claim=claim)
+
+
+def reveal(agent_id: str | None, key_id: str) -> tuple[LimitedKey, str]:
+    """Return a key, of an agent or any, with its text, for a response that was lost."""
     with read_only_unit() as session:
         return key_limits.get_key(session, agent_id, key_id), api_keys.reveal_key(session, key_id)
 
@@ -65,8 +71,16 @@ def change(caller: Principal, key_id: str, changes: Mapping[str, Any]) -> Limite
     """Change a key's limits, from the next call on. Raises: NotFound, Unauthorized."""
     with unit_of_work() as session:
         _lock(session, caller)
-        key_limits.change_key(session, caller.account_id, _id(key_id), changes)
-        changed = key_limits.get_key(session, caller.account_id, _id(key_id))
+        changed = _change(session, current_actor(), caller.account_id, key_id, changes)
+    app_state().part(KeyMemory).forget(changed.id)
+    return changed
+
+
+def change_for(actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
+    """Change the limits of an agent's key, as an operator. Raises: NotFound."""
+    with unit_of_work() as session:
+        agent = identity.lock_agent(session, identifiers.require_id(agent_id, identity.agent_not_found()))
+        changed = _change(session, actor, agent.id, key_id, changes)
     app_state().part(KeyMemory).forget(changed.id)
     return changed
 
@@ -93,6 +107,35 @@ def announce_budgets() -> None:
             with suppress(RowChanged), unit_of_work() as session:
                 if (reached := key_limits.mark_announced(session, key_id)) is not None:
                     _announce(session, *reached)
+
+
+def _add(
+    session: Session, actor: Actor, agent_id: str, limits: Mapping[str, Any], *, email: str | None, claim: Claim
+) -> tuple[LimitedKey, str]:
+    key = identity.mint_api_key(KeyKind.GATEWAY)
+    follows_tags = budgets.lock_for_tags(session, agent_id)
+    key_limits.add(session, agent_id, key, email=email, **limits)
+    if follows_tags:
+        budgets.assign_members(session)
+    claim.bind(session, key.id)
+    trail.record(session, actor, AuditEvent(AuditAction.KEY_ADDED, agent_id, after=_recorded(key.id, limits)))
+    return key_limits.get_key(session, agent_id, key.id), key.key
+
+
+def _change(session: Session, actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
+    key_id = _id(key_id)
+    follows_tags = "tags" in changes and budgets.lock_for_tags(session, agent_id)
+    key_limits.change_key(session, agent_id, key_id, changes)
+    if follows_tags:
+        budgets.assign_members(session)
+    trail.record(session, actor, AuditEvent(AuditAction.KEY_CHANGED, agent_id, after=_recorded(key_id, changes)))
+    return key_limits.get_key(session, agent_id, key_id)
+
+
+def _recorded(key_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the audit log has of a key's limits."""
+    shown = {name: str(value) if isinstance(value, StrEnum | datetime) else value for name, value in limits.items()}
+    return {"key_id": key_id, **shown}
 
 
 def _lock(session: Session, caller: Principal) -> None:

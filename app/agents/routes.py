@@ -56,7 +56,8 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
     return {"agent_id": made.agent_id, "api_key": made.api_key, "wallet": made.wallet, **_claim_code(made.claim_code)}
 
 
-def _issued(key: LimitedKey, text: str) -> dict[str, Any]:
+def issued_key(key: LimitedKey, text: str) -> dict[str, Any]:
+    """Return the fields of a new key, with its text."""
     shown = {"id": key.id, "api_key": text, "email": key.email, "created_at": key.created_at}
     return {**shown, "granted_nanos": 0, "limits": key}
 
@@ -65,7 +66,7 @@ def _issued(key: LimitedKey, text: str) -> dict[str, Any]:
 @idempotent(
     owner=require_agent,
     applies=lambda: find_principal() is not None,
-    rebuild=lambda key_id: _issued(*agent_keys.reveal(require_agent(), key_id)),
+    rebuild=lambda key_id: issued_key(*agent_keys.reveal(require_agent(), key_id)),
     note="For the key of an agent: the same `Idempotency-Key` within 24 hours returns the same key.",
 )
 @keys.arguments(KeyRequest, required=False)
@@ -75,7 +76,7 @@ def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
     """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
     email = body.pop("email")
     if find_principal() is not None:
-        return _issued(*agent_keys.create(current_principal(), body, email=email, claim=claim))
+        return issued_key(*agent_keys.create(current_principal(), body, email=email, claim=claim))
     if body:
         raise InvalidInput("Limits are for the further key of an agent: send the agent's X-API-Key.")
     return service.issue_gateway_key(email=email)

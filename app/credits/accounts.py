@@ -4,7 +4,7 @@ The only writer of `credit_accounts` and `credit_postings`, and of `grant_budget
 day. Each entry has a unique reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.money import NANOS_PER_USD, usd_string
 from app.credits.models import CreditAccount, CreditLedgerEntry, GrantBudget
+from app.db import lock_order
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import table_of
@@ -225,6 +226,13 @@ def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0
     """
     differences = {"owner_id": owner_id, "available": available, "held": held, "spent": spent}
     return _balance(_ADJUST.one(session, differences))
+
+
+def mark_with_budgets(session: Session, owner_ids: Collection[str]) -> None:
+    """Let every call of these accounts be counted in budgets, from the next one on."""
+    unmarked = CreditAccount.id.in_(owner_ids), CreditAccount.has_budgets.is_(False)
+    marked = lock_order.lock_rows(session, CreditAccount.id, *unmarked)
+    session.execute(update(_TABLE).where(_TABLE.c.id.in_(marked)).values(has_budgets=True))
 
 
 def lock_available(session: Session, owner_id: str) -> int:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, Row, bindparam, case, delete, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, case, cast, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
@@ -225,6 +225,12 @@ def exists(session: Session, hold_id: str) -> bool:
     return _READ.one_or_none(session, {"hold_id": hold_id}) is not None
 
 
+def memo_of(session: Session, hold_id: str) -> Mapping[str, Any]:
+    """Return the memo of a hold or charge. Raises: LookupError."""
+    memo: Mapping[str, Any] = _read(session, hold_id).memo
+    return memo
+
+
 def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHoldView]:
     """Return open holds with an expired lease, oldest first."""
     rows = session.execute(
@@ -238,12 +244,20 @@ def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHol
 
 def total_since(session: Session, account_id: str, since: datetime, *, api_key_id: str) -> int:
     """Return what the holds of a key since an instant have reserved and charged. For audits."""
+    of_key = CreditHold.memo["api_key_id"].as_string() == api_key_id
+    return _total(session, CreditHold.account_id == account_id, CreditHold.created_at >= since, of_key)
+
+
+def total_in_budget(session: Session, budget_id: str, since: datetime) -> int:
+    """Return what the holds that a shared budget counts have reserved and charged since an instant. For audits."""
+    return _total(session, CreditHold.created_at >= since, cast(CreditHold.memo, String).contains(budget_id))
+
+
+def _total(session: Session, *conditions: ColumnElement[bool]) -> int:
     nanos = case(
         (CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=CreditHold.settled_nanos
     )
-    of_key = CreditHold.memo["api_key_id"].as_string() == api_key_id
-    total = select(func.sum(nanos)).where(CreditHold.account_id == account_id, CreditHold.created_at >= since, of_key)
-    return int(session.scalar(total) or 0)
+    return int(session.scalar(select(func.sum(nanos)).where(*conditions)) or 0)
 
 
 def references_of(hold_id: str) -> list[str]:

@@ -8,7 +8,7 @@ no row is shared by all accounts.
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, ForeignKey, Index, Integer, String, text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, ForeignKey, Index, Integer, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.columns import ID, UtcDateTime
@@ -35,6 +35,8 @@ class CreditAccount(Model):
     spent_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
     # What deleted holds had charged: the part of `spent_nanos` that no row explains.
     carried_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    # Calls with it are counted in budgets too: the statements for calls without a budget leave it out. Never reset.
+    has_budgets: Mapped[bool] = mapped_column(default=False, server_default=false())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

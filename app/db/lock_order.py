@@ -39,6 +39,8 @@ class LockRank(IntEnum):
     """Its counter, when an owner signs in or confirms; the confirmed change follows in the same unit."""
     SPENDING_ACCOUNT = "spending_accounts"
     """The lock of a wallet: taken by every unit that deletes it, moves its tokens or settles its deposits."""
+    BUDGET = "budgets"
+    """Those of the wallet, or of the account and key that spend: before anything that the unit writes."""
     SPONSORED_DAY = "sponsored_days"
     """The count of an agent's transfers, once the wallet is locked."""
     NONCE = "nonces"

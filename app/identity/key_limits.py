@@ -5,7 +5,7 @@ What their calls hold and cost is counted in the same unit, while the account is
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, and_, bindparam, case, exists, or_, select, update
@@ -19,12 +19,12 @@ from app.db.statements import count, page_of, table_of
 from app.errors import LimitReached, NotFound
 from app.identity import service
 from app.identity.api_keys import mask_key
+from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, used_in_window
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import BudgetPeriod, KeyKind
 from app.identity.service import MintedKey
 
 MAX_KEYS = 200
-PERCENTAGES = (50, 80, 95, 100)
 _IS_ACTIVE = exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))
 _TABLE, _SEAL = table_of(KeyLimit), seal_of(KeyLimit)
 _USED = PreparedRead(
@@ -91,10 +91,10 @@ def list_keys(session: Session, agent_id: str, page: PageRequest, *, with_revoke
     return Page([_view(session, row, keys[row.id]) for row in found.items], found.total, found.request)
 
 
-def get_key(session: Session, agent_id: str, key_id: str) -> LimitedKey:
-    """Return one of an agent's keys with limits. Raises: NotFound."""
+def get_key(session: Session, agent_id: str | None, key_id: str) -> LimitedKey:
+    """Return one of an agent's keys with limits, or of all. Raises: NotFound."""
     row = session.get(KeyLimit, key_id, populate_existing=True)
-    if row is None or row.account_id != agent_id:
+    if row is None or agent_id not in (None, row.account_id):
         raise NotFound("There is no such key with limits.")
     return _view(session, row, session.get_one(ApiKey, key_id, populate_existing=True))
 
@@ -153,20 +153,7 @@ def mark_announced(session: Session, key_id: str) -> tuple[str, LimitedKey, int]
     return row.account_id, replace(key, used_nanos=row.used_nanos), reached
 
 
-def start_of(period: str, at: datetime) -> datetime | None:
-    """Return when the window of a budget began; None for one that never begins anew."""
-    day = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    starts = {"day": day, "week": day - timedelta(days=day.weekday()), "month": day.replace(day=1)}
-    return starts.get(period)
-
-
-def _resets_at(period: str, at: datetime) -> datetime | None:
-    start = start_of(period, at)
-    # A day, a week, or more than any month: the start of the next window.
-    return None if start is None else start_of(period, start + timedelta(days={"day": 1, "week": 7}.get(period, 32)))
-
-
-class Budget(NamedTuple):
+class KeyBudget(NamedTuple):
     """What is left of a budget, None for a key without a limit; what was used, and when it begins anew, if it does."""
 
     left_nanos: int | None
@@ -174,12 +161,12 @@ class Budget(NamedTuple):
     resets_at: datetime | None
 
 
-def budget_of(session: Session, key_id: str) -> Budget:
+def budget_of(session: Session, key_id: str) -> KeyBudget:
     """Return the budget of a key now; it is exact while the account is locked."""
     row, now = _USED.one(session, {"key_id": key_id}), clock.now()
-    used_nanos = _used(row, now)
+    used_nanos = used_in_window(row, now)
     left_nanos = None if row.limit_nanos is None else max(0, row.limit_nanos - used_nanos)
-    return Budget(left_nanos, used_nanos, _resets_at(row.period, now))
+    return KeyBudget(left_nanos, used_nanos, resets_at(row.period, now))
 
 
 def take(session: Session, key_id: str, nanos: int) -> None:
@@ -190,7 +177,7 @@ def take(session: Session, key_id: str, nanos: int) -> None:
         update(KeyLimit)
         .where(KeyLimit.id == key_id)
         .values(
-            used_nanos=_used(row, now) + nanos,
+            used_nanos=used_in_window(row, now) + nanos,
             window_start=start,
             announced_percent=case((KeyLimit.window_start == start, KeyLimit.announced_percent), else_=0),
         )
@@ -209,11 +196,6 @@ def correct(session: Session, key_id: str, nanos: int, *, held_at: datetime) -> 
         )
 
 
-def _used(row: Any, now: datetime) -> int:
-    start = start_of(row.period, now)
-    return 0 if start is not None and start > row.window_start else int(row.used_nanos)
-
-
 def _of_agent(agent_id: str) -> tuple[Any, ...]:
     return ApiKey.account_id == agent_id, ApiKey.kind == KeyKind.GATEWAY.value, ApiKey.id != agent_id
 
@@ -223,6 +205,6 @@ def _view(session: Session, row: KeyLimit, key: ApiKey) -> LimitedKey:
     now = clock.now()
     return LimitedKey(
         row.id, mask_key(service.open_api_key(session, key)), key.email, row.name, row.tags, row.limit_nanos,
-        BudgetPeriod(row.period), _used(row, now), _resets_at(row.period, now), row.models, row.requests_per_minute,
-        row.tokens_per_minute, key.expires_at, key.revoked_at, row.created_at,
+        BudgetPeriod(row.period), used_in_window(row, now), resets_at(row.period, now), row.models,
+        row.requests_per_minute, row.tokens_per_minute, key.expires_at, key.revoked_at, row.created_at,
     )  # fmt: skip

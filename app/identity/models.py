@@ -1,12 +1,13 @@
 """The identity tables. Keys are found by their SHA-256; those that listings show are also stored sealed."""
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.columns import ID, UtcDateTime, partial_index
+from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
 
 
@@ -78,6 +79,51 @@ class KeyLimit(Authenticated, Model):
     window_start: Mapped[datetime] = mapped_column(UtcDateTime)
     announced_percent: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Budget(Authenticated, Model):
+    """A budget over agents, keys and wallets (decision 0150).
+
+    `used_nanos` is what they have held and spent since `window_start`. It changes while the row is locked.
+    """
+
+    __tablename__ = "budgets"
+    not_authenticated = frozenset({"name", "used_nanos", "window_start", "announced_percent", "created_at"})
+    __table_args__ = (CheckConstraint("period IN ('day', 'week', 'month', 'total')", name="ck_budgets_period"),)
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    parent_id: Mapped[str | None] = mapped_column(ID)
+    limit_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    period: Mapped[str] = mapped_column(String(5), default="total")
+    members: Mapped[dict[str, list[Any]]] = mapped_column(JSON)
+    velocity_payments: Mapped[int | None] = mapped_column()
+    velocity_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    velocity_minutes: Mapped[int | None] = mapped_column()
+    used_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    window_start: Mapped[datetime] = mapped_column(UtcDateTime)
+    announced_percent: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class BudgetMember(Model):
+    """An agent, a key or a wallet that belongs to a budget, or to one that is part of it. Derived from `budgets`."""
+
+    __tablename__ = "budget_members"
+
+    member_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    budget_id: Mapped[str] = mapped_column(ID, primary_key=True)
+
+
+class BudgetReturn(Model):
+    """What was held against a budget at `held_at` and not spent, until it is subtracted; negative if spent beyond."""
+
+    __tablename__ = "budget_returns"
+
+    id: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True)
+    budget_id: Mapped[str] = mapped_column(ID, index=True)
+    nanos: Mapped[int] = mapped_column(BigInteger)
+    held_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class MasterKey(Authenticated, Model):

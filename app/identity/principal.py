@@ -89,6 +89,8 @@ class Principal:
     agent_id: str | None
     grant: Grant | None = None
     limits: KeyLimits | None = None
+    has_budgets: bool = False
+    """Whether it spends from a budget that it shares with others."""
 
     @property
     def scopes(self) -> tuple[Scope, ...] | None:

@@ -18,7 +18,7 @@ from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.statements import table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
-from app.identity import grants
+from app.identity import budgets, grants
 from app.identity.models import Agent, ApiKey, KeyLimit, MasterKey, OwnerKey
 from app.identity.principal import BudgetPeriod, KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
 from app.state import app_state
@@ -32,7 +32,11 @@ _KEYS, _KEY_SEAL, _AGENT_SEAL = table_of(ApiKey), seal_of(ApiKey), seal_of(Agent
 _LIMIT_SEAL = seal_of(KeyLimit)
 _LIMITS = PreparedRead(select(*_LIMIT_SEAL.columns).where(table_of(KeyLimit).c.id == bindparam("key_id")))
 _IS_VALID = and_(_KEYS.c.revoked_at.is_(None), or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")))
-_VALID_KEY = PreparedRead(select(*_KEY_SEAL.columns).where(_KEYS.c.digest == bindparam("digest"), _IS_VALID))
+_VALID_KEY = PreparedRead(
+    select(*_KEY_SEAL.columns, budgets.is_member(_KEYS.c.id, _KEYS.c.account_id).label("has_budgets")).where(
+        _KEYS.c.digest == bindparam("digest"), _IS_VALID
+    )
+)
 _KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
     _KEYS.c.id == bindparam("key_id"), _KEYS.c.account_id == bindparam("owner_id"), _IS_VALID
 )
@@ -120,7 +124,7 @@ def find_principal(key: str | None) -> Principal | None:
         if row is None or not _KEY_SEAL.accepts(session, row):
             return None
         if row.agent_id is not None or row.account_id == row.id:
-            return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id)
+            return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id, has_budgets=row.has_budgets)
         limits = _LIMITS.one_or_none(session, {"key_id": row.id})
         if limits is None or not _LIMIT_SEAL.accepts(session, limits, is_expected=limits.account_id == row.account_id):
             return None
@@ -128,7 +132,7 @@ def find_principal(key: str | None) -> Principal | None:
         limits.limit_nanos, BudgetPeriod(limits.period), tuple(limits.models), limits.requests_per_minute,
         limits.tokens_per_minute,
     )  # fmt: skip
-    return Principal(KeyKind(row.kind), row.id, row.account_id, None, limits=found)
+    return Principal(KeyKind(row.kind), row.id, row.account_id, None, limits=found, has_budgets=row.has_budgets)
 
 
 def digest_of_limited(key: str) -> str:

@@ -127,6 +127,11 @@ def lock_account_of_hold(session: Session, reference: str) -> Account | None:
     return None if row is None else verified_account(session, row)
 
 
+def existing(session: Session, wallet_ids: Collection[str]) -> set[str]:
+    """Return which of some wallets exist."""
+    return set(session.scalars(select(SpendingAccount.wallet_id).where(SpendingAccount.wallet_id.in_(wallet_ids))))
+
+
 def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
     """Lock the accounts of several wallets in the order of their ids; missing ones are skipped."""
     lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))

@@ -6,15 +6,15 @@ touched.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text
+from sqlalchemy import ColumnElement, Row, String, and_, bindparam, cast, func, select, text
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
-from app.core import clock
+from app.core import clock, money
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import in_list
@@ -22,6 +22,7 @@ from app.db.unit_of_work import delete_in_batches
 from app.errors import (
     AddressNotAllowed,
     ApprovalRequired,
+    BudgetLimitExceeded,
     DailyLimitExceeded,
     DomainNotAllowed,
     MonthlyLimitExceeded,
@@ -33,6 +34,8 @@ from app.errors import (
     WalletFrozen,
     WeeklyLimitExceeded,
 )
+from app.identity import budgets
+from app.identity.budgets import SharedBudget
 from app.spending import accounts, approval_rules, controls, policy, sessions
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
@@ -95,7 +98,7 @@ _CONTROLS_AND_HOLD = PreparedRead(
 )
 _SEAL = seal_of(SpendingHold)
 _FIND = PreparedRead(
-    select(*_SEAL.columns, SpendingHold.state).where(
+    select(*_SEAL.columns, SpendingHold.state, SpendingHold.budgets, SpendingHold.created_at).where(
         SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == bindparam("of_wallet")
     )
 )
@@ -121,6 +124,7 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         rules = controls.verified_controls(session, account, row)
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
+        shared = _lock_budgets(session, account, request)
         permitted_payee = _assert_approved(session, account, rules, request)
         _count(
             session,
@@ -129,6 +133,7 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
             request.value_nanos or 0,
             session_id=request.session_id,
             permitted_payee=permitted_payee,
+            shared=shared,
         )
         if request.approved is not None:
             accounts.approve_payees(session, wallet_id, approval_rules.payees_of(request))
@@ -141,7 +146,8 @@ def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest
     rules = controls.read_controls(session, account)
     _assert_permitted(account, rules, request)
     _assert_within_session(session, wallet_id, request)
-    _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id)
+    shared = _lock_budgets(session, account, request)
+    _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id, shared=shared)
     accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
 
 
@@ -176,10 +182,13 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
         return
     found = _find(session, account, reference)
     if found is None:
-        _count(session, reference, account, value_nanos)
+        shared = budgets.budgets_of(session, wallet_id, account.agent_id)
+        _count(session, reference, account, value_nanos, shared=shared, is_locked=False)
     elif found.state != SpendingHoldState.RELEASED and found.amount_nanos < value_nanos:
         accounts.adjust_count(session, account, value_nanos - found.amount_nanos, made_on=found.made_on)
         change(session, SpendingHold, SpendingHold.reference == reference, amount_nanos=value_nanos)
+        more_nanos = value_nanos - found.amount_nanos
+        budgets.give_back(session, found.budgets or (), -more_nanos, held_at=found.created_at)
 
 
 def check(session: Session, wallet_id: str, request: SpendingRequest, *, status: Any = None) -> None:
@@ -194,7 +203,10 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
         own = policy.in_windows(-held.amount_nanos, held.made_on, account.today)
         account = replace(account, spent=account.spent.plus(own))
     _assert_permitted(account, rules, request)
-    _assert_within_session(session, wallet_id, request, own_nanos=0 if held is None else held.amount_nanos)
+    own_nanos = 0 if held is None else held.amount_nanos
+    _assert_within_session(session, wallet_id, request, own_nanos=own_nanos)
+    shared = [] if request.buys_credits else budgets.budgets_of(session, account.wallet_id, account.agent_id)
+    _assert_within_budgets(session, budgets.read(session, shared), request, own_nanos=own_nanos)
     _assert_approved(session, account, rules, request)
     accounts.countable_sums(account, request.value_nanos or 0)
 
@@ -297,15 +309,23 @@ def _count(
     session_id: str | None = None,
     permitted_payee: str | None = None,
     paid_by_credits: bool = False,
+    shared: Sequence[str] = (),
+    is_locked: bool = True,
 ) -> None:
+    now = clock.now()
     if not paid_by_credits:
         accounts.count_amount(session, account, amount_nanos)
+    if is_locked:
+        budgets.add(session, shared, amount_nanos)
+    else:
+        budgets.give_back(session, shared, -amount_nanos, held_at=now)
     if session_id is not None:
         sessions.adjust_count(session, session_id, amount_nanos)
     held = {
         "reference": reference, "wallet_id": account.wallet_id, "amount_nanos": amount_nanos,
         **HOLDS.initial(SpendingHoldState.HELD), "made_on": account.today, "session_id": session_id,
-        "permitted_payee": permitted_payee, "paid_by_credits": paid_by_credits, "created_at": clock.now(),
+        "permitted_payee": permitted_payee, "paid_by_credits": paid_by_credits, "budgets": list(shared) or None,
+        "created_at": now,
     }  # fmt: skip
     _INSERT.execute(session, held)
 
@@ -327,6 +347,7 @@ def _transition(session: Session, reference: str, sources: set[SpendingHoldState
     if change_nanos:
         if not found.paid_by_credits:
             accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
+        budgets.give_back(session, found.budgets or (), -change_nanos, held_at=found.created_at)
         if found.session_id is not None:
             sessions.adjust_count(session, found.session_id, change_nanos)
     return True
@@ -341,6 +362,72 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
     refusal = policy.decide_session(budget, request, clock.now())
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
+
+
+def _lock_budgets(session: Session, account: Account, request: SpendingRequest) -> list[str]:
+    """Lock the budgets that the wallet shares, and check the request against them; return their ids.
+
+    Raises: BudgetLimitExceeded, PriceUnavailable.
+    """
+    if request.buys_credits:
+        return []
+    shared = budgets.lock(session, budgets.budgets_of(session, account.wallet_id, account.agent_id))
+    _assert_within_budgets(session, shared, request)
+    return [each.id for each in shared]
+
+
+def _assert_within_budgets(
+    session: Session, shared: Sequence[SharedBudget], request: SpendingRequest, *, own_nanos: int = 0
+) -> None:
+    """Check a request against shared budgets; `own_nanos` are held for it already."""
+    for budget in shared:
+        if request.value_nanos is None:
+            raise PriceUnavailable(details={"rule": "budget", "budget_id": budget.id})
+        details = {
+            "rule": "budget", "budget_id": budget.id, "budget": budget.name,
+            "requested_usd": money.usd_from_nanos(request.value_nanos),
+        }  # fmt: skip
+        left_nanos = budget.remaining_nanos
+        if left_nanos is not None and request.value_nanos > left_nanos + own_nanos:
+            raise BudgetLimitExceeded(
+                f"This transaction exceeds the shared budget {budget.name!r}.",
+                details={
+                    **details,
+                    "limit_usd": money.usd_from_nanos(budget.limit_nanos or 0),
+                    "spent_usd": money.usd_from_nanos(budget.used_nanos),
+                    "remaining_usd": money.usd_from_nanos(left_nanos),
+                    "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
+                },
+            )
+        velocity = budget.velocity
+        if velocity is not None and not own_nanos:
+            payments, paid_nanos = _paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
+            if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
+                raise BudgetLimitExceeded(
+                    f"Too much was paid from the shared budget {budget.name!r} in {velocity.minutes} minutes; wait.",
+                    details={
+                        **details, "minutes": velocity.minutes, "payments": payments,
+                        "spent_usd": money.usd_from_nanos(paid_nanos),
+                    },
+                )  # fmt: skip
+
+
+def _paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
+    """Return how many payments count in a budget since an instant, and how much."""
+    row = session.execute(
+        select(func.count(), func.coalesce(func.sum(SpendingHold.amount_nanos), 0)).where(
+            SpendingHold.budgets.is_not(None),
+            SpendingHold.created_at >= since,
+            SpendingHold.state != SpendingHoldState.RELEASED,
+            cast(SpendingHold.budgets, String).contains(budget_id),
+        )
+    ).one()
+    return int(row[0]), int(row[1])
+
+
+def counted_in_budget(session: Session, budget_id: str, since: datetime) -> int:
+    """Return what counts in a budget since an instant. For audits."""
+    return _paid_since(session, budget_id, since)[1]
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:

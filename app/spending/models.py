@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, t
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.columns import ID, UtcDateTime
+from app.db.columns import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
 
@@ -68,7 +68,7 @@ class SpendingHold(Authenticated, Model):
     """The value held for one movement, keyed by its id; counted in the windows of `made_on`."""
 
     __tablename__ = "spending_holds"
-    not_authenticated = frozenset({"state", "created_at"})
+    not_authenticated = frozenset({"state", "budgets", "created_at"})
     __table_args__ = (
         Index("ix_spending_holds_wallet_id_made_on", "wallet_id", "made_on"),
         Index(
@@ -77,6 +77,7 @@ class SpendingHold(Authenticated, Model):
             postgresql_where=text("state <> 'held'"),
             sqlite_where=text("state <> 'held'"),
         ),
+        partial_index("ix_spending_holds_budgets", "created_at", where="budgets IS NOT NULL"),
         CheckConstraint("amount_nanos >= 0", name="ck_spending_holds_amount"),
         CheckConstraint("state IN ('held', 'spent', 'released')", name="ck_spending_holds_state"),
     )
@@ -92,6 +93,8 @@ class SpendingHold(Authenticated, Model):
     permitted_payee: Mapped[str | None] = mapped_column(String(253))
     # Counts against its session only: credits pay for it, and their purchase has counted against the wallet's limits.
     paid_by_credits: Mapped[bool] = mapped_column(default=False)
+    # The shared budgets that count it.
+    budgets: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

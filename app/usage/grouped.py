@@ -39,7 +39,7 @@ class Step(ABC, Generic[ResultT]):
     """One step of a call; its id is that of the hold or charge."""
 
     statements: ClassVar[tuple[str, str]]
-    """For all steps of a batch, on PostgreSQL (`step_statements`): of keys without limits, and of those with limits."""
+    """For all steps of a batch, on PostgreSQL (`step_statements`): counted in no budget, and perhaps in some."""
 
     id: str
     account_id: str
@@ -90,6 +90,7 @@ class Hold(Step[int]):
             "id": self.id,
             "account_id": self.account_id,
             "api_key_id": self.call.api_key_id,
+            "is_limited": self.call.is_limited,
             "nanos": self.nanos,
             "memo": usage.memo_of(self.call, self.estimate),
             "lease_until": now + self.lease,
@@ -140,7 +141,7 @@ class Charge(_Ending):
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         # Not `super()`: a dataclass with slots is another class than the one that the compiler saw.
-        key = {"api_key_id": self.call.api_key_id, "memo": usage.memo_of(self.call)}
+        key = {"api_key_id": self.call.api_key_id, "is_limited": self.call.is_limited, "memo": usage.memo_of(self.call)}
         return {**_Ending.parameters(self, now), **key}
 
 
@@ -199,10 +200,14 @@ class StepGroups:
         """
         assert_no_unit()
         try:
-            result: ResultT | None = self._groups[type(step), step.call.is_limited].run(step)
+            result: ResultT | None = self._groups[type(step), _may_have_budget(step.call)].run(step)
         except NotStartedError:
             return None
         return result
+
+
+def _may_have_budget(call: UsageCall) -> bool:
+    return call.is_limited or call.has_budgets
 
 
 def _run(execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequence[Step[Any]]) -> Sequence[Any]:
@@ -221,9 +226,9 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     now = clock.now()
     at = step_statements.stored(now)
     with kept.sqlite_unit() as connection:
-        # The steps of a key with limits are left to their functions.
+        # What budgets count is left to the functions.
         found = [
-            None if step.call.is_limited else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
+            None if _may_have_budget(step.call) else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
             for step in steps
         ]
     return [
@@ -233,7 +238,7 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
 
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
-    now, statement = clock.now(), steps[0].statements[steps[0].call.is_limited]
+    now, statement = clock.now(), steps[0].statements[_may_have_budget(steps[0].call)]
     parameters = (_JSON.encode([step.parameters(now) for step in steps]).encode(), now.isoformat().encode())
     types = step_statements.PARAMETER_TYPES
     try:

@@ -1,8 +1,8 @@
 """The steps of metered calls as statements: for PostgreSQL one for all steps of a kind in a batch, for SQLite one each.
 
 They do what the functions of `app.usage.service` do in the usual case, and return the account's credits; a step of any
-other case changes nothing. Holds are locked first, then accounts, both in the order of their ids, then the budgets of
-keys with limits, which belong to the account, then sums.
+other case changes nothing. Shared budgets or holds are locked first, then accounts, all in the order of their ids, then
+the budgets of keys with limits, which belong to the account, then sums.
 
 PostgreSQL's take a JSON array of `Step.parameters`, and the time. They find keys and holds by subqueries for each row,
 which can only use the index of their ids: as joins, the planner, which expects 100 steps, scans all open holds, and
@@ -25,22 +25,41 @@ _KEY_IS_VALID = """t.api_key_id = (
       AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > $2)
   )"""
 _LOCKED = """locked AS MATERIALIZED (
-  SELECT id FROM credit_accounts WHERE id IN (SELECT account_id FROM {}) ORDER BY id FOR NO KEY UPDATE
+  SELECT id FROM credit_accounts WHERE id IN (SELECT account_id FROM {}) {}ORDER BY id FOR NO KEY UPDATE
 )"""
 _CREDITS = "a.id AS account_id, a.available_nanos + a.held_nanos AS credits_nanos"
 _RESULTS = "SELECT id::text, credits_nanos FROM done"
-# `locked` precedes it: a budget only changes with the lock of its account.
-_BUDGETS = """budgets AS MATERIALIZED (
+_WINDOW = "CASE WHEN b.period = 'total' THEN b.window_start ELSE date_trunc(b.period, $2, 'UTC') END AS start"
+# Shared budgets are locked before accounts. What was returned to them is subtracted, whether or not a step is done.
+_SHARED = f"""counts_in AS MATERIALIZED (
+  SELECT DISTINCT t.id, m.budget_id FROM asked t CROSS JOIN LATERAL (
+    SELECT budget_id FROM budget_members WHERE member_id IN (t.account_id, t.api_key_id)
+  ) m
+), shared AS MATERIALIZED (
+  SELECT b.id, b.limit_nanos, b.period, b.window_start, b.used_nanos, greatest(b.window_start, w.start) AS start
+  FROM budgets b CROSS JOIN LATERAL (SELECT {_WINDOW}) w
+  WHERE b.id IN (SELECT budget_id FROM counts_in) ORDER BY b.id FOR NO KEY UPDATE
+), returned AS (
+  DELETE FROM budget_returns r USING shared b WHERE r.budget_id = b.id
+  RETURNING r.budget_id, CASE WHEN b.period = 'total' OR b.window_start <= r.held_at THEN r.nanos ELSE 0 END AS nanos
+), left_of_shared AS MATERIALIZED (
+  SELECT b.id, b.limit_nanos, b.start, CASE WHEN b.start > b.window_start THEN 0
+    ELSE b.used_nanos - (SELECT coalesce(sum(r.nanos), 0) FROM returned r WHERE r.budget_id = b.id) END AS used_nanos
+  FROM shared b
+), """  # noqa: S608 - constants
+_SHARED_FIRST = "AND (SELECT count(*) FROM left_of_shared) >= 0 "
+# `locked` precedes it: the budget of a key only changes with the lock of its account.
+_BUDGETS = f"""budgets_of_keys AS MATERIALIZED (
   SELECT b.id, b.limit_nanos, greatest(b.window_start, w.start) AS start,
     CASE WHEN w.start > b.window_start THEN 0 ELSE b.used_nanos END AS used_nanos
-  FROM key_limits b CROSS JOIN LATERAL (
-    SELECT CASE b.period WHEN 'total' THEN b.window_start ELSE date_trunc(b.period, $2, 'UTC') END AS start
-  ) w
+  FROM key_limits b CROSS JOIN LATERAL (SELECT {_WINDOW}) w
   WHERE b.account_id IN (SELECT id FROM locked) AND b.id IN (SELECT api_key_id FROM asked)
   ORDER BY b.id FOR NO KEY UPDATE
-)"""
-_LIMITED_RESULTS = """SELECT done.id::text, done.credits_nanos, k.limit_nanos - k.used_nanos
-FROM done JOIN counted k ON k.id = {}"""
+)"""  # noqa: S608 - constants
+_COVERS = """b.limit_nanos IS NULL
+    OR (b.used_nanos < b.limit_nanos AND b.used_nanos + sum(t.{}) <= b.limit_nanos)"""
+_LIMITED_RESULTS = """SELECT done.id::text, done.credits_nanos, least(k.limit_nanos - k.used_nanos, ({})::bigint)
+FROM done LEFT JOIN counted k ON k.id = {}"""
 _LOG_AND_SUMS = """logged AS (
   INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cached_tokens,
     reasoning_tokens, cost_nanos, price_version, created_at)
@@ -56,45 +75,72 @@ _LOG_AND_SUMS = """logged AS (
 )"""
 
 
-def _taken(amount: str, *, into: str, is_limited: bool) -> str:
+def _taken(amount: str, *, into: str, has_budgets: bool) -> str:
     """Take the amounts of all steps asked for from accounts that have enough; these steps are `done`.
 
-    With limits, those of a key whose budget does not cover all of its steps are left out.
+    Without budgets, accounts with shared ones are left out. With budgets, the steps of those that do not cover all
+    of theirs, or are locked.
     """
-    covered = f"""{_BUDGETS}, covered AS (
-  SELECT * FROM asked WHERE api_key_id IN (
-    SELECT b.id FROM budgets b JOIN asked t ON t.api_key_id = b.id GROUP BY b.id, b.limit_nanos, b.used_nanos
-    HAVING b.limit_nanos IS NULL
-      OR (b.used_nanos < b.limit_nanos AND b.used_nanos + sum(t.{amount}) <= b.limit_nanos)
-  )
-), """  # noqa: S608 - constants
-    counted = f""", counted AS (
+    if not has_budgets:
+        return f"{_LOCKED.format('asked', '')}, {_changed(amount, 'asked', into, 'AND NOT a.has_budgets')}"
+    covers = _COVERS.format(amount)
+    return f"""{_SHARED}{_LOCKED.format("asked", _SHARED_FIRST)}, {_BUDGETS}, covering_keys AS MATERIALIZED (
+  SELECT b.id FROM budgets_of_keys b JOIN asked t ON t.api_key_id = b.id
+  GROUP BY b.id, b.limit_nanos, b.used_nanos HAVING {covers}
+), covering AS MATERIALIZED (
+  SELECT b.id FROM left_of_shared b JOIN counts_in c ON c.budget_id = b.id JOIN asked t ON t.id = c.id
+  GROUP BY b.id, b.limit_nanos, b.used_nanos HAVING {covers}
+), covered AS (
+  SELECT * FROM asked t WHERE (NOT t.is_limited OR t.api_key_id IN (SELECT id FROM covering_keys))
+    AND NOT EXISTS (SELECT FROM counts_in c WHERE c.id = t.id AND c.budget_id NOT IN (SELECT id FROM covering))
+), {_changed(amount, "covered", into)}, counted AS (
   UPDATE key_limits k SET used_nanos = b.used_nanos + d.nanos, window_start = b.start,
     announced_percent = CASE WHEN k.window_start = b.start THEN k.announced_percent ELSE 0 END
-  FROM budgets b JOIN (SELECT api_key_id, sum({amount})::bigint AS nanos FROM done GROUP BY 1) d ON d.api_key_id = b.id
+  FROM budgets_of_keys b
+  JOIN (SELECT api_key_id, sum({amount})::bigint AS nanos FROM done GROUP BY 1) d ON d.api_key_id = b.id
   WHERE k.id = b.id RETURNING k.id, k.limit_nanos, k.used_nanos
+), counted_in_shared AS (
+  UPDATE budgets s SET used_nanos = b.used_nanos, window_start = b.start,
+    announced_percent = CASE WHEN s.window_start = b.start THEN s.announced_percent ELSE 0 END
+  FROM (
+    SELECT b.id, b.start, b.used_nanos + coalesce(sum(d.{amount}), 0) AS used_nanos
+    FROM left_of_shared b JOIN counts_in c ON c.budget_id = b.id LEFT JOIN done d ON d.id = c.id
+    GROUP BY b.id, b.start, b.used_nanos
+  ) b
+  WHERE s.id = b.id RETURNING s.id, s.limit_nanos - s.used_nanos AS left_nanos
 )"""  # noqa: S608 - constants
-    steps, first, last = ("covered", covered, counted) if is_limited else ("asked", "", "")
-    return f"""{_LOCKED.format("asked")}, {first}wanted AS (
+
+
+def _changed(amount: str, steps: str, into: str, condition: str = "") -> str:
+    return f"""wanted AS (
   SELECT account_id, sum({amount})::bigint AS nanos FROM {steps} GROUP BY 1
 ), changed AS (
   UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, {into} = a.{into} + w.nanos
   FROM locked l JOIN wanted w ON w.account_id = l.id
-  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos RETURNING {_CREDITS}
+  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos {condition} RETURNING {_CREDITS}
 ), done AS (SELECT * FROM {steps} JOIN changed USING (account_id)
-){last}"""  # noqa: S608 - constants
+)"""  # noqa: S608 - constants
 
 
-def _hold(results: str, *, is_limited: bool) -> str:
+_MEMO = """(
+    SELECT CASE WHEN count(*) = 0 THEN done.memo
+      ELSE (done.memo::jsonb || jsonb_build_object('budgets', json_agg(c.budget_id)))::json END
+    FROM counts_in c WHERE c.id = done.id
+  )"""
+"""The memo of a step that is done, with the shared budgets that count it."""
+
+
+def _hold(results: str, *, has_budgets: bool) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.* FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, nanos bigint, memo json, lease_until timestamptz)
+    AS t(id uuid, account_id uuid, api_key_id uuid, is_limited boolean, nanos bigint, memo json,
+      lease_until timestamptz)
   WHERE {_KEY_IS_VALID}
-), {_taken("nanos", into="held_nanos", is_limited=is_limited)}, placed AS (
+), {_taken("nanos", into="held_nanos", has_budgets=has_budgets)}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
     created_at)
-  SELECT id, account_id, nanos, 'held', 0, 0, memo, lease_until, $2 FROM done
+  SELECT id, account_id, nanos, 'held', 0, 0, {_MEMO if has_budgets else "memo"}, lease_until, $2 FROM done
 ), posted AS (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
   SELECT 'hold:' || id, 'hold', account_id, 'available', 'held', nanos, $2 FROM done WHERE nanos > 0
@@ -103,17 +149,17 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-def _charge(results: str, *, is_limited: bool) -> str:
+def _charge(results: str, *, has_budgets: bool) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.* FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, cost bigint, tokens_in bigint, tokens_out bigint,
-      cached_tokens bigint, reasoning_tokens bigint, price_version text, memo json)
+    AS t(id uuid, account_id uuid, api_key_id uuid, is_limited boolean, cost bigint, tokens_in bigint,
+      tokens_out bigint, cached_tokens bigint, reasoning_tokens bigint, price_version text, memo json)
   WHERE {_KEY_IS_VALID}
-), {_taken("cost", into="spent_nanos", is_limited=is_limited)}, placed AS (
+), {_taken("cost", into="spent_nanos", has_budgets=has_budgets)}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
     created_at)
-  SELECT id, account_id, cost, 'settled', cost, 0, memo, $2, $2 FROM done
+  SELECT id, account_id, cost, 'settled', cost, 0, {_MEMO if has_budgets else "memo"}, $2, $2 FROM done
 ), posted AS (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
   SELECT 'charge:' || id, 'settle', account_id, 'available', 'revenue', cost, $2 FROM done WHERE cost > 0
@@ -131,10 +177,14 @@ _RETURNED = """, counted AS (
     FROM done GROUP BY 1
   ) d
   WHERE k.id = d.id RETURNING k.id, k.limit_nanos, k.used_nanos
+), returned AS (
+  INSERT INTO budget_returns (budget_id, nanos, held_at)
+  SELECT b.id::uuid, amount_nanos - cost, held_at
+  FROM done CROSS JOIN LATERAL json_array_elements_text(memo->'budgets') b(id) WHERE amount_nanos > cost
 )"""
 
 
-def _settlement(results: str, returned: str) -> str:
+def _settlement(results: str, condition: str, returned: str) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT DISTINCT ON (t.id) t.* FROM {_STEPS}
@@ -147,10 +197,10 @@ WITH asked AS MATERIALIZED (
     SELECT id, account_id, amount_nanos, state, memo, created_at AS held_at FROM credit_holds WHERE id = t.id
     FOR NO KEY UPDATE
   ) h
-), open AS (SELECT * FROM found WHERE state = 'held' AND amount_nanos >= cost
+), open AS (SELECT * FROM found WHERE state = 'held' AND amount_nanos >= cost {condition}
 ), wanted AS MATERIALIZED (
   SELECT account_id, sum(amount_nanos)::bigint AS nanos, sum(cost)::bigint AS cost FROM open GROUP BY 1
-), {_LOCKED.format("wanted")}, closed AS (
+), {_LOCKED.format("wanted", "")}, closed AS (
   UPDATE credit_holds h SET state = 'settled', settled_nanos = o.cost
   FROM open o JOIN locked l ON l.id = o.account_id WHERE h.id = o.id
   RETURNING o.id, o.account_id, o.amount_nanos, o.memo, o.held_at, o.cost, o.tokens_in, o.tokens_out,
@@ -170,23 +220,31 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-_OF_KEY = _LIMITED_RESULTS.format("done.api_key_id")
-HOLD = _hold(_RESULTS, is_limited=False), _hold(_OF_KEY, is_limited=True)
-CHARGE = _charge(_RESULTS, is_limited=False), _charge(_OF_KEY, is_limited=True)
-_OF_MEMO = _LIMITED_RESULTS.format("(done.memo->>'api_key_id')::uuid")
-SETTLEMENT = _settlement(_RESULTS, ""), _settlement(_OF_MEMO, _RETURNED)
+_LEFT = """SELECT min(s.left_nanos) FROM counted_in_shared s JOIN counts_in c ON c.budget_id = s.id
+  WHERE c.id = done.id"""
+_OF_KEY = _LIMITED_RESULTS.format(_LEFT, "done.api_key_id")
+HOLD = _hold(_RESULTS, has_budgets=False), _hold(_OF_KEY, has_budgets=True)
+CHARGE = _charge(_RESULTS, has_budgets=False), _charge(_OF_KEY, has_budgets=True)
+# What this statement returns is not yet among the returns that it reads.
+_LEFT_AFTER = """SELECT min(b.limit_nanos - b.used_nanos + done.amount_nanos - done.cost + (
+    SELECT coalesce(sum(r.nanos), 0) FROM budget_returns r WHERE r.budget_id = b.id
+  )) FROM json_array_elements_text(done.memo->'budgets') e(id) JOIN budgets b ON b.id = e.id::uuid"""
+_OF_MEMO = _LIMITED_RESULTS.format(_LEFT_AFTER, "(done.memo->>'api_key_id')::uuid")
+# A hold that shared budgets count may be of a call that did not know them.
+SETTLEMENT = (_settlement(_RESULTS, "AND memo->'budgets' IS NULL", ""), _settlement(_OF_MEMO, "", _RETURNED))
 
 
 _VALID_KEY = """SELECT 1 FROM api_keys WHERE id = ? AND account_id = ? AND revoked_at IS NULL
   AND (expires_at IS NULL OR expires_at > ?)"""
 _TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - ?2, {} = {} + ?2
-  WHERE id = ?1 AND available_nanos > 0 AND available_nanos >= ?2
+  WHERE id = ?1 AND available_nanos > 0 AND available_nanos >= ?2 AND NOT has_budgets
   RETURNING available_nanos + held_nanos"""
 _TAKE_INTO = {column: _TAKE.format(column, column) for column in ("held_nanos", "spent_nanos")}
 _PLACE = """INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo,
   lease_until, created_at) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)"""
 _CLOSE = """UPDATE credit_holds SET state = 'settled', settled_nanos = ?2
-  WHERE id = ?1 AND state = 'held' AND amount_nanos >= ?2 RETURNING account_id, amount_nanos, memo"""
+  WHERE id = ?1 AND state = 'held' AND amount_nanos >= ?2 AND json_extract(memo, '$.budgets') IS NULL
+  RETURNING account_id, amount_nanos, memo"""
 _SPEND = """UPDATE credit_accounts SET available_nanos = available_nanos + ?2 - ?3, held_nanos = held_nanos - ?2,
   spent_nanos = spent_nanos + ?3 WHERE id = ?1 RETURNING available_nanos + held_nanos"""
 _POST = """INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)

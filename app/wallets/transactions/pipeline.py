@@ -101,6 +101,7 @@ class Movement:
             self.session_id,
             approved=None if is_fee else self.wallet.approved,
             is_network_fee=is_fee,
+            buys_credits=self.kind == MovementKind.TOPUP,
         )
 
 

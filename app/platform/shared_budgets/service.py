@@ -1,0 +1,132 @@
+"""Shared budgets: made, changed and deleted by operators, announced when they are nearly used, and audited."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
+from app.authenticated import RowChanged
+from app.core import clock
+from app.core.money import usd_string
+from app.core.pagination import Page, PageRequest
+from app.credits import accounts as credit_accounts
+from app.credits import holds as credit_holds
+from app.db.leases import once_per_period
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InvalidInput
+from app.events import outbox
+from app.events.outbox import EventType
+from app.idempotency.service import Claim
+from app.identity import budgets
+from app.identity import service as identity
+from app.identity.budgets import SharedBudget
+from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+
+_PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
+
+
+def create(actor: Actor, values: Mapping[str, Any], *, claim: Claim) -> SharedBudget:
+    """Create a budget. Raises: InvalidInput, LimitReached."""
+    with unit_of_work() as session:
+        _lock_tagged(session, values)
+        budget_id = budgets.create(session, values)
+        claim.bind(session, budget_id)
+        _assert_members_exist(session, values.get("members", {}))
+        return _changed(session, actor, AuditAction.BUDGET_CREATED, budget_id)
+
+
+def change(actor: Actor, budget_id: str, values: Mapping[str, Any]) -> SharedBudget:
+    """Change a budget, from the next spending on. Raises: NotFound, InvalidInput."""
+    with unit_of_work() as session:
+        _lock_tagged(session, values)
+        budgets.change_budget(session, budget_id, values)
+        _assert_members_exist(session, values.get("members", {}))
+        return _changed(session, actor, AuditAction.BUDGET_CHANGED, budget_id)
+
+
+def delete(actor: Actor, budget_id: str) -> SharedBudget:
+    """Delete a budget, and return it. Raises: NotFound, InvalidInput."""
+    with unit_of_work() as session:
+        found = budgets.get(session, budget_id)
+        budgets.delete_budget(session, found.id)
+        trail.record(session, actor, AuditEvent(AuditAction.BUDGET_DELETED, found.id, before={"name": found.name}))
+    return found
+
+
+def get(budget_id: str) -> SharedBudget:
+    """Return a budget. Raises: NotFound."""
+    with read_only_unit() as session:
+        return budgets.get(session, budget_id)
+
+
+def list_budgets(page: PageRequest) -> Page[SharedBudget]:
+    """Return a page of budgets, oldest first."""
+    with read_only_unit() as session:
+        return budgets.list_budgets(session, page)
+
+
+def announce() -> None:
+    """Record an event for each budget that reached 50, 80, 95 or 100 %, once per window; about once a minute."""
+    with once_per_period(_PERIOD, "shared_budgets", duration=_LEASE) as is_due:
+        if not is_due:
+            return
+        with read_only_unit() as session:
+            due = budgets.due_for_announcement(session)
+        for budget_id in due:
+            # A row that somebody else changed must not silence the others.
+            with suppress(RowChanged), unit_of_work() as session:
+                if (reached := budgets.mark_announced(session, budget_id)) is not None:
+                    _announce(session, *reached)
+
+
+def check(session: Session) -> list[str]:
+    """Return one sentence for each budget that counts less than its calls and payments; more is safe, and possible."""
+    return [
+        f"budget {budget_id}: it counts {used_nanos} nano-dollars, its calls and payments have {nanos}"
+        for budget_id, used_nanos, since in budgets.counted(session)
+        if (
+            nanos := credit_holds.total_in_budget(session, budget_id, since)
+            + spending_holds.counted_in_budget(session, budget_id, since)
+        )
+        > used_nanos
+    ]
+
+
+def _changed(session: Session, actor: Actor, action: AuditAction, budget_id: str) -> SharedBudget:
+    """Record a change, and let the members' calls be counted from now on."""
+    found = budgets.get(session, budget_id)
+    credit_accounts.mark_with_budgets(session, budgets.accounts_of(session))
+    after = {
+        "name": found.name, "limit_usd": found.limit_nanos and usd_string(found.limit_nanos),
+        "window": found.period.value, "members": {kind: len(each) for kind, each in found.members.items()},
+    }  # fmt: skip
+    trail.record(session, actor, AuditEvent(action, budget_id, after=after))
+    return found
+
+
+def _assert_members_exist(session: Session, members: Mapping[str, Any]) -> None:
+    known = budgets.existing(session, members) | spending_accounts.existing(session, members.get("wallets", ()))
+    named = {each for kind in ("agents", "keys", "wallets") for each in members.get(kind, ())}
+    if named - known:
+        raise InvalidInput.field("members", f"names what does not exist: {', '.join(sorted(named - known))}")
+
+
+def _lock_tagged(session: Session, values: Mapping[str, Any]) -> None:
+    """Lock the agents whose keys' tags decide, so that no key is made or changed meanwhile. Raises: NotFound."""
+    for agent_id in sorted({each["agent_id"] for each in values.get("members", {}).get("tags", ())}):
+        identity.lock_agent(session, agent_id)
+
+
+def _announce(session: Session, budget: SharedBudget, percent: int) -> None:
+    data = {
+        "budget_id": budget.id, "budget_name": budget.name, "window": budget.period.value, "percent": percent,
+        "limit_usd": usd_string(budget.limit_nanos or 0), "spent_usd": usd_string(budget.used_nanos),
+        "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
+    }  # fmt: skip
+    outbox.record(session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=None, object_id=budget.id, data=data)
