@@ -36,8 +36,8 @@ def create(actor: Actor, values: Mapping[str, Any], *, claim: Claim) -> SharedBu
     with unit_of_work() as session:
         _lock_tagged(session, values)
         budget_id = budgets.create(session, values)
+        _let_count(session, values.get("members", {}))
         claim.bind(session, budget_id)
-        _assert_members_exist(session, values.get("members", {}))
         return _changed(session, actor, AuditAction.BUDGET_CREATED, budget_id)
 
 
@@ -46,7 +46,7 @@ def change(actor: Actor, budget_id: str, values: Mapping[str, Any]) -> SharedBud
     with unit_of_work() as session:
         _lock_tagged(session, values)
         budgets.change_budget(session, budget_id, values)
-        _assert_members_exist(session, values.get("members", {}))
+        _let_count(session, values.get("members", {}))
         return _changed(session, actor, AuditAction.BUDGET_CHANGED, budget_id)
 
 
@@ -99,9 +99,7 @@ def check(session: Session) -> list[str]:
 
 
 def _changed(session: Session, actor: Actor, action: AuditAction, budget_id: str) -> SharedBudget:
-    """Record a change, and let the members' calls be counted from now on."""
     found = budgets.get(session, budget_id)
-    credit_accounts.mark_with_budgets(session, budgets.accounts_of(session))
     after = {
         "name": found.name, "limit_usd": found.limit_nanos and usd_string(found.limit_nanos),
         "window": found.period.value, "members": {kind: len(each) for kind, each in found.members.items()},
@@ -110,11 +108,13 @@ def _changed(session: Session, actor: Actor, action: AuditAction, budget_id: str
     return found
 
 
-def _assert_members_exist(session: Session, members: Mapping[str, Any]) -> None:
+def _let_count(session: Session, members: Mapping[str, Any]) -> None:
+    """Let the calls of members be counted from now on. Raises: InvalidInput if one does not exist."""
     known = budgets.existing(session, members) | spending_accounts.existing(session, members.get("wallets", ()))
     named = {each for kind in ("agents", "keys", "wallets") for each in members.get(kind, ())}
     if named - known:
         raise InvalidInput.field("members", f"names what does not exist: {', '.join(sorted(named - known))}")
+    credit_accounts.mark_with_budgets(session, budgets.accounts_of(session))
 
 
 def _lock_tagged(session: Session, values: Mapping[str, Any]) -> None:
