@@ -27,7 +27,7 @@ from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state, context_factory
 from app.usage.grouped import ResultT, Settlement, Step, StepGroups
-from app.usage.service import UsageCall
+from app.usage.budget_counts import UsageCall
 
 _log = structlog.get_logger(__name__)
 _LEASE_MARGIN = timedelta(seconds=60)

@@ -34,7 +34,8 @@ from app.shopping.models import (
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.usage import service as usage
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.budget_counts import UsageCall
+from app.usage.service import MeteredUsage
 
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000

@@ -6,15 +6,15 @@ touched.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, String, and_, bindparam, cast, func, select, text
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
-from app.core import clock, money
+from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
 from app.db.statements import in_list
@@ -22,7 +22,6 @@ from app.db.unit_of_work import delete_in_batches
 from app.errors import (
     AddressNotAllowed,
     ApprovalRequired,
-    BudgetLimitExceeded,
     DailyLimitExceeded,
     DomainNotAllowed,
     MonthlyLimitExceeded,
@@ -35,8 +34,7 @@ from app.errors import (
     WeeklyLimitExceeded,
 )
 from app.identity import budgets
-from app.identity.budgets import SharedBudget
-from app.spending import accounts, approval_rules, controls, policy, sessions
+from app.spending import accounts, approval_rules, controls, policy, sessions, shared_budgets
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
@@ -124,7 +122,7 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         rules = controls.verified_controls(session, account, row)
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
-        shared = _lock_budgets(session, account, request)
+        shared = shared_budgets.lock(session, account, request)
         permitted_payee = _assert_approved(session, account, rules, request)
         _count(
             session,
@@ -146,7 +144,7 @@ def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest
     rules = controls.read_controls(session, account)
     _assert_permitted(account, rules, request)
     _assert_within_session(session, wallet_id, request)
-    shared = _lock_budgets(session, account, request)
+    shared = shared_budgets.lock(session, account, request)
     _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id, shared=shared)
     accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
 
@@ -206,7 +204,7 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
     own_nanos = 0 if held is None else held.amount_nanos
     _assert_within_session(session, wallet_id, request, own_nanos=own_nanos)
     shared = [] if request.buys_credits else budgets.budgets_of(session, account.wallet_id, account.agent_id)
-    _assert_within_budgets(session, budgets.read(session, shared), request, own_nanos=own_nanos)
+    shared_budgets.assert_within(session, budgets.read(session, shared), request, own_nanos=own_nanos)
     _assert_approved(session, account, rules, request)
     accounts.countable_sums(account, request.value_nanos or 0)
 
@@ -362,72 +360,6 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
     refusal = policy.decide_session(budget, request, clock.now())
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
-
-
-def _lock_budgets(session: Session, account: Account, request: SpendingRequest) -> list[str]:
-    """Lock the budgets that the wallet shares, and check the request against them; return their ids.
-
-    Raises: BudgetLimitExceeded, PriceUnavailable.
-    """
-    if request.buys_credits:
-        return []
-    shared = budgets.lock(session, budgets.budgets_of(session, account.wallet_id, account.agent_id))
-    _assert_within_budgets(session, shared, request)
-    return [each.id for each in shared]
-
-
-def _assert_within_budgets(
-    session: Session, shared: Sequence[SharedBudget], request: SpendingRequest, *, own_nanos: int = 0
-) -> None:
-    """Check a request against shared budgets; `own_nanos` are held for it already."""
-    for budget in shared:
-        if request.value_nanos is None:
-            raise PriceUnavailable(details={"rule": "budget", "budget_id": budget.id})
-        details = {
-            "rule": "budget", "budget_id": budget.id, "budget": budget.name,
-            "requested_usd": money.usd_from_nanos(request.value_nanos),
-        }  # fmt: skip
-        left_nanos = budget.remaining_nanos
-        if left_nanos is not None and request.value_nanos > left_nanos + own_nanos:
-            raise BudgetLimitExceeded(
-                f"This transaction exceeds the shared budget {budget.name!r}.",
-                details={
-                    **details,
-                    "limit_usd": money.usd_from_nanos(budget.limit_nanos or 0),
-                    "spent_usd": money.usd_from_nanos(budget.used_nanos),
-                    "remaining_usd": money.usd_from_nanos(left_nanos),
-                    "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
-                },
-            )
-        velocity = budget.velocity
-        if velocity is not None and not own_nanos:
-            payments, paid_nanos = _paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
-            if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
-                raise BudgetLimitExceeded(
-                    f"Too much was paid from the shared budget {budget.name!r} in {velocity.minutes} minutes; wait.",
-                    details={
-                        **details, "minutes": velocity.minutes, "payments": payments,
-                        "spent_usd": money.usd_from_nanos(paid_nanos),
-                    },
-                )  # fmt: skip
-
-
-def _paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
-    """Return how many payments count in a budget since an instant, and how much."""
-    row = session.execute(
-        select(func.count(), func.coalesce(func.sum(SpendingHold.amount_nanos), 0)).where(
-            SpendingHold.budgets.is_not(None),
-            SpendingHold.created_at >= since,
-            SpendingHold.state != SpendingHoldState.RELEASED,
-            cast(SpendingHold.budgets, String).contains(budget_id),
-        )
-    ).one()
-    return int(row[0]), int(row[1])
-
-
-def counted_in_budget(session: Session, budget_id: str, since: datetime) -> int:
-    """Return what counts in a budget since an instant. For audits."""
-    return _paid_since(session, budget_id, since)[1]
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:

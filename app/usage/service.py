@@ -21,9 +21,11 @@ from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.statements import day_of, rows_after, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import BudgetExceeded, InsufficientCredits
+from app.errors import InsufficientCredits
 from app.identity import budgets, key_limits
 from app.identity.budgets import SharedBudget
+from app.usage import budget_counts
+from app.usage.budget_counts import UsageCall
 from app.usage.models import UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
@@ -65,19 +67,6 @@ _HISTORY = (
     .offset(bindparam("skipped", type_=BigInteger))
 )  # fmt: skip
 _PAGE = PreparedRead(_HISTORY)
-
-
-class UsageCall(NamedTuple):
-    """The call of a provider with a key, perhaps one with limits; `model` may be a client's text, and is shortened.
-
-    `has_budgets` chooses the faster way to count it in shared budgets, to which it belongs or not.
-    """
-
-    api_key_id: str
-    provider: str
-    model: str
-    is_limited: bool = False
-    has_budgets: bool = False
 
 
 class MeteredUsage(NamedTuple):
@@ -130,14 +119,14 @@ def begin(
 
     Raises: InsufficientCredits, BudgetExceeded.
     """
-    shared = _lock_budgets(session, account_id, call, hold_id)
+    shared = budget_counts.lock(session, account_id, call, hold_id)
     if shared is not None:
-        nanos = _within_budgets(session, call, shared, nanos, minimum_nanos)
+        nanos = budget_counts.within(session, call, shared, nanos, minimum_nanos)
     memo = memo_of(call, estimate, shared or ())
     held = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
-    _count(session, memo, held.amount_nanos, is_repeated=shared is None)
+    budget_counts.count(session, memo, held.amount_nanos, is_repeated=shared is None)
     return held
 
 
@@ -150,9 +139,9 @@ def settle(session: Session, hold_id: str, metered: MeteredUsage) -> HoldResult:
     """
     # Before the hold, in case its cost exceeds it.
     budgets.lock(session, credit_holds.memo_of(session, hold_id).get("budgets", ()))
-    most_excess = partial(_left_of_budgets, session)
+    most_excess = partial(budget_counts.left_of, session)
     ended = credit_holds.settle(session, hold_id, metered.cost_nanos, most_excess=most_excess)
-    outcome = _counted(session, ended)
+    outcome = budget_counts.corrected(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome
@@ -163,7 +152,7 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
 
     Raises: LookupError.
     """
-    outcome = _counted(session, credit_holds.release(session, hold_id))
+    outcome = budget_counts.corrected(session, credit_holds.release(session, hold_id))
     if outcome.previous_state is CreditHoldState.LAPSED:
         _delete_log_line(session, hold_id)
     return outcome
@@ -182,13 +171,13 @@ def charge(
 
     What replaces a refund in the same unit is charged even if the budget has shrunk since.
     """
-    shared = _lock_budgets(session, account_id, call, charge_id)
+    shared = budget_counts.lock(session, account_id, call, charge_id)
     if shared is not None and not replaces_refund:
-        _within_budgets(session, call, shared, metered.cost_nanos)
+        budget_counts.within(session, call, shared, metered.cost_nanos)
     memo = memo_of(call, shared=shared or ())
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
-    _count(session, memo, ended.charged_nanos, is_repeated=shared is None)
-    outcome = _counted(session, ended)
+    budget_counts.count(session, memo, ended.charged_nanos, is_repeated=shared is None)
+    outcome = budget_counts.corrected(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome
@@ -196,76 +185,10 @@ def charge(
 
 def refund(session: Session, charge_id: str) -> HoldResult:
     """Refund the charge of a call that failed, once, and delete its log entry. Raises: LookupError."""
-    outcome = _counted(session, credit_holds.refund(session, charge_id))
+    outcome = budget_counts.corrected(session, credit_holds.refund(session, charge_id))
     if outcome.previous_state is CreditHoldState.SETTLED:
         _delete_log_line(session, charge_id)
     return outcome
-
-
-def _lock_budgets(session: Session, account_id: str, call: UsageCall, step_id: str) -> list[SharedBudget] | None:
-    """Lock what a call is counted in; return its shared budgets, None if there is nothing to count, or no more."""
-    shared = budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
-    if not shared and not call.is_limited:
-        return None
-    accounts.lock_available(session, account_id)
-    return None if credit_holds.exists(session, step_id) else shared
-
-
-def _within_budgets(
-    session: Session, call: UsageCall, shared: Sequence[SharedBudget], nanos: int, minimum_nanos: int | None = None
-) -> int:
-    """Return what all budgets of a call cover of an amount. Raises: BudgetExceeded if that is less than the minimum."""
-    least, whose = budgets.least_left(shared), {}
-    left_nanos, resets_at = (None, None) if least is None else (least.remaining_nanos, least.resets_at)
-    if least is not None:
-        whose = {"budget_id": least.id, "budget": least.name}
-    if call.is_limited:
-        of_key = key_limits.budget_of(session, call.api_key_id)
-        if of_key.left_nanos is not None and (left_nanos is None or of_key.left_nanos <= left_nanos):
-            left_nanos, resets_at, whose = of_key.left_nanos, of_key.resets_at, {}
-    if left_nanos is None or (left_nanos and nanos <= left_nanos):
-        return nanos
-    required_nanos = nanos if minimum_nanos is None else min(nanos, minimum_nanos)
-    if not left_nanos or left_nanos < required_nanos:
-        amounts = {
-            "credits_usd": money.usd_from_nanos(left_nanos),
-            "required_usd": money.usd_from_nanos(required_nanos),
-        }
-        message = f"The budget {least.name!r}, which is shared, does not cover the call." if least and whose else None
-        resets = resets_at and clock.isoformat(resets_at)
-        raise BudgetExceeded(message, details={**amounts, "resets_at": resets, **whose})
-    return left_nanos
-
-
-def _left_of_budgets(session: Session, memo: Mapping[str, Any]) -> int | None:
-    left = [each.remaining_nanos for each in budgets.read(session, memo.get("budgets", ()))]
-    if "is_limited" in memo:
-        left.append(key_limits.budget_of(session, memo["api_key_id"]).left_nanos)
-    return min((each for each in left if each is not None), default=None)
-
-
-def _count(session: Session, memo: Mapping[str, Any], nanos: int, *, is_repeated: bool = False) -> None:
-    """Count what a call holds or costs in its budgets, which are locked."""
-    if is_repeated:
-        return
-    if "is_limited" in memo:
-        key_limits.take(session, memo["api_key_id"], nanos)
-    budgets.add(session, memo.get("budgets", ()), nanos)
-
-
-def _counted(session: Session, outcome: HoldResult) -> HoldResult:
-    """Count what the end of a call changes in its budgets, and return what is left of them."""
-    memo, difference = outcome.memo, outcome.charged_nanos - outcome.set_aside_nanos
-    if "is_limited" not in memo and "budgets" not in memo:
-        return outcome
-    if outcome.held_at is not None and difference < 0:
-        if "is_limited" in memo:
-            key_limits.correct(session, memo["api_key_id"], difference, held_at=outcome.held_at)
-        budgets.give_back(session, memo.get("budgets", ()), -difference, held_at=outcome.held_at)
-    elif outcome.held_at is not None and difference:
-        # What exceeds a hold is bounded by the budget of now, and counts there.
-        _count(session, memo, difference)
-    return outcome._replace(budget_nanos=_left_of_budgets(session, memo))
 
 
 def memo_of(
@@ -381,11 +304,11 @@ def _lapse(hold: CreditHoldView) -> bool:
     estimate = MeteredUsage(**{name: hold.memo[name] for name in _ESTIMATED})
     with unit_of_work() as session:
         budgets.lock(session, hold.memo.get("budgets", ()))
-        most_excess = partial(_left_of_budgets, session)
+        most_excess = partial(budget_counts.left_of, session)
         outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos, most_excess=most_excess)
         if outcome.previous_state is not CreditHoldState.HELD or outcome.state is not CreditHoldState.LAPSED:
             return False
-        _write_log_line(session, _counted(session, outcome), estimate)
+        _write_log_line(session, budget_counts.corrected(session, outcome), estimate)
         return True
 
 

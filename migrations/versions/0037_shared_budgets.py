@@ -54,18 +54,10 @@ def upgrade() -> None:
     op.add_column(
         "credit_accounts", sa.Column("has_budgets", sa.Boolean(), nullable=False, server_default=sa.false())
     )
-    op.add_column("spending_holds", sa.Column("budgets", sa.JSON(), nullable=True))
-    condition = sa.text("budgets IS NOT NULL")
-    op.create_index(
-        "ix_spending_holds_budgets", "spending_holds", ["created_at"],
-        postgresql_where=condition, sqlite_where=condition,
-    )  # fmt: skip
 
 
 def downgrade() -> None:
     """Drop them."""
-    op.drop_index("ix_spending_holds_budgets", "spending_holds")
-    op.drop_column("spending_holds", "budgets")
     op.drop_column("credit_accounts", "has_budgets")
     for name in ("budget_returns", "budget_members", "budgets"):
         op.drop_table(name)

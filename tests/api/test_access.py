@@ -303,6 +303,11 @@ TABLE: dict[str, Access] = {
             ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
             ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/usage", 200), ("GET", "/services", 200),
             ("GET", "/usage/sums", 200), ("GET", "/usage/focus", 200),
+            ("POST", "/budgets", 400), ("GET", "/budgets", 200), ("GET", "/budgets/<string:budget_id>", 200),
+            ("PATCH", "/budgets/<string:budget_id>", 400), ("DELETE", "/budgets/<string:budget_id>", 200),
+            ("GET", "/agents/<string:agent_id>/keys", 200), ("POST", "/agents/<string:agent_id>/keys", 201),
+            ("PATCH", "/agents/<string:agent_id>/keys/<string:key_id>", 400),
+            ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("GET", "/doctor", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
@@ -483,6 +488,8 @@ class _Scene:
                 purchases.buy(values["purchase_id"])
             bought = owner.get(f"{PURCHASE}/{values['purchase_id']}").get_json()
             values["evidence_id"] = bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0]
+        if "budget_id" in names:
+            values["budget_id"] = self.ops.post("/budgets", {"name": "team"}).get_json()["id"]
         if "key_id" in names:
             made = self.ops.post("/master-keys", {"name": "spare"}) if "master" in rule else owner.post("/v1/keys", {})
             values["key_id"] = made.get_json()["id"]

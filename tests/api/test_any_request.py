@@ -122,6 +122,7 @@ class Scene:
             "service_id": self._service,
             "agent_id": lambda: register(client).id,
             "key_id": self._new_master_key if "master-keys" in path else lambda: self._key(path, deletes=deletes),
+            "budget_id": self._budget,
             "provider": lambda: "brave",
             "path": lambda: "web/search",
             "model_id": lambda: "openai/gpt-5",
@@ -134,6 +135,9 @@ class Scene:
             "evidence_id": lambda: self.bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0],
         }
         return {name: make() for name, make in makers.items() if f"{{{name}}}" in path}
+
+    def _budget(self) -> str:
+        return self._made(self.ops.post("/budgets", {"name": "team"}))
 
     def _service(self) -> str:
         listed = self.agent.get("/v1/services").get_json()["services"]

@@ -19,7 +19,8 @@ from app.identity import key_limits
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import KeyLimits
 from app.usage import service as usage
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.budget_counts import UsageCall
+from app.usage.service import MeteredUsage
 from tests.support.agents import register
 from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
 from tests.support.operators import operator

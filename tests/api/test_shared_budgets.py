@@ -19,6 +19,7 @@ from app.identity import budgets as shared
 from app.identity.models import Budget, BudgetMember, BudgetReturn
 from app.platform.shared_budgets import service as platform_budgets
 from app.usage import service as usage
+from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
 from tests.support.agents import Agent, register
 from tests.support.gateway import Stage, gateway_stage
@@ -172,7 +173,7 @@ def test_a_cost_beyond_the_hold_is_charged_up_to_the_budget(stage: Stage, ops: O
 
 def test_a_lapsed_call_counts_its_estimate_until_its_cost_is_known(stage: Stage, ops: Operator) -> None:
     budget_id = budget(ops, limit_usd=1, members={"agents": [stage.agent.id]})
-    call = usage.UsageCall(identifiers.new_id(), "openai", "gpt-5")
+    call = UsageCall(identifiers.new_id(), "openai", "gpt-5")
     with unit_of_work() as session:
         usage.begin(
             session, stage.agent.id, call, hold_id=(hold := identifiers.new_id()), nanos=10**8,

@@ -15,7 +15,8 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.identity.models import KeyLimit
 from app.usage import service
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.budget_counts import UsageCall
+from app.usage.service import MeteredUsage
 from tests.support.operators import operator
 
 Register = Callable[..., dict[str, Any]]

@@ -31,7 +31,8 @@ from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
 from app.spending.policy import SpendingRequest
 from app.usage import service as usage
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.budget_counts import UsageCall
+from app.usage.service import MeteredUsage
 from tests.support.ledger import ledger_app, race, read, unit, violations
 from tests.support.servers import Postgres
 

@@ -38,6 +38,7 @@ _LARGEST_NANOS = 9 * 10**18
 _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("api_keys", "kind"): lambda _: "ak",
     ("key_limits", "period"): lambda n: ("day", "week", "total")[n],
+    ("budgets", "period"): lambda n: ("day", "week", "total")[n],
     ("services", "status"): lambda n: ("active", "paused", "retired")[n],
     ("services", "price_nanos"): lambda n: n,
     ("subscriptions", "status"): lambda n: ("active", "cancelled", "active")[n],

@@ -40,7 +40,8 @@ from app.state import Application, app_state
 from app.usage import grouped
 from app.usage.grouped import Charge, Hold, Settlement, Step, StepGroups
 from app.usage.models import UsageByProvider, UsageLog
-from app.usage.service import MeteredUsage, UsageCall
+from app.usage.budget_counts import UsageCall
+from app.usage.service import MeteredUsage
 from tests.support.servers import Postgres
 from tests.support.waiting import wait_until
 

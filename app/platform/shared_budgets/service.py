@@ -26,7 +26,7 @@ from app.identity import budgets
 from app.identity import service as identity
 from app.identity.budgets import SharedBudget
 from app.spending import accounts as spending_accounts
-from app.spending import holds as spending_holds
+from app.spending import shared_budgets as payments
 
 _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
 
@@ -92,7 +92,7 @@ def check(session: Session) -> list[str]:
         for budget_id, used_nanos, since in budgets.counted(session)
         if (
             nanos := credit_holds.total_in_budget(session, budget_id, since)
-            + spending_holds.counted_in_budget(session, budget_id, since)
+            + payments.counted_since(session, budget_id, since)
         )
         > used_nanos
     ]

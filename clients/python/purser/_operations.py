@@ -1908,6 +1908,246 @@ class Operations:
         )
         return result
 
+    def list_budgets(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.BudgetPage:
+        """List budgets with what is left of them, oldest first.
+
+        Reads all budgets, with what is used now.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.BudgetPage = self._request(
+            "GET", "/v1/platform/budgets", query={"limit": limit, "offset": offset}, is_repeatable=True
+        )
+        return result
+
+    def create_budget(
+        self,
+        *,
+        name: str,
+        idempotency_key: str | Omit = OMIT,
+        limit_usd: float | None | Omit = OMIT,
+        members: api.BudgetMembers | Omit = OMIT,
+        parent_id: str | None | Omit = OMIT,
+        velocity: api.VelocityRule | None | Omit = OMIT,
+        window: Literal["day", "week", "month", "total"] | Omit = OMIT,
+    ) -> api.Budget:
+        """Create a budget that agents, keys and wallets share.
+
+        It counts what its members hold and spend from now on: calls from credits, and payments that leave wallets.
+        Buying credits is not counted, because the calls that they pay for are. A budget may be part of another one,
+        three levels at most.
+
+        idempotency_key: Repeating a request with the same key creates nothing.
+        name: The name of the budget, 1 to 100 characters.
+        limit_usd: What all members together may hold and spend in one window; null is no limit.
+        members: Who spends from it.
+        parent_id: The budget that this one is part of, which counts all that this one counts; null if none.
+        velocity: How many payments of wallets may leave in some minutes; null is no limit.
+        window: How often the budget begins anew: at midnight UTC each `day`, on Mondays each `week`, on the first
+            of each `month`, or never (`total`).
+        """
+        result: api.Budget = self._request(
+            "POST",
+            "/v1/platform/budgets",
+            body={
+                "name": name,
+                "limit_usd": limit_usd,
+                "members": members,
+                "parent_id": parent_id,
+                "velocity": velocity,
+                "window": window,
+            },
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    def get_budget(self, budget_id: str) -> api.Budget:
+        """Read a budget, and what is left of it.
+
+        `used_usd` includes what calls and payments that are running hold.
+        """
+        result: api.Budget = self._request(
+            "GET", f"/v1/platform/budgets/{quote(budget_id, safe='')}", is_repeatable=True
+        )
+        return result
+
+    def change_budget(
+        self,
+        budget_id: str,
+        *,
+        name: str | Omit = OMIT,
+        limit_usd: float | None | Omit = OMIT,
+        members: api.BudgetMembers | Omit = OMIT,
+        parent_id: str | None | Omit = OMIT,
+        velocity: api.VelocityRule | None | Omit = OMIT,
+    ) -> api.Budget:
+        """Change a budget; what was used stays used.
+
+        `members` replaces all members. The window of a budget cannot be changed.
+
+        name: The name of the budget, 1 to 100 characters.
+        limit_usd: What all members together may hold and spend in one window; null is no limit.
+        members: Who spends from it.
+        parent_id: The budget that this one is part of, which counts all that this one counts; null if none.
+        velocity: How many payments of wallets may leave in some minutes; null is no limit.
+        """
+        result: api.Budget = self._request(
+            "PATCH",
+            f"/v1/platform/budgets/{quote(budget_id, safe='')}",
+            body={
+                "name": name,
+                "limit_usd": limit_usd,
+                "members": members,
+                "parent_id": parent_id,
+                "velocity": velocity,
+            },
+        )
+        return result
+
+    def delete_budget(self, budget_id: str) -> api.Budget:
+        """Delete a budget; its members then spend without it.
+
+        A budget with others below it is refused.
+        """
+        result: api.Budget = self._request(
+            "DELETE", f"/v1/platform/budgets/{quote(budget_id, safe='')}", is_repeatable=True
+        )
+        return result
+
+    def list_agent_keys(
+        self, agent_id: str, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT
+    ) -> api.LimitedKeyPage:
+        """List an agent's further keys, masked, with what is left of their budgets.
+
+        Keys are masked; `revoked_at` tells which no longer work.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.LimitedKeyPage = self._request(
+            "GET",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/keys",
+            query={"limit": limit, "offset": offset},
+            is_repeatable=True,
+        )
+        return result
+
+    def create_agent_key(
+        self,
+        agent_id: str,
+        *,
+        idempotency_key: str | Omit = OMIT,
+        name: str | None | Omit = OMIT,
+        tags: list[str] | Omit = OMIT,
+        limit_usd: float | None | Omit = OMIT,
+        models: list[str] | Omit = OMIT,
+        rpm: int | None | Omit = OMIT,
+        tpm: int | None | Omit = OMIT,
+        expires_at: str | None | Omit = OMIT,
+        email: str | None | Omit = OMIT,
+        window: Literal["day", "week", "month", "total"] | Omit = OMIT,
+    ) -> api.KeyResponse:
+        """Make a further key of an agent, with limits; it spends the agent's credits.
+
+        The key spends the agent's credits, and can do no more than one that the agent makes itself. Its text is
+        shown once.
+
+        idempotency_key: The same `Idempotency-Key` within 24 hours returns the same key.
+        name: A name for lists and events, 1 to 100 characters.
+        tags: Labels of your own, at most 20 of 1 to 50 characters.
+        limit_usd: The most that calls with the key may cost in each period, in US dollars; null or omitted: no
+            limit but the agent's credits.
+        models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
+            (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it,
+            and in no pattern. An empty list permits all.
+        rpm: The most requests in any minute; null: only the limit of the account.
+        tpm: The most tokens in any minute, counted before a call: the expected input and the request's own output
+            limit; null: no limit.
+        expires_at: The time after which the key is refused (ISO 8601 with an offset); omitted: never.
+        email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
+            `.onion`, `.arpa`.
+        window: When the budget begins anew, in UTC: every `day`, `week` (on Monday) or `month`, or never (`total`,
+            the default).
+        """
+        result: api.KeyResponse = self._request(
+            "POST",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/keys",
+            body={
+                "name": name,
+                "tags": tags,
+                "limit_usd": limit_usd,
+                "models": models,
+                "rpm": rpm,
+                "tpm": tpm,
+                "expires_at": expires_at,
+                "email": email,
+                "window": window,
+            },
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    def change_agent_key(
+        self,
+        agent_id: str,
+        key_id: str,
+        *,
+        name: str | None | Omit = OMIT,
+        tags: list[str] | Omit = OMIT,
+        limit_usd: float | None | Omit = OMIT,
+        models: list[str] | Omit = OMIT,
+        rpm: int | None | Omit = OMIT,
+        tpm: int | None | Omit = OMIT,
+        expires_at: str | None | Omit = OMIT,
+    ) -> api.LimitedKey:
+        """Change the limits of an agent's further key; they apply from its next call on.
+
+        Omitted limits stay as they are; null removes one.
+
+        name: A name for lists and events, 1 to 100 characters; null removes it.
+        tags: Labels of your own, at most 20 of 1 to 50 characters.
+        limit_usd: The most that calls with the key may cost in each period, in US dollars; null: no limit but the
+            agent's credits.
+        models: What the key may call: a provider (`openai`), a model (`openai/gpt-5`) or a pattern
+            (`openai/gpt-5*`); a service of the catalog is a provider, by the name that `GET /v1/usage` has for it,
+            and in no pattern. An empty list permits all.
+        rpm: The most requests in any minute; null: only the limit of the account.
+        tpm: The most tokens in any minute, counted before a call: the expected input and the request's own output
+            limit; null: no limit.
+        expires_at: The time after which the key is refused (ISO 8601 with an offset); null: never.
+        """
+        result: api.LimitedKey = self._request(
+            "PATCH",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/keys/{quote(key_id, safe='')}",
+            body={
+                "name": name,
+                "tags": tags,
+                "limit_usd": limit_usd,
+                "models": models,
+                "rpm": rpm,
+                "tpm": tpm,
+                "expires_at": expires_at,
+            },
+        )
+        return result
+
+    def revoke_agent_key(self, agent_id: str, key_id: str) -> api.LimitedKey:
+        """Revoke an agent's further key at once.
+
+        Calls that run are finished and charged.
+        """
+        result: api.LimitedKey = self._request(
+            "DELETE",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/keys/{quote(key_id, safe='')}",
+            is_repeatable=True,
+        )
+        return result
+
     def list_platform_events(
         self, *, prefer: str | Omit = OMIT, after: int | Omit = OMIT, types: str | Omit = OMIT, limit: int | Omit = OMIT
     ) -> api.AccountEvents:

@@ -480,6 +480,72 @@ class BridgeResult(TypedDict):
     """How long the bridge usually takes, in seconds."""
 
 
+class Budget(TypedDict):
+    """A budget, and what is left of it."""
+
+    id: str
+    """The unique identifier of the budget (UUID)."""
+    name: str
+    """The name of the budget, 1 to 100 characters."""
+    parent_id: str | None
+    """The budget that this one is part of, which counts all that this one counts; null if none."""
+    limit_usd: float | None
+    """What all members together may hold and spend in one window; null is no limit."""
+    window: Literal["day", "week", "month", "total"]
+    """How often the budget begins anew: at midnight UTC each `day`, on Mondays each `week`, on the first of each
+    `month`, or never (`total`).
+    """
+    used_usd: float
+    """What its members have held and spent since it last began."""
+    remaining_usd: float | None
+    """What is left; null without a limit."""
+    resets_at: str | None
+    """When it begins anew (ISO 8601, UTC); null for `total`."""
+    members: BudgetMembers
+    """Who spends from it."""
+    velocity: VelocityRule | None
+    """How many payments of wallets may leave in some minutes; null is no limit."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+
+
+class BudgetChanges(TypedDict):
+    """A budget; omitted fields stay as they are, null is no limit."""
+
+    name: NotRequired[str]
+    """The name of the budget, 1 to 100 characters."""
+    limit_usd: NotRequired[float | None]
+    """What all members together may hold and spend in one window; null is no limit."""
+    members: NotRequired[BudgetMembers]
+    """Who spends from it."""
+    parent_id: NotRequired[str | None]
+    """The budget that this one is part of, which counts all that this one counts; null if none."""
+    velocity: NotRequired[VelocityRule | None]
+    """How many payments of wallets may leave in some minutes; null is no limit."""
+
+
+class BudgetMembers(TypedDict):
+    """Who spends from a budget: whole agents, single keys or wallets, or the keys of an agent with a tag."""
+
+    agents: NotRequired[list[str]]
+    """Agents: all that their keys spend from credits, and all that leaves their wallets."""
+    keys: NotRequired[list[str]]
+    """Keys: what their calls cost."""
+    wallets: NotRequired[list[str]]
+    """Wallets: what leaves them."""
+    tags: NotRequired[list[TaggedKeys]]
+    """Tags: the further keys of an agent that have the tag, those made later included."""
+
+
+class BudgetPage(TypedDict):
+    """A page of budgets, oldest first."""
+
+    budgets: list[Budget]
+    """The budgets of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class BuyBody(TypedDict):
     """The product, the shop account and the recipient."""
 
@@ -1609,6 +1675,25 @@ class NewAgentWallet(TypedDict):
     """The name, 1 to 100 characters."""
     addresses: Addresses
     """The wallet's deposit address on each chain."""
+
+
+class NewBudget(TypedDict):
+    """A new budget."""
+
+    name: str
+    """The name of the budget, 1 to 100 characters."""
+    limit_usd: NotRequired[float | None]
+    """What all members together may hold and spend in one window; null is no limit."""
+    members: NotRequired[BudgetMembers]
+    """Who spends from it."""
+    parent_id: NotRequired[str | None]
+    """The budget that this one is part of, which counts all that this one counts; null if none."""
+    velocity: NotRequired[VelocityRule | None]
+    """How many payments of wallets may leave in some minutes; null is no limit."""
+    window: NotRequired[Literal["day", "week", "month", "total"]]
+    """How often the budget begins anew: at midnight UTC each `day`, on Mondays each `week`, on the first of each
+    `month`, or never (`total`).
+    """
 
 
 class NewMasterKey(TypedDict):
@@ -2816,6 +2901,15 @@ class SwapResult(TypedDict):
     """What counts against the limits: the value of the input less the minimum output."""
 
 
+class TaggedKeys(TypedDict):
+    """The further keys of an agent that have a tag."""
+
+    agent_id: str
+    """The agent whose keys they are."""
+    tag: str
+    """The tag of the keys."""
+
+
 class TestEvent(TypedDict):
     """The event that was recorded for a test."""
 
@@ -3318,6 +3412,17 @@ class UsageSums(TypedDict):
     """The position of this page in the whole list."""
 
 
+class VelocityRule(TypedDict):
+    """How many payments of wallets may leave in so many minutes, and how many dollars."""
+
+    payments: NotRequired[int | None]
+    """The most payments; null is any number."""
+    usd: NotRequired[float | None]
+    """The most that they may be worth together, in US dollars; null is any amount."""
+    minutes: int
+    """In how many minutes, counted back from each payment."""
+
+
 class Wallet(TypedDict):
     """A wallet."""
 
@@ -3476,6 +3581,8 @@ AuditAction: TypeAlias = Literal[
     "agent.shown",
     "agents.shown",
     "agent.key_rotated",
+    "agent.key_added",
+    "agent.key_changed",
     "agent.key_revoked",
     "agent.controls_set",
     "agent.owner_key_replaced",
@@ -3502,6 +3609,9 @@ AuditAction: TypeAlias = Literal[
     "service.paused",
     "service.resumed",
     "gateway_keys.shown",
+    "budget.created",
+    "budget.changed",
+    "budget.deleted",
     "gateway_key.revoked",
     "master_keys.shown",
     "master_key.created",

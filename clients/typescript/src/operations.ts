@@ -704,6 +704,87 @@ export abstract class Operations {
   }
 
   /**
+   * List budgets with what is left of them, oldest first.
+   *
+   * Reads all budgets, with what is used now.
+   */
+  listBudgets(args: Input<"list_budgets", ""> = {}, options?: CallOptions): Promise<Output<"list_budgets">> {
+    return this.call({ method: "GET", path: "/v1/platform/budgets", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Create a budget that agents, keys and wallets share.
+   *
+   * It counts what its members hold and spend from now on: calls from credits, and payments that leave wallets. Buying credits is not counted, because the calls that they pay for are. A budget may be part of another one, three levels at most.
+   */
+  createBudget(args: Input<"create_budget", "">, options?: CallOptions): Promise<Output<"create_budget">> {
+    return this.call({ method: "POST", path: "/v1/platform/budgets", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * Read a budget, and what is left of it.
+   *
+   * `used_usd` includes what calls and payments that are running hold.
+   */
+  getBudget(args: Input<"get_budget", "">, options?: CallOptions): Promise<Output<"get_budget">> {
+    return this.call({ method: "GET", path: "/v1/platform/budgets/{budget_id}" }, args, options);
+  }
+
+  /**
+   * Change a budget; what was used stays used.
+   *
+   * `members` replaces all members. The window of a budget cannot be changed.
+   */
+  changeBudget(args: Input<"change_budget", "">, options?: CallOptions): Promise<Output<"change_budget">> {
+    return this.call({ method: "PATCH", path: "/v1/platform/budgets/{budget_id}", body: "members" }, args, options);
+  }
+
+  /**
+   * Delete a budget; its members then spend without it.
+   *
+   * A budget with others below it is refused.
+   */
+  deleteBudget(args: Input<"delete_budget", "">, options?: CallOptions): Promise<Output<"delete_budget">> {
+    return this.call({ method: "DELETE", path: "/v1/platform/budgets/{budget_id}" }, args, options);
+  }
+
+  /**
+   * List an agent's further keys, masked, with what is left of their budgets.
+   *
+   * Keys are masked; `revoked_at` tells which no longer work.
+   */
+  listAgentKeys(args: Input<"list_agent_keys", "">, options?: CallOptions): Promise<Output<"list_agent_keys">> {
+    return this.call({ method: "GET", path: "/v1/platform/agents/{agent_id}/keys", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Make a further key of an agent, with limits; it spends the agent's credits.
+   *
+   * The key spends the agent's credits, and can do no more than one that the agent makes itself. Its text is shown once.
+   */
+  createAgentKey(args: Input<"create_agent_key", "">, options?: CallOptions): Promise<Output<"create_agent_key">> {
+    return this.call({ method: "POST", path: "/v1/platform/agents/{agent_id}/keys", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * Change the limits of an agent's further key; they apply from its next call on.
+   *
+   * Omitted limits stay as they are; null removes one.
+   */
+  changeAgentKey(args: Input<"change_agent_key", "">, options?: CallOptions): Promise<Output<"change_agent_key">> {
+    return this.call({ method: "PATCH", path: "/v1/platform/agents/{agent_id}/keys/{key_id}", body: "members" }, args, options);
+  }
+
+  /**
+   * Revoke an agent's further key at once.
+   *
+   * Calls that run are finished and charged.
+   */
+  revokeAgentKey(args: Input<"revoke_agent_key", "">, options?: CallOptions): Promise<Output<"revoke_agent_key">> {
+    return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}/keys/{key_id}" }, args, options);
+  }
+
+  /**
    * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
    *
    * The same events are delivered to webhooks. Store `next_after` to continue after a restart.

@@ -1403,6 +1403,116 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/budgets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List budgets with what is left of them, oldest first.
+         * @description Reads all budgets, with what is used now.
+         */
+        get: operations["list_budgets"];
+        put?: never;
+        /**
+         * Create a budget that agents, keys and wallets share.
+         * @description It counts what its members hold and spend from now on: calls from credits, and payments that leave wallets. Buying credits is not counted, because the calls that they pay for are. A budget may be part of another one, three levels at most.
+         */
+        post: operations["create_budget"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/budgets/{budget_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Read a budget, and what is left of it.
+         * @description `used_usd` includes what calls and payments that are running hold.
+         */
+        get: operations["get_budget"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete a budget; its members then spend without it.
+         * @description A budget with others below it is refused.
+         */
+        delete: operations["delete_budget"];
+        options?: never;
+        head?: never;
+        /**
+         * Change a budget; what was used stays used.
+         * @description `members` replaces all members. The window of a budget cannot be changed.
+         */
+        patch: operations["change_budget"];
+        trace?: never;
+    };
+    "/v1/platform/agents/{agent_id}/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * List an agent's further keys, masked, with what is left of their budgets.
+         * @description Keys are masked; `revoked_at` tells which no longer work.
+         */
+        get: operations["list_agent_keys"];
+        put?: never;
+        /**
+         * Make a further key of an agent, with limits; it spends the agent's credits.
+         * @description The key spends the agent's credits, and can do no more than one that the agent makes itself. Its text is shown once.
+         */
+        post: operations["create_agent_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/agents/{agent_id}/keys/{key_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke an agent's further key at once.
+         * @description Calls that run are finished and charged.
+         */
+        delete: operations["revoke_agent_key"];
+        options?: never;
+        head?: never;
+        /**
+         * Change the limits of an agent's further key; they apply from its next call on.
+         * @description Omitted limits stay as they are; null removes one.
+         */
+        patch: operations["change_agent_key"];
+        trace?: never;
+    };
     "/v1/platform/events": {
         parameters: {
             query?: never;
@@ -6485,6 +6595,142 @@ export interface components {
             /** @description The newest entry of the whole log, whatever the filters. */
             head: components["schemas"]["AuditHead"];
         };
+        /** @description The further keys of an agent that have a tag. */
+        TaggedKeys: {
+            /**
+             * Format: uuid
+             * @description The agent whose keys they are.
+             */
+            agent_id: string;
+            /** @description The tag of the keys. */
+            tag: string;
+        };
+        /** @description Who spends from a budget: whole agents, single keys or wallets, or the keys of an agent with a tag. */
+        BudgetMembers: {
+            /** @description Agents: all that their keys spend from credits, and all that leaves their wallets. */
+            agents?: string[];
+            /** @description Keys: what their calls cost. */
+            keys?: string[];
+            /** @description Wallets: what leaves them. */
+            wallets?: string[];
+            /** @description Tags: the further keys of an agent that have the tag, those made later included. */
+            tags?: components["schemas"]["TaggedKeys"][];
+        };
+        /** @description How many payments of wallets may leave in so many minutes, and how many dollars. */
+        VelocityRule: {
+            /**
+             * @description The most payments; null is any number.
+             * @example 5
+             */
+            payments?: number | null;
+            /**
+             * @description The most that they may be worth together, in US dollars; null is any amount.
+             * @example 100
+             */
+            usd?: number | null;
+            /**
+             * @description In how many minutes, counted back from each payment.
+             * @example 60
+             */
+            minutes: number;
+        };
+        /** @description A new budget. */
+        NewBudget: {
+            /**
+             * @description The name of the budget, 1 to 100 characters.
+             * @example research
+             */
+            name: string;
+            /**
+             * @description What all members together may hold and spend in one window; null is no limit.
+             * @example 100
+             */
+            limit_usd?: number | null;
+            /** @description Who spends from it. */
+            members?: components["schemas"]["BudgetMembers"];
+            /**
+             * Format: uuid
+             * @description The budget that this one is part of, which counts all that this one counts; null if none.
+             */
+            parent_id?: string | null;
+            /** @description How many payments of wallets may leave in some minutes; null is no limit. */
+            velocity?: components["schemas"]["VelocityRule"] | null;
+            /**
+             * @description How often the budget begins anew: at midnight UTC each `day`, on Mondays each `week`, on the first of each `month`, or never (`total`).
+             * @example month
+             * @enum {string}
+             */
+            window?: "day" | "week" | "month" | "total";
+        };
+        /** @description A budget, and what is left of it. */
+        Budget: {
+            /**
+             * Format: uuid
+             * @description The unique identifier of the budget (UUID).
+             */
+            id: string;
+            /** @description The name of the budget, 1 to 100 characters. */
+            name: string;
+            /**
+             * Format: uuid
+             * @description The budget that this one is part of, which counts all that this one counts; null if none.
+             */
+            parent_id: string | null;
+            /** @description What all members together may hold and spend in one window; null is no limit. */
+            limit_usd: number | null;
+            /**
+             * @description How often the budget begins anew: at midnight UTC each `day`, on Mondays each `week`, on the first of each `month`, or never (`total`).
+             * @enum {string}
+             */
+            window: "day" | "week" | "month" | "total";
+            /** @description What its members have held and spent since it last began. */
+            used_usd: number;
+            /** @description What is left; null without a limit. */
+            remaining_usd: number | null;
+            /**
+             * Format: date-time
+             * @description When it begins anew (ISO 8601, UTC); null for `total`.
+             */
+            resets_at: string | null;
+            /** @description Who spends from it. */
+            members: components["schemas"]["BudgetMembers"];
+            /** @description How many payments of wallets may leave in some minutes; null is no limit. */
+            velocity: components["schemas"]["VelocityRule"] | null;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+        };
+        /** @description A page of budgets, oldest first. */
+        BudgetPage: {
+            /** @description The budgets of the page. */
+            budgets: components["schemas"]["Budget"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description A budget; omitted fields stay as they are, null is no limit. */
+        BudgetChanges: {
+            /**
+             * @description The name of the budget, 1 to 100 characters.
+             * @example research
+             */
+            name?: string;
+            /**
+             * @description What all members together may hold and spend in one window; null is no limit.
+             * @example 100
+             */
+            limit_usd?: number | null;
+            /** @description Who spends from it. */
+            members?: components["schemas"]["BudgetMembers"];
+            /**
+             * Format: uuid
+             * @description The budget that this one is part of, which counts all that this one counts; null if none.
+             */
+            parent_id?: string | null;
+            /** @description How many payments of wallets may leave in some minutes; null is no limit. */
+            velocity?: components["schemas"]["VelocityRule"] | null;
+        };
         /** @description Reads without parameters: the account, its positions, orders and fills; markets and funding rates. */
         PlainReadBody: {
             /**
@@ -7680,7 +7926,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "gateway_keys.shown" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -11746,6 +11992,503 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["ApprovalPage"];
+                };
+            };
+        };
+    };
+    list_budgets: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "budgets": [
+                     *         {
+                     *           "created_at": "2026-11-27T05:17:03.443Z",
+                     *           "id": "2f7d1c44-7f0b-4c5b-9d0a-5b6a2a1f3c10",
+                     *           "limit_usd": 100,
+                     *           "members": {
+                     *             "agents": [
+                     *               "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                     *             ]
+                     *           },
+                     *           "name": "research",
+                     *           "parent_id": null,
+                     *           "remaining_usd": 87.5625,
+                     *           "resets_at": "2026-12-01T00:00:00.000Z",
+                     *           "used_usd": 12.4375,
+                     *           "velocity": {
+                     *             "minutes": 60,
+                     *             "payments": 5,
+                     *             "usd": 100
+                     *           },
+                     *           "window": "month"
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["BudgetPage"];
+                };
+            };
+        };
+    };
+    create_budget: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating a request with the same key creates nothing. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "research",
+                 *       "limit_usd": 100,
+                 *       "window": "month",
+                 *       "velocity": {
+                 *         "payments": 5,
+                 *         "usd": 100,
+                 *         "minutes": 60
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["NewBudget"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:03.443Z",
+                     *       "id": "2f7d1c44-7f0b-4c5b-9d0a-5b6a2a1f3c10",
+                     *       "limit_usd": 100,
+                     *       "members": {
+                     *         "agents": [
+                     *           "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                     *         ]
+                     *       },
+                     *       "name": "research",
+                     *       "parent_id": null,
+                     *       "remaining_usd": 87.5625,
+                     *       "resets_at": "2026-12-01T00:00:00.000Z",
+                     *       "used_usd": 12.4375,
+                     *       "velocity": {
+                     *         "minutes": 60,
+                     *         "payments": 5,
+                     *         "usd": 100
+                     *       },
+                     *       "window": "month"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Budget"];
+                };
+            };
+        };
+    };
+    get_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:03.443Z",
+                     *       "id": "2f7d1c44-7f0b-4c5b-9d0a-5b6a2a1f3c10",
+                     *       "limit_usd": 100,
+                     *       "members": {
+                     *         "agents": [
+                     *           "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                     *         ]
+                     *       },
+                     *       "name": "research",
+                     *       "parent_id": null,
+                     *       "remaining_usd": 87.5625,
+                     *       "resets_at": "2026-12-01T00:00:00.000Z",
+                     *       "used_usd": 12.4375,
+                     *       "velocity": {
+                     *         "minutes": 60,
+                     *         "payments": 5,
+                     *         "usd": 100
+                     *       },
+                     *       "window": "month"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Budget"];
+                };
+            };
+        };
+    };
+    delete_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:03.443Z",
+                     *       "id": "2f7d1c44-7f0b-4c5b-9d0a-5b6a2a1f3c10",
+                     *       "limit_usd": 100,
+                     *       "members": {
+                     *         "agents": [
+                     *           "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                     *         ]
+                     *       },
+                     *       "name": "research",
+                     *       "parent_id": null,
+                     *       "remaining_usd": 87.5625,
+                     *       "resets_at": "2026-12-01T00:00:00.000Z",
+                     *       "used_usd": 12.4375,
+                     *       "velocity": {
+                     *         "minutes": 60,
+                     *         "payments": 5,
+                     *         "usd": 100
+                     *       },
+                     *       "window": "month"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Budget"];
+                };
+            };
+        };
+    };
+    change_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "limit_usd": 200
+                 *     }
+                 */
+                "application/json": components["schemas"]["BudgetChanges"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:03.443Z",
+                     *       "id": "2f7d1c44-7f0b-4c5b-9d0a-5b6a2a1f3c10",
+                     *       "limit_usd": 100,
+                     *       "members": {
+                     *         "agents": [
+                     *           "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+                     *         ]
+                     *       },
+                     *       "name": "research",
+                     *       "parent_id": null,
+                     *       "remaining_usd": 87.5625,
+                     *       "resets_at": "2026-12-01T00:00:00.000Z",
+                     *       "used_usd": 12.4375,
+                     *       "velocity": {
+                     *         "minutes": 60,
+                     *         "payments": 5,
+                     *         "usd": 100
+                     *       },
+                     *       "window": "month"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Budget"];
+                };
+            };
+        };
+    };
+    list_agent_keys: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "keys": [
+                     *         {
+                     *           "created_at": "2026-11-27T05:17:23.249Z",
+                     *           "expires_at": null,
+                     *           "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *           "key": "gw_4fQk…x9Zc",
+                     *           "limit_usd": 5,
+                     *           "models": [
+                     *             "openai/*"
+                     *           ],
+                     *           "name": "research",
+                     *           "remaining_usd": 4.99375,
+                     *           "resets_at": "2026-11-28T00:00:00.000Z",
+                     *           "revoked_at": null,
+                     *           "rpm": null,
+                     *           "tags": [
+                     *             "team-a"
+                     *           ],
+                     *           "tpm": null,
+                     *           "used_usd": 0.00625,
+                     *           "window": "day"
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKeyPage"];
+                };
+            };
+        };
+    };
+    create_agent_key: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same `Idempotency-Key` within 24 hours returns the same key. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "ci",
+                 *       "limit_usd": 5,
+                 *       "window": "day"
+                 *     }
+                 */
+                "application/json": components["schemas"]["KeyRequest"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "api_key": "gw_…",
+                     *       "created_at": "2026-11-27T05:17:23.249Z",
+                     *       "credits_usd": 0,
+                     *       "email": null,
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "limits": {
+                     *         "created_at": "2026-11-27T05:17:23.249Z",
+                     *         "expires_at": null,
+                     *         "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *         "key": "gw_4fQk…x9Zc",
+                     *         "limit_usd": 5,
+                     *         "models": [
+                     *           "openai/*"
+                     *         ],
+                     *         "name": "research",
+                     *         "remaining_usd": 5,
+                     *         "resets_at": "2026-11-28T00:00:00.000Z",
+                     *         "revoked_at": null,
+                     *         "rpm": null,
+                     *         "tags": [
+                     *           "team-a"
+                     *         ],
+                     *         "tpm": null,
+                     *         "used_usd": 0,
+                     *         "window": "day"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["KeyResponse"];
+                };
+            };
+        };
+    };
+    revoke_agent_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:23.249Z",
+                     *       "expires_at": null,
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "key": "gw_4fQk…x9Zc",
+                     *       "limit_usd": 5,
+                     *       "models": [
+                     *         "openai/*"
+                     *       ],
+                     *       "name": "research",
+                     *       "remaining_usd": 4.99375,
+                     *       "resets_at": "2026-11-28T00:00:00.000Z",
+                     *       "revoked_at": "2026-11-27T06:00:00.000Z",
+                     *       "rpm": null,
+                     *       "tags": [
+                     *         "team-a"
+                     *       ],
+                     *       "tpm": null,
+                     *       "used_usd": 0.00625,
+                     *       "window": "day"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKey"];
+                };
+            };
+        };
+    };
+    change_agent_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+                /** @description The unique identifier of the key (UUID), not the key itself. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "limit_usd": 10
+                 *     }
+                 */
+                "application/json": components["schemas"]["KeyChanges"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:17:23.249Z",
+                     *       "expires_at": null,
+                     *       "id": "e23cbe85-fb91-4d29-bd56-b82b02ca05b8",
+                     *       "key": "gw_4fQk…x9Zc",
+                     *       "limit_usd": 10,
+                     *       "models": [
+                     *         "openai/*"
+                     *       ],
+                     *       "name": "research",
+                     *       "remaining_usd": 9.99375,
+                     *       "resets_at": "2026-11-28T00:00:00.000Z",
+                     *       "revoked_at": null,
+                     *       "rpm": null,
+                     *       "tags": [
+                     *         "team-a"
+                     *       ],
+                     *       "tpm": null,
+                     *       "used_usd": 0.00625,
+                     *       "window": "day"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["LimitedKey"];
                 };
             };
         };

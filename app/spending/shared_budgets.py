@@ -1,0 +1,83 @@
+"""What shared budgets count of payments: their limits, and how many may leave in some minutes."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import String, cast, func, select
+from sqlalchemy.orm import Session
+
+from app.core import clock, money
+from app.errors import BudgetLimitExceeded, PriceUnavailable
+from app.identity import budgets
+from app.identity.budgets import SharedBudget
+from app.spending.accounts import Account
+from app.spending.models import SpendingHold
+from app.spending.policy import SpendingRequest
+
+_RELEASED = "released"
+
+
+def lock(session: Session, account: Account, request: SpendingRequest) -> list[str]:
+    """Lock the budgets that the wallet shares, and check the request against them; return their ids.
+
+    Raises: BudgetLimitExceeded, PriceUnavailable.
+    """
+    if request.buys_credits:
+        return []
+    shared = budgets.lock(session, budgets.budgets_of(session, account.wallet_id, account.agent_id))
+    assert_within(session, shared, request)
+    return [each.id for each in shared]
+
+
+def assert_within(
+    session: Session, shared: Sequence[SharedBudget], request: SpendingRequest, *, own_nanos: int = 0
+) -> None:
+    """Check a request against shared budgets; `own_nanos` are held for it already."""
+    for budget in shared:
+        if request.value_nanos is None:
+            raise PriceUnavailable(details={"rule": "budget", "budget_id": budget.id})
+        details = {
+            "rule": "budget", "budget_id": budget.id, "budget": budget.name,
+            "requested_usd": money.usd_from_nanos(request.value_nanos),
+        }  # fmt: skip
+        left_nanos = budget.remaining_nanos
+        if left_nanos is not None and request.value_nanos > left_nanos + own_nanos:
+            raise BudgetLimitExceeded(
+                f"This transaction exceeds the shared budget {budget.name!r}.",
+                details={
+                    **details,
+                    "limit_usd": money.usd_from_nanos(budget.limit_nanos or 0),
+                    "spent_usd": money.usd_from_nanos(budget.used_nanos),
+                    "remaining_usd": money.usd_from_nanos(left_nanos),
+                    "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
+                },
+            )
+        velocity = budget.velocity
+        if velocity is not None and not own_nanos:
+            payments, paid_nanos = _paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
+            if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
+                raise BudgetLimitExceeded(
+                    f"Too much was paid from the shared budget {budget.name!r} in {velocity.minutes} minutes; wait.",
+                    details={
+                        **details, "minutes": velocity.minutes, "payments": payments,
+                        "spent_usd": money.usd_from_nanos(paid_nanos),
+                    },
+                )  # fmt: skip
+
+
+def _paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
+    """Return how many payments count in a budget since an instant, and how much."""
+    row = session.execute(
+        select(func.count(), func.coalesce(func.sum(SpendingHold.amount_nanos), 0)).where(
+            SpendingHold.budgets.is_not(None),
+            SpendingHold.created_at >= since,
+            SpendingHold.state != _RELEASED,
+            cast(SpendingHold.budgets, String).contains(budget_id),
+        )
+    ).one()
+    return int(row[0]), int(row[1])
+
+
+def counted_since(session: Session, budget_id: str, since: datetime) -> int:
+    """Return what counts in a budget since an instant. For audits."""
+    return _paid_since(session, budget_id, since)[1]
