@@ -221,6 +221,7 @@ def reader(client: FlaskClient) -> Reader:
     made = {
         "wallet_id": agent.wallet_id,
         "agent_id": agent.id,
+        "budget_id": ops.post("/budgets", {"name": "team"}).get_json()["id"],
         "service_id": agent.post("/v1/services", spec).get_json()["id"],
         "session_id": agent.post(f"{agent.wallet_url}/sessions", {"max_usd": 1, "expires_at": later}).get_json()["id"],
     }

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import time_machine
 from flask import Flask
+from flask.testing import FlaskClient
 from sqlalchemy import delete, update
 
 from app.core import identifiers
+from app.core.chains import Family
+from app.core.money import NANOS_PER_USD
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import BudgetLimitExceeded, PriceUnavailable
 from app.events.models import Event
 from app.identity import budgets as shared
 from app.identity.models import Budget, BudgetMember, BudgetReturn
 from app.platform.shared_budgets import service as platform_budgets
+from app.spending import holds as payments
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
+from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
+from tests.support.chains import fund
 from tests.support.gateway import Stage, gateway_stage
+from tests.support.ledger import race
 from tests.support.operators import Operator, entries, operator
 from tests.support.upstreams import chat_answer
 
 CHAT_USD = 0.00625
+PAYEE = "0x52908400098527886E0F7030069857D2E4169EE7"
 
 
 @pytest.fixture
@@ -288,3 +300,115 @@ def test_nothing_is_left_of_a_deleted_budget(stage: Stage, ops: Operator) -> Non
     assert ops.ask("DELETE", f"/budgets/{budget_id}").status_code == 200
     with read_only_unit() as session:
         assert [session.query(each).count() for each in (Budget, BudgetMember, BudgetReturn)] == [0, 0, 0]
+
+
+@pytest.fixture
+def client_of_each(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[FlaskClient]:
+    app = build_app(each_database_url)
+    with app.app_context():
+        yield app.test_client()
+
+
+def hold_payment(agent: Agent, dollars: int, *, reference: str | None = None, **more: Any) -> str:
+    reference = reference or identifiers.new_id()
+    with unit_of_work() as session:
+        request = SpendingRequest(dollars * NANOS_PER_USD, PAYEE, Family.EVM, **more)
+        payments.hold(session, agent.wallet_id, request, reference=reference)
+    return reference
+
+
+def test_payments_of_wallets_and_calls_share_one_budget(client_of_each: FlaskClient) -> None:
+    ops, one, other = operator(client_of_each), register(client_of_each), register(client_of_each)
+    budget_id = budget(ops, limit_usd=20, members={"agents": [one.id], "wallets": [other.wallet_id]})
+    released, repeated = hold_payment(one, 5), hold_payment(other, 6)
+    hold_payment(other, 6, reference=repeated)
+    with unit_of_work() as session:
+        call = UsageCall(identifiers.new_id(), "openai", "gpt-5")
+        usage.charge(session, one.id, call, charge_id=identifiers.new_id(), metered=MeteredUsage(4 * NANOS_PER_USD))
+    assert used(ops, budget_id) == 15
+    with pytest.raises(BudgetLimitExceeded) as refused:
+        hold_payment(other, 6)
+    assert refused.value.details == {
+        "rule": "budget", "budget_id": budget_id, "budget": "team", "requested_usd": 6, "limit_usd": 20,
+        "spent_usd": 15, "remaining_usd": 5, "resets_at": None,
+    }  # fmt: skip
+    # Buying credits is not counted, because the calls that they pay for are.
+    hold_payment(one, 20, buys_credits=True)
+    with unit_of_work() as session:
+        payments.release(session, released)
+    assert used(ops, budget_id) == 10
+    hold_payment(other, 10)
+    with unit_of_work() as session:
+        payments.restore_hold(session, released)
+        payments.record_without_limits(session, one.wallet_id, reference="found", value_nanos=NANOS_PER_USD)
+        payments.record_without_limits(session, one.wallet_id, reference="found", value_nanos=3 * NANOS_PER_USD)
+    assert used(ops, budget_id) == 28
+    assert_audited()
+
+
+def test_a_dry_run_and_an_unknown_price_meet_the_budget(client_of_each: FlaskClient) -> None:
+    ops, agent = operator(client_of_each), register(client_of_each)
+    budget(ops, limit_usd=20, members={"agents": [agent.id]})
+    for nanos, error in ((21 * NANOS_PER_USD, BudgetLimitExceeded), (None, PriceUnavailable)):
+        with unit_of_work() as session, pytest.raises(error):
+            payments.check(session, agent.wallet_id, SpendingRequest(nanos, PAYEE, Family.EVM))
+
+
+def test_an_approved_payment_is_counted_once(client_of_each: FlaskClient) -> None:
+    ops, agent = operator(client_of_each), register(client_of_each)
+    budget_id = budget(ops, limit_usd=20, members={"wallets": [agent.wallet_id]})
+    asked = SpendingRequest(15 * NANOS_PER_USD, PAYEE, Family.EVM)
+    with unit_of_work() as session:
+        payments.hold_for_approval(session, agent.wallet_id, asked, reference="asked")
+    approved = replace(asked, approved=ApprovedPayment("asked", 15 * NANOS_PER_USD, PAYEE, None))
+    with unit_of_work() as session:
+        payments.check(session, agent.wallet_id, approved)
+        payments.hold(session, agent.wallet_id, approved, reference="paid")
+    assert used(ops, budget_id) == 15
+    assert_audited()
+
+
+def test_payments_that_run_together_end_where_the_budget_ends(client_of_each: FlaskClient) -> None:
+    ops = operator(client_of_each)
+    agents = [register(client_of_each) for _ in range(8)]
+    budget_id = budget(ops, limit_usd=20, members={"agents": [each.id for each in agents]})
+    made = race(client_of_each.application, [partial(hold_payment, agents[number % 8], 3) for number in range(16)])
+    refused = [each for each in made if isinstance(each, BudgetLimitExceeded)]
+    assert (len(made) - len(refused), used(ops, budget_id)) == (6, 18)
+    assert_audited()
+
+
+def test_a_velocity_rule_counts_payments_and_dollars_of_the_last_minutes(client_of_each: FlaskClient) -> None:
+    ops, one, other = operator(client_of_each), register(client_of_each), register(client_of_each)
+    members = {"agents": [one.id, other.id]}
+    budget(ops, members=members, velocity={"payments": 3, "usd": 30, "minutes": 10})
+    start = datetime(2030, 1, 30, 12, tzinfo=UTC)
+    with time_machine.travel(start, tick=False) as clock:
+        failed = hold_payment(one, 1)
+        hold_payment(other, 1)
+        hold_payment(one, 1)
+        with pytest.raises(BudgetLimitExceeded) as refused:
+            hold_payment(other, 1)
+        assert (refused.value.details["payments"], refused.value.details["minutes"]) == (3, 10)
+        with unit_of_work() as session:
+            payments.release(session, failed)
+        with pytest.raises(BudgetLimitExceeded):
+            hold_payment(other, 29)
+        hold_payment(other, 28)
+        clock.shift(timedelta(minutes=10, seconds=1))
+        hold_payment(other, 30)
+        with pytest.raises(BudgetLimitExceeded):
+            hold_payment(one, 1)
+
+
+def test_a_transfer_is_refused_with_what_is_left(chain_app: Flask, base_node: EvmNode) -> None:
+    with chain_app.app_context():
+        client = chain_app.test_client()
+        ops, agent = operator(client), register(client)
+        fund(base_node, agent.address, eth=1, dollars=50)
+        budget_id = budget(ops, limit_usd=10, members={"agents": [agent.id]})
+        assert agent.move("6", "USDC").status_code == 200
+        refused = agent.move("6", "USDC")
+        assert (refused.status_code, refused.get_json()["code"]) == (403, "BUDGET_LIMIT_EXCEEDED")
+        assert refused.get_json()["details"]["remaining_usd"] == 4
+        assert used(ops, budget_id) == 6
