@@ -69,7 +69,10 @@ def test_every_list_is_shown_and_no_page_shows_a_key(app: Flask, agent: Agent) -
     browser, ops = signed_in(app)
     assert ops.post("/webhooks", {"url": "https://hooks.example.com/x", "types": ["*"]}).status_code == 201
     pages = [browser.get(path) for path in ("", *(f"/{place}" for place in PLACES), f"/agents/{agent.id}")]
-    pages += [browser.get(path) for path in (f"/transactions?agent_id={agent.id}", "/transactions", "/deliveries")]
+    made = ops.post("/budgets", {"name": "Team A", "limit_usd": 5, "members": {"agents": [agent.id]}}).get_json()
+    agent.post("/v1/keys", {"limit_usd": 3})
+    more = f"/transactions?agent_id={agent.id}", "/transactions", "/deliveries", f"/agent-keys?agent_id={agent.id}"
+    pages += [browser.get(path) for path in (*more, f"/budgets/{made['id']}", "/costs?group_by=tag")]
     for page in pages:
         assert page.status_code == 200, text_of(page)
         for key in (agent.key, ops.key):
@@ -131,6 +134,16 @@ def test_only_an_admin_is_shown_keys_and_makes_them(app: Flask, agent: Agent, ro
     ):  # fmt: skip
         assert (refused.status_code, refused.get_json()["code"]) == (403, "INSUFFICIENT_SCOPE")
     assert admin.get(f"/agents/{agent.id}").get_json()["apiKey"] == agent.key
+
+
+def test_the_limit_of_a_shared_budget_is_changed_on_its_page(app: Flask, agent: Agent) -> None:
+    browser, ops = signed_in(app)
+    made = ops.post("/budgets", {"name": "Team A", "limit_usd": 5, "members": {"agents": [agent.id]}}).get_json()
+    place = f"/budgets/{made['id']}"
+    assert "5.00 USD" in text_of(browser.get(place))
+    assert browser.send(place, f"{place}/change_budget", limit_usd="7.5").status_code == 303
+    assert "7.50 USD" in text_of(browser.get(place))
+    assert ops.get(place).get_json()["remaining_usd"] == 7.5
 
 
 def test_the_last_admin_stays(app: Flask) -> None:
