@@ -25,6 +25,7 @@ from app.shopping import service as shopping
 from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
 from app.spending import holds
 from app.usage import service as usage
+from app.usage import sums
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus
 from app.wallets.views import history
@@ -110,9 +111,12 @@ def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]
     with read_only_unit() as session:
         paid = holds.counted_by_day(session, wallet_ids, overview.chart_start(today))
         used = overview.recent_calls(session, agent.id)
+        recent = PageRequest(10_000, 0, created_after=datetime.combine(overview.chart_start(today), time.min, UTC))
+        models = sums.page_of_sums(session, agent.id, ["model"], recent, {}).items
     return {
         "paid": charts.daily_chart(paid.items(), today, overview.CHART_DAYS),
         "providers": charts.shares((each.provider, each.cost_nanos) for each in used),
+        "models": charts.shares((each["model"], each["cost_nanos"]) for each in models),
     }
 
 
