@@ -175,7 +175,7 @@ def lock(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
 def add(session: Session, budget_ids: Collection[str], nanos: int) -> None:
     """Add what is held or spent to locked budgets."""
     now = clock.now()
-    for row in session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if nanos else ():
+    for row in session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if budget_ids else ():
         start = max(row.window_start, start_of(row.period, now) or row.window_start)
         session.execute(
             update(Budget)

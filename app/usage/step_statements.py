@@ -124,7 +124,7 @@ def _changed(amount: str, steps: str, into: str, condition: str = "") -> str:
 
 _MEMO = """(
     SELECT CASE WHEN count(*) = 0 THEN done.memo
-      ELSE (done.memo::jsonb || jsonb_build_object('budgets', json_agg(c.budget_id)))::json END
+      ELSE (done.memo::jsonb || jsonb_build_object('budgets', json_agg(c.budget_id ORDER BY c.budget_id)))::json END
     FROM counts_in c WHERE c.id = done.id
   )"""
 """The memo of a step that is done, with the shared budgets that count it."""

@@ -104,7 +104,10 @@ NO_POWER = {
     },
     "spending_accounts": {"lock_version": "a lock"},
     "spending_controls": {"updated_at": "shown only"},
-    "spending_holds": {"state": "counts in sums that are authenticated", "created_at": "shown only"},
+    "spending_holds": {
+        "state": "counts in sums that are authenticated", "created_at": "shown only",
+        "budgets": "the audit adds up what budgets count",
+    },
     "spending_sessions": {"created_at": "orders lists"},
     "transactions": dict.fromkeys(
         [

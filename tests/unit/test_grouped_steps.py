@@ -32,15 +32,15 @@ from app.db.group_commit import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
 from app.errors import InsufficientCredits, Unauthorized
 from app.extensions import db
-from app.identity.models import ApiKey, KeyLimit
+from app.identity.models import ApiKey, Budget, BudgetMember, BudgetReturn, KeyLimit
 from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
 from app.usage import grouped
+from app.usage.budget_counts import UsageCall
 from app.usage.grouped import Charge, Hold, Settlement, Step, StepGroups
 from app.usage.models import UsageByProvider, UsageLog
-from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
 from tests.support.servers import Postgres
 from tests.support.waiting import wait_until
@@ -48,7 +48,7 @@ from tests.support.waiting import wait_until
 _NOW = "2026-03-04T05:06:07.891011Z"
 _TODAY = datetime(2026, 3, 4, tzinfo=UTC)
 _LEASE = timedelta(seconds=90)
-_NOT_COMPARED = {CreditLedgerEntry: {"id"}, KeyLimit: {"mac"}}
+_NOT_COMPARED = {CreditLedgerEntry: {"id"}, KeyLimit: {"mac"}, Budget: {"mac"}, BudgetReturn: {"id"}}
 _MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider, KeyLimit)
 
 
@@ -97,6 +97,25 @@ class Ledger:
                     )
                 )  # fmt: skip
 
+    def share_budgets(self) -> None:
+        """Give both accounts a budget, the valid key of one another, and an outer one to that."""
+        with self.app.app_context(), unit_of_work() as session:
+            valid, yesterday = key_id(self.ids[0], "valid"), _TODAY - timedelta(days=1)
+            for name, limit, used, begun in (
+                ("both", 70, 5, yesterday),
+                ("key", 45, 6, _TODAY),
+                ("outer", 55, 7, _TODAY),
+            ):
+                session.add(
+                    Budget(
+                        id=key_id(self.ids[0], name), name=name, limit_nanos=limit, period="day", members={},
+                        used_nanos=used, window_start=begun, announced_percent=50, created_at=clock.now(),
+                    )
+                )  # fmt: skip
+                members = self.ids if name == "both" else [valid]
+                session.add_all(BudgetMember(budget_id=key_id(self.ids[0], name), member_id=each) for each in members)
+            accounts.mark_with_budgets(session, self.ids)
+
     def run(self, steps: Sequence[Step[Any]]) -> list[Any]:
         """Run steps of one kind: what its batch left undone, or each without a group, by its function."""
         with self.app.app_context():
@@ -117,7 +136,13 @@ class Ledger:
 
     def rows(self) -> dict[str, list[Any]]:
         with self.app.app_context(), read_only_unit() as session:
-            return {model.__tablename__: sorted(self._rows_of(session, model), key=repr) for model in _MODELS}
+            found = {model.__tablename__: sorted(self._rows_of(session, model), key=repr) for model in _MODELS}
+            budgets = [key_id(self.ids[0], name) for name in ("both", "key", "outer")]
+            for model, owner in ((Budget, Budget.id), (BudgetReturn, BudgetReturn.budget_id)):
+                columns = [each for each in model.__table__.c if each.name not in _NOT_COMPARED[model]]
+                rows = session.execute(select(*columns).where(owner.in_(budgets)))
+                found[model.__tablename__] = sorted(map(tuple, rows), key=repr)
+            return found
 
     def _rows_of(self, session: Any, model: Any) -> list[Any]:
         owner = model.id if model is CreditAccount else model.account_id
@@ -127,8 +152,9 @@ class Ledger:
 
 _amounts = st.integers(0, 60)
 _metered = st.builds(
-    MeteredUsage, _amounts, st.integers(0, 2**40), st.integers(0, 9), st.sampled_from([None, "prices 1"])
-)
+    MeteredUsage, _amounts, st.integers(0, 2**40), st.integers(0, 9), st.sampled_from([None, "prices 1"]),
+    st.integers(0, 9), st.integers(0, 9),
+)  # fmt: skip
 # By the name of its key, the valid ones more often.
 _calls = st.builds(
     UsageCall,
@@ -156,9 +182,9 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
     kept_by_app = [KeptConnection() for _ in in_batches]
 
     @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-    @given(_batches)
+    @given(_batches, st.booleans())
     @time_machine.travel(_NOW, tick=False)
-    def compare(batches: list[Any]) -> None:
+    def compare(batches: list[Any], has_budgets: bool) -> None:  # noqa: FBT001 - from hypothesis
         ids = new_id(), new_id()
         functions = Ledger(alone, ids, is_grouped=False)
         groups = [
@@ -166,10 +192,13 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
         ]
         for ledger in (functions, *groups):
             ledger.open(100)
+            if has_budgets:
+                ledger.share_budgets()
         held: list[Hold] = []
         for kind, members, is_limited in batches:
             alike = [step for step in held if step.call.is_limited is is_limited]
-            steps = _steps(kind, members, ids, alike, is_limited=is_limited)
+            # A key that is remembered from before it joined does not know of its budgets.
+            steps = _steps(kind, members, ids, alike, is_limited=is_limited, has_budgets=has_budgets)
             held = [step for step in held if step.id not in {each.id for each in steps}]
             expected = functions.run(steps)
             for ledger in groups:
@@ -186,13 +215,20 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
 
 
 def _steps(
-    kind: type[Step[Any]], members: list[Any], ids: Sequence[str], held: list[Hold], *, is_limited: bool
+    kind: type[Step[Any]],
+    members: list[Any],
+    ids: Sequence[str],
+    held: list[Hold],
+    *,
+    is_limited: bool,
+    has_budgets: bool = False,
 ) -> list[Step[Any]]:
     """Return steps of one kind, the cheap ones first: a batch does what is possible for all before the rest."""
     steps: list[Step[Any]] = []
     for account, made, metered, place in sorted(members, key=lambda member: member[2].cost_nanos):
         name = "limited" if is_limited and made.api_key_id.startswith("valid") else made.api_key_id
-        call = made._replace(api_key_id=key_id(ids[account], name), is_limited=is_limited)
+        knows = has_budgets and (is_limited or place % 2 == 0)
+        call = made._replace(api_key_id=key_id(ids[account], name), is_limited=is_limited, has_budgets=knows)
         if kind is Hold:
             steps.append(Hold(new_id(), ids[account], call, metered.cost_nanos, metered, _LEASE))
         elif kind is Charge:
