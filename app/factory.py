@@ -21,8 +21,7 @@ from app.approvals import routes as approvals
 from app.authenticated import VerifiedRows
 from app.buying import records as service_purchases
 from app.buying import routes as buying
-from app.capacity.limiter import ConcurrencyLimiter
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.catalog import subscriptions
 from app.catalog.browse import routes as catalog
 from app.catalog.proxy import routes as proxy
@@ -34,7 +33,7 @@ from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
 from app.events import routes as events
 from app.extensions import api, db
-from app.forwarding.entry import ForwardingEntry, RequestCheck
+from app.forwarding.call import ForwardingEntry, RequestCheck
 from app.forwarding.views import RestConverter
 from app.gateway import routes as gateway
 from app.gateway.fallback import Outages
@@ -51,7 +50,7 @@ from app.movements import KINDS
 from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
-from app.observability import error_reporting, logs, tracing
+from app.observability import error_reporting, telemetry
 from app.owner import address_book
 from app.owner import notices as notice_pages
 from app.owner.pages import activity as activity_pages
@@ -78,12 +77,12 @@ from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
 from app.usage.grouped import StepGroups
 from app.version import VERSION
+from app.wallets import kinds as wallet_movements
 from app.wallets.api import routes as wallets
-from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
-from app.web import client_request, error_responses, fields, lifecycle, openapi
+from app.web import client_request, error_responses, fields, openapi
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
 from app.web.reference import Reference
@@ -106,8 +105,8 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     settings = settings or Settings.load()
     # A dependency of eth-account raises the limit to 100 000 on import, more than the C stack of a thread holds.
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    logs.configure(settings.log_level)
-    tracing.init(settings.otel_exporter_otlp_endpoint)
+    telemetry.configure_logs(settings.log_level)
+    telemetry.init_traces(settings.otel_exporter_otlp_endpoint)
     error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app = Application("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     app.request_class = ClientRequest
@@ -298,22 +297,22 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
 
     @app.before_request
     def _begin() -> None:
-        lifecycle.begin(current_request())
+        client_request.begin(current_request())
         for check in checks:
             check(current_request())
 
     @app.after_request
     def _end(response: Response) -> Response:
         route = str(request.url_rule) if request.url_rule else None
-        lifecycle.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
+        client_request.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
         return response
 
-    lifecycle.install_cors(app, settings.cors_allowed_origins)
+    client_request.install_cors(app, settings.cors_allowed_origins)
     return checks
 
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes,
-    notice_pages, oauth_pages, passkey_pages, sign_in,
+    activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form,
+    notice_pages, oauth_pages, passkey_pages, sign_in, wallet_movements,
 )  # fmt: skip

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from flask import Flask, current_app, has_app_context
 from sqlalchemy.orm import Session
 
-from app.capacity.limiter import ConcurrencyLimiter
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.config import Settings
 from app.core.chains import ChainName
 from app.errors import TransactionInProgress

@@ -23,7 +23,7 @@ from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.x402.facilitator import EvmFacilitator
-from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
@@ -45,13 +45,13 @@ from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.solana.x402.facilitator import SolanaFacilitator
-from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault import LocalVault
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd

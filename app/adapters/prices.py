@@ -19,7 +19,7 @@ from typing import Annotated, Any, Protocol
 import structlog
 from pydantic import Field
 
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment

@@ -21,7 +21,7 @@ from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceL
 from app.core import clock
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType

@@ -18,7 +18,7 @@ from app.core.money import NANOS_PER_USD, usd_string
 from app.credits.models import CreditAccount, CreditLedgerEntry, GrantBudget
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, RateLimited
 from app.events import outbox

@@ -1,4 +1,4 @@
-"""The views of forwarded calls: for the documentation, and for requests that `entry` leaves to Flask."""
+"""The views of forwarded calls: for the documentation, and for requests that `ForwardingEntry` leaves to Flask."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

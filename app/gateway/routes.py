@@ -5,7 +5,7 @@ from typing import Any
 from werkzeug.wrappers import Response
 
 from app import errors
-from app.forwarding.entry import ForwardedRoute
+from app.forwarding.call import ForwardedRoute
 from app.forwarding.views import CALL_HEADERS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.gateway import call, fallback, schemas
 from app.gateway.dialects.request.cost_params import Surface

@@ -16,8 +16,7 @@ from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, change, seal_of
 from app.core import addresses, clock
-from app.db.columns import ID, UtcDateTime
-from app.db.statements import count
+from app.db.tables import ID, UtcDateTime, count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached
 from app.extensions import Model

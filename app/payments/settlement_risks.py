@@ -15,7 +15,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
-from app.db.statements import delete_rows, insert_into, update_rows
+from app.db.tables import delete_rows, insert_into, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType

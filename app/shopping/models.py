@@ -15,8 +15,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock
 from app.core.money import usd_string
-from app.db.columns import ID, UtcDateTime, partial_index
 from app.db.state_machine import StateMachine, Transitions
+from app.db.tables import ID, UtcDateTime, partial_index
 from app.events import outbox
 from app.events.outbox import EventType
 from app.extensions import Model

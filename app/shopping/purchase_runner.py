@@ -19,10 +19,10 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.db import leases
 from app.db.leases import ProcessKind
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.errors import Rejected
 from app.ports.shopper import (
     ElementQuestion,
@@ -78,7 +78,7 @@ def run_purchase(purchase_id: str) -> None:
     claimed = _claim_purchase(purchase_id, holder)
     if claimed is None:
         return
-    with logs.caused_by(claimed.request_id):
+    with telemetry.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
         try:
             request, session.spending_session_id, key_id = orders.unseal(claimed)

@@ -1,11 +1,14 @@
 """`/v1/gateway/shopping`: buy in a web shop, read a purchase, cancel it while it is queued."""
 
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from flask import Response, g, jsonify, request
 
 from app import long_poll
 from app.approvals import service as approvals
+from app.core.movement_kinds import MovementKind
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.errors import (
     DailyLimitExceeded,
@@ -25,16 +28,61 @@ from app.errors import (
 )
 from app.idempotency import service as idempotency
 from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
 from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import guard, terms
-from app.shopping import advice, schemas, service, x402_purchases
-from app.shopping.kind import PURCHASE
+from app.ports.shopper import ShippingAddress
+from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.models import Purchase
+from app.shopping.orders import PurchaseOrder
 from app.state import app_state
+from app.wallets.core.wallets import WalletView
+from app.wallets.kinds.definition import MovementDefinition, Tool
 from app.web.blueprint import Blueprint, Guard
-from app.web.client_request import ClientRequest, current_request
+from app.web.client_request import ClientRequest, current_request, wait_seconds
 from app.web.request_bodies import decoded_body
+
+
+def _parse(body: dict[str, Any]) -> PurchaseOrder:
+    url, host = orders.parse_url(body["url"])
+    credentials = body["credentials"] or {"username": None, "password": None}
+    return PurchaseOrder(
+        url=url,
+        host=host,
+        address=ShippingAddress(**body["shippingAddress"]),
+        username=credentials["username"],
+        password=credentials["password"],
+        quantity=body["quantity"],
+        options=body["options"],
+        max_total_nanos=body["max_total_usd"],
+        dry_run=body["dry_run"],
+        coupon_code=body["coupon_code"],
+        delivery_method=body["delivery_method"],
+        session_id=body["session_id"],
+    )
+
+
+def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | None, claim: Claim) -> Purchase:  # noqa: ARG001 - a purchase is queued
+    """Queue a purchase under a wallet's limits, paid for with the agent's credits."""
+    caller = Principal(KeyKind.AGENT, wallet.agent_id, wallet.agent_id, wallet.agent_id)
+    return service.buy(caller, replace(order, approved=wallet.approved), allow_duplicate=False, claim=claim)
+
+
+PURCHASE = MovementDefinition(
+    name=MovementKind.PURCHASE,
+    title="Purchase",
+    body=schemas.BuyBody(),
+    parse=_parse,
+    send=_buy,
+    takes_hold=True,
+    tool=Tool(
+        "buy",
+        "shopping.buy",
+        "Buy a product in a web shop. Read the purchase with get_purchase until it is no longer queued or running.",
+    ),
+)
+
 
 _POLL_SECONDS = 3
 
@@ -196,7 +244,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     if isinstance(accepted, Response):
         return accepted
     purchase, settled = accepted
-    seconds = long_poll.wait_seconds() or long_poll.NO_WAIT
+    seconds = wait_seconds() or long_poll.NO_WAIT
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
     response = _response(purchase)
     response.headers.extend(settled)

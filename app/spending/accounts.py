@@ -19,7 +19,7 @@ from app.core import clock
 from app.core.money import usd_string
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import delete_rows, insert_into, table_of
+from app.db.tables import delete_rows, insert_into, table_of
 from app.errors import InvalidInput, NotFound
 from app.events import outbox
 from app.events.outbox import EventType

@@ -18,7 +18,7 @@ from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.core.money import usd_string
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import delete_rows, table_of, update_rows
+from app.db.tables import delete_rows, table_of, update_rows
 from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType

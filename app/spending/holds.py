@@ -17,7 +17,7 @@ from app.authenticated import change, seal_of
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import in_list
+from app.db.tables import in_list
 from app.db.unit_of_work import delete_in_batches
 from app.errors import (
     AddressNotAllowed,

@@ -10,8 +10,7 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import Unauthorized
 from app.identity import guards, key_limits
 from app.usage import service
-from app.web.blueprint import Blueprint
-from app.web.csv_rows import offers_csv
+from app.web.blueprint import Blueprint, offers_csv
 from app.web.fields import Identifier, Instant, Text, Usd
 from app.web.schemas import Pagination, Schema, page_query
 

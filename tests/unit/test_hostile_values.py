@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from marshmallow import ValidationError
 from werkzeug.test import EnvironBuilder
 
-from app import long_poll
 from app.agents import claims
 from app.core import addresses, identifiers
 from app.core.addresses import AddressError
@@ -27,7 +26,7 @@ from app.core.strict_json import JsonNumber, parse_json
 from app.errors import InvalidInput, NotFound
 from app.forwarding.views import target_under_prefix
 from app.web import fields
-from app.web.client_request import ClientRequest
+from app.web.client_request import ClientRequest, wait_seconds
 from app.web.schemas import page_query
 
 # Including surrogates, which JSON may contain and databases do not store.
@@ -165,7 +164,7 @@ _HEADERS = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00
 def test_a_preference_is_bounded_by_the_maximum_wait(value: str) -> None:
     environ = EnvironBuilder(headers={"Prefer": value.encode("latin-1", "replace").decode("latin-1")}).get_environ()
     with Flask("").request_context(environ):
-        seconds = long_poll.wait_seconds()
+        seconds = wait_seconds()
     assert seconds is None or 0 <= seconds <= 25
 
 

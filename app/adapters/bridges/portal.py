@@ -7,9 +7,9 @@ import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 
 from app.adapters.bridges.ether import EtherBridge
+from app.adapters.evm import calls
+from app.adapters.evm.calls import TransactionReceipt
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import TransactionReceipt
 from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import accept_any_error

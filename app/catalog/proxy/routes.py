@@ -19,7 +19,7 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from app.forwarding.entry import ForwardedRoute
+from app.forwarding.call import ForwardedRoute
 from app.forwarding.views import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
 from app.identity import guards
 from app.identity.guards import sdk_keys

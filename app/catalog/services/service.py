@@ -21,7 +21,7 @@ from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
-from app.db.statements import count, page_of
+from app.db.tables import count, page_of
 from app.db.unit_of_work import read_only_unit, striped_lock, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
 from app.idempotency.service import Claim

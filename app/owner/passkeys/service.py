@@ -27,9 +27,8 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
-from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedInsert
-from app.db.statements import count, table_of
+from app.db.tables import ID, UtcDateTime, count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, Unauthorized
 from app.extensions import Model

@@ -29,8 +29,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.deposits import funding
 from app.wallets.views import balances, history
 from app.wallets.views.history import TransactionView
-from app.web.blueprint import Blueprint
-from app.web.csv_rows import offers_csv
+from app.web.blueprint import Blueprint, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(

@@ -20,9 +20,9 @@ from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import insert_into, table_of, update_rows
+from app.db.tables import insert_into, table_of, update_rows
 from app.events.outbox import EventType, OutboxOf
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import SignedPart
@@ -265,7 +265,7 @@ def record_authorization(session: Session, transaction: Transaction, part: Signe
 
 
 def record(session: Session, transaction: Transaction, *, status: MovementStatus) -> None:
-    transaction.request_id = logs.originating_request_id()
+    transaction.request_id = telemetry.originating_request_id()
     TRANSACTIONS.add(session, transaction, status, reason=transaction.error)
     if transaction.leg is None:
         _COUNT_IN_WALLET.execute(session, {"of_wallet": transaction.wallet_id})

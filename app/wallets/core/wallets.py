@@ -14,7 +14,7 @@ from app.core import addresses, clock, identifiers
 from app.core.chains import ChainName, Family
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import count, table_of
+from app.db.tables import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, NotFound, ServiceError, TransactionInProgress
 from app.events import outbox

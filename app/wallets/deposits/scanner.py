@@ -21,7 +21,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
-from app.db.statements import in_list, insert_into, update_rows
+from app.db.tables import in_list, insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
 from app.ports.errors import PortError

@@ -10,7 +10,7 @@ from app.approvals.schemas import APPROVAL_NOTE
 from app.audit_log import actors
 from app.core.movement_kinds import MovementKind
 from app.errors import BridgeFailed, GasPending, InvalidInput, ServiceError
-from app.observability import logs
+from app.observability import telemetry
 from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, BridgeLegShape
 from app.wallets.bridges import advance, service, state
@@ -93,7 +93,7 @@ def bridge(body: dict[str, Any]) -> BridgeOrder:
     return BridgeOrder(source, destination, amount, body["gas"], body["max_network_fee_usd"])
 
 
-commands = AppGroup("bridges", callback=logs.redirect_to_stderr, help="Bridges that were never paid out.")
+commands = AppGroup("bridges", callback=telemetry.redirect_to_stderr, help="Bridges that were never paid out.")
 
 
 @commands.command("write-off")

@@ -20,8 +20,8 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
-from app.ports.chain import Chain, SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Shortage, Unreachable
+from app.ports.chain import Chain, Shortage, SignedTransaction, TransactionDraft
+from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.db.prepared import PreparedRead
-from app.db.statements import count, table_of, update_rows
+from app.db.tables import count, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.ports.chain import Chain, SignedTransaction, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable

@@ -13,7 +13,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import in_list, rows_after, table_of, within
+from app.db.tables import in_list, rows_after, table_of, within
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state

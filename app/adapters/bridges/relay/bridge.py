@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from app.adapters.bridges.ether import EtherBridge
 from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, OrderStatus
+from app.adapters.evm import calls
+from app.adapters.evm.calls import TransactionReceipt
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import TransactionReceipt
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import accept_any_error
 from app.ports.bridges import (

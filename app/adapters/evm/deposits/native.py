@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 import structlog
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import RpcTransaction
+from app.adapters.evm import calls
+from app.adapters.evm.calls import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error

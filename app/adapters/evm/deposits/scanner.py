@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import EventLog, EvmRpc
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EventLog, EvmRpc, read_logs
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits import native

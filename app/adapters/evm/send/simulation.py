@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from app.adapters.evm.client.rpc import EvmRpc, call
+from app.adapters.evm.calls import EvmRpc, call
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals
