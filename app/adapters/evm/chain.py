@@ -7,8 +7,7 @@ from functools import partial
 from app.adapters.evm import calls
 from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.dead_ends import dead_end
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import EvmDeployment, dead_end
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
