@@ -29,7 +29,7 @@ class BridgeBody(AcceptsCamelCase):
     source_chain = Symbol(required=True, metadata={**CHAIN})
     destination_chain = Symbol(required=True, metadata={**CHAIN, "example": "ethereum"})
     token = Symbol(required=True, metadata={**CURRENCY})
-    amount = definition.amount_field(description="The amount to send, including the fee.")
+    amount = definition.AMOUNT
     gas = GAS_PURCHASE
     max_network_fee_usd = definition.MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
@@ -64,7 +64,7 @@ class BridgeQuoteShape(definition.MovementQuoteShape):
     amount = fields.String(required=True, attribute="movement.amount")
     route = fields.String(required=True)
     fee = fields.String(required=True)
-    value_usd = definition.value_field(description="What counts against the limits: the fee.")
+    value_usd = definition.VALUE_USD
     network_fee = definition.network_fee_field("the source chain's")
     estimated_seconds = fields.Integer(required=True)
 

@@ -14,14 +14,12 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from app.approvals import service
-from app.approvals.kinds import ApprovableMovement, ApprovedRequest
-from app.approvals.schemas import AwaitingApproval
+from app.approvals.schemas import ApprovableMovement, ApprovedRequest, AwaitingApproval
 from app.errors import ServiceError
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, principal
 from app.wallets.api.routes import IDEMPOTENCY_NOTE, LIMIT_ERRORS, blp
-from app.wallets.api.schemas import GAS_FEE
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.wallets import WalletView
@@ -36,15 +34,9 @@ from app.web.schemas import Schema
 OrderT = TypeVar("OrderT")
 OrderT_contra = TypeVar("OrderT_contra", contravariant=True)
 _NO_WAIT = Decimal(0)
-MAX_NETWORK_FEE = Usd(
-    load_default=None,
-    allow_none=True,
-    metadata={
-        "example": 1,
-        "description": "Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees "
-        "follow the market: allow twice what a dry run returned.",
-    },
-)
+AMOUNT = AmountField(required=True, metadata={"type": "string", "example": "12.5"})
+VALUE_USD = Usd(required=True, allow_none=True, attribute="movement.value_nanos")
+MAX_NETWORK_FEE = Usd(load_default=None, allow_none=True, metadata={"example": 1})
 
 
 class Send(Protocol[OrderT_contra]):
@@ -114,10 +106,6 @@ class WalletMovement(MovementDefinition[OrderT]):
     errors: tuple[type[ServiceError], ...]
 
 
-def amount_field(**metadata: str) -> AmountField:
-    return AmountField(required=True, metadata={"type": "string", "example": "12.5", **metadata})
-
-
 def dry_run_field(what: str) -> StrictBoolean:
     text = f"Check the limits, simulate {what} and return a quote; nothing is signed."
     return StrictBoolean(load_default=False, metadata={"description": text})
@@ -131,10 +119,6 @@ class MovementState(Schema):
     error = fields.String(allow_none=True)
 
 
-def value_field(**metadata: str) -> Usd:
-    return Usd(required=True, allow_none=True, attribute="movement.value_nanos", metadata=metadata)
-
-
 def network_fee_field(chain: str) -> fields.String:
     return fields.String(required=True, metadata={"description": f"The maximum, in {chain} native token."})
 
@@ -144,7 +128,7 @@ class MovementQuoteShape(Schema):
     network_fee = network_fee_field("the chain's")
     network_fee_currency = fields.String(required=True, attribute="network_fee.token.symbol")
     network_fee_usd = Usd(required=True, allow_none=True, attribute="network_fee_nanos")
-    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
+    gas_fee = fields.String(required=True, allow_none=True)
 
 
 PREFER_NOTE = "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation."
