@@ -33,8 +33,7 @@ from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
 from app.events import routes as events
 from app.extensions import api, db
-from app.forwarding.call import ForwardingEntry, RequestCheck
-from app.forwarding.views import RestConverter
+from app.forwarding.call import ForwardingEntry, RequestCheck, RestConverter
 from app.gateway import routes as gateway
 from app.gateway.fallback import Outages
 from app.gateway.pricing import price_table
@@ -50,7 +49,7 @@ from app.movements import KINDS
 from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
-from app.observability import error_reporting, telemetry
+from app.observability import telemetry
 from app.owner import address_book
 from app.owner import notices as notice_pages
 from app.owner.pages import activity as activity_pages
@@ -63,7 +62,7 @@ from app.owner.pages import limits as limits_form
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
-from app.payments import sponsoring, topups
+from app.payments import settlement_risks, topups
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
@@ -84,9 +83,9 @@ from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
 from app.web import client_request, error_responses, fields, openapi
 from app.web.client_request import ClientRequest, current_request
+from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
 from app.web.reference import Reference
-from app.web.server_hooks import ServerHooks
 from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +106,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     sys.setrecursionlimit(_RECURSION_LIMIT)
     telemetry.configure_logs(settings.log_level)
     telemetry.init_traces(settings.otel_exporter_otlp_endpoint)
-    error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
+    telemetry.init_error_reports(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app = Application("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     app.request_class = ClientRequest
     app.session_interface = _NoSessions()
@@ -171,7 +170,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
-        gas_sponsor=sponsoring.gas_sponsor,
+        gas_sponsor=settlement_risks.gas_sponsor,
         balance_readers=balances.reader_threads(ports.chains),
         verified_networks=set(),
         parts={type(part): part for part in parts},

@@ -14,8 +14,8 @@ import structlog
 from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.approvals.kinds import ApprovableMovement, ApprovedRequest
 from app.approvals.models import APPROVALS, Approval, ApprovalStatus
+from app.approvals.schemas import ApprovableMovement, ApprovedRequest
 from app.approvals.service import SEALED_REQUESTS
 from app.authenticated import seal_of
 from app.core import clock, strict_json

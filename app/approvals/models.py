@@ -145,10 +145,7 @@ APPROVALS = AuthenticatedStateMachine(
         initial={ApprovalStatus.AWAITING},
         permitted={
             ApprovalStatus.AWAITING: {
-                ApprovalStatus.APPROVED,
-                ApprovalStatus.REJECTED,
-                ApprovalStatus.EXPIRED,
-                ApprovalStatus.CANCELLED,
+                ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED, ApprovalStatus.CANCELLED,
             },
             # In the unit that records the movement; or it was refused, and certainly nothing happened.
             ApprovalStatus.APPROVED: {ApprovalStatus.EXECUTED, ApprovalStatus.FAILED},

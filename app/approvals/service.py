@@ -19,9 +19,8 @@ from flask import Response, jsonify
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.approvals.kinds import ApprovableMovement
 from app.approvals.models import APPROVALS, OPEN_STATUSES, Approval, ApprovalStatus
-from app.approvals.schemas import AwaitingApproval
+from app.approvals.schemas import ApprovableMovement, AwaitingApproval
 from app.authenticated import SealedColumn, seal_of
 from app.core import clock, identifiers
 from app.core.money import usd_string

@@ -261,14 +261,11 @@ def announce_unhealthy(now: datetime) -> None:
                 agent_id=row.agent_id,
                 object_id=row.id,
                 data={
-                    "service_id": row.id,
-                    "name": row.name,
-                    "calls": int(row.calls),
-                    "failures": int(row.failures),
+                    "service_id": row.id, "name": row.name, "calls": int(row.calls), "failures": int(row.failures),
                     "since": clock.isoformat(now - WINDOW),
                 },
                 once=f"unhealthy:{now:%Y-%m-%dT%H}",
-            )
+            )  # fmt: skip
 
 
 def find_wrong_sums(session: Session) -> list[str]:

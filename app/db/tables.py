@@ -10,27 +10,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any, cast
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    ColumnElement,
-    DateTime,
-    Index,
-    Integer,
-    Numeric,
-    String,
-    Uuid,
-    and_,
-    bindparam,
-    column,
-    delete,
-    func,
-    literal,
-    select,
-    text,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -41,22 +21,22 @@ from app.core.pagination import Page, PageRequest
 from app.errors import InvalidInput
 from app.extensions import Base
 
-ID = Uuid(as_uuid=False)
+ID = sa.Uuid(as_uuid=False)
 """A UUID, as text in Python: native on PostgreSQL, 32 characters on SQLite."""
 
-SERIAL = BigInteger().with_variant(Integer, "sqlite")
+SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """A number that the database assigns: only an INTEGER does so on SQLite."""
 
 
-def partial_index(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
-    condition = text(where)
-    return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
+def partial_index(name: str, *columns: Any, where: str, unique: bool = False) -> sa.Index:
+    condition = sa.text(where)
+    return sa.Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
 
 
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware instant; SQLite, which has no time zones, stores it as naive UTC."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -77,11 +57,11 @@ class UtcDateTime(TypeDecorator[datetime]):
 class Units(TypeDecorator[int]):
     """A token amount in base units: NUMERIC(78, 0) on PostgreSQL, text on SQLite, where NUMERIC loses digits."""
 
-    impl = Numeric(78, 0)
+    impl = sa.Numeric(78, 0)
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(String(80) if dialect.name == "sqlite" else Numeric(78, 0))
+        return dialect.type_descriptor(sa.String(80) if dialect.name == "sqlite" else sa.Numeric(78, 0))
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:
         return str(value) if value is not None and dialect.name == "sqlite" else value
@@ -100,14 +80,14 @@ def insert_into(session: Session, model: type[Base]) -> Any:
     return (postgresql.insert if is_postgresql else sqlite.insert)(model)
 
 
-def update_rows(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
+def update_rows(session: Session, model: Any, *conditions: sa.ColumnElement[bool], **values: Any) -> int:
     """Update the rows that meet all conditions; return how many. Objects that the session has loaded keep theirs."""
-    return _matching(session, update(model).where(*conditions).values(values))
+    return _matching(session, sa.update(model).where(*conditions).values(values))
 
 
-def delete_rows(session: Session, model: Any, *conditions: ColumnElement[bool]) -> int:
+def delete_rows(session: Session, model: Any, *conditions: sa.ColumnElement[bool]) -> int:
     """Delete the rows that meet all conditions; return how many. The session keeps the objects that it has loaded."""
-    return _matching(session, delete(model).where(*conditions))
+    return _matching(session, sa.delete(model).where(*conditions))
 
 
 def _matching(session: Session, statement: Any) -> int:
@@ -115,12 +95,12 @@ def _matching(session: Session, statement: Any) -> int:
     return int(result.rowcount)
 
 
-def count(session: Session, model: type[Base], *conditions: ColumnElement[bool]) -> int:
-    return session.scalar(select(func.count()).select_from(model).where(*conditions)) or 0
+def count(session: Session, model: type[Base], *conditions: sa.ColumnElement[bool]) -> int:
+    return session.scalar(sa.select(sa.func.count()).select_from(model).where(*conditions)) or 0
 
 
 def page_of(
-    session: Session, model: Any, page: PageRequest, *conditions: ColumnElement[bool], newest_first: bool = False
+    session: Session, model: Any, page: PageRequest, *conditions: sa.ColumnElement[bool], newest_first: bool = False
 ) -> Page[Any]:
     """Return a page of the rows that meet all conditions, oldest first by default.
 
@@ -133,25 +113,25 @@ def page_of(
         later, remaining = rows_after(session, table_of(model), page.after, *conditions, newest_first=newest_first)
         conditions, shown = (*conditions, later), replace(page, offset=total - remaining)
     order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]
-    ids = select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
-    rows = session.scalars(select(model).join(ids, ids.c.id == model.id).order_by(*order)).all()
+    ids = sa.select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
+    rows = session.scalars(sa.select(model).join(ids, ids.c.id == model.id).order_by(*order)).all()
     return Page(rows, total, shown)
 
 
 def rows_after(
-    session: Session, table: Table, after: str, *conditions: ColumnElement[bool], newest_first: bool = True
-) -> tuple[ColumnElement[bool], int]:
+    session: Session, table: Table, after: str, *conditions: sa.ColumnElement[bool], newest_first: bool = True
+) -> tuple[sa.ColumnElement[bool], int]:
     """Return the condition of the rows after one, and their number. Raises: InvalidInput if it is not in the list."""
     columns = (table.c.created_at, table.c.id)
-    row = session.execute(select(*columns).where(table.c.id == after, *conditions)).first()
+    row = session.execute(sa.select(*columns).where(table.c.id == after, *conditions)).first()
     if row is None:
         raise InvalidInput.field("after", "is not the id of an entry of this list")
-    key, found = tuple_(*columns), tuple_(*map(literal, row, (each.type for each in columns)))
+    key, found = sa.tuple_(*columns), sa.tuple_(*map(sa.literal, row, (each.type for each in columns)))
     follows = key < found if newest_first else key > found
-    return follows, session.scalar(select(func.count()).select_from(table).where(*conditions, follows)) or 0
+    return follows, session.scalar(sa.select(sa.func.count()).select_from(table).where(*conditions, follows)) or 0
 
 
-def within(table: Table, page: PageRequest) -> list[ColumnElement[bool]]:
+def within(table: Table, page: PageRequest) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of the time in which the rows of a page were created."""
     conditions = []
     if page.created_after is not None:
@@ -172,40 +152,40 @@ def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Seque
     amounts = [name for name in rows[0] if name not in keys]
     if session.get_bind().dialect.name == "postgresql":
         names = [*keys, *amounts]
-        arrays = [bindparam(None, [row[name] for row in rows], type_=ARRAY(table.c[name].type)) for name in names]
-        column_amounts = func.unnest(*arrays).table_valued(
-            *(column(name, table.c[name].type) for name in names), name="more"
+        arrays = [sa.bindparam(None, [row[name] for row in rows], type_=sa.ARRAY(table.c[name].type)) for name in names]
+        column_amounts = sa.func.unnest(*arrays).table_valued(
+            *(sa.column(name, table.c[name].type) for name in names), name="more"
         ).render_derived()  # fmt: skip
-        matches = and_(*(table.c[name] == column_amounts.c[name] for name in keys))
-        ordered = select(*(table.c[name] for name in keys)).join(column_amounts, matches).order_by(*keys)
+        matches = sa.and_(*(table.c[name] == column_amounts.c[name] for name in keys))
+        ordered = sa.select(*(table.c[name] for name in keys)).join(column_amounts, matches).order_by(*keys)
         session.execute(ordered.with_for_update(of=table, key_share=True))
         session.execute(
-            update(table)
+            sa.update(table)
             .where(matches)
             .values({table.c[name]: table.c[name] + column_amounts.c[name] for name in amounts})
         )
         return
     statement = (
-        update(table)
-        .where(and_(*(table.c[name] == bindparam(f"of_{name}") for name in keys)))
-        .values({table.c[name]: table.c[name] + bindparam(f"of_{name}") for name in amounts})
+        sa.update(table)
+        .where(sa.and_(*(table.c[name] == sa.bindparam(f"of_{name}") for name in keys)))
+        .values({table.c[name]: table.c[name] + sa.bindparam(f"of_{name}") for name in amounts})
     )
     session.connection().execute(statement, [{f"of_{name}": value for name, value in row.items()} for row in rows])
 
 
-def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
     """Return the condition of many values: on PostgreSQL one parameter, because compiling thousands takes longer."""
     if session.get_bind().dialect.name != "postgresql":
         return of.in_(values)
-    return of == func.any(bindparam(None, list(values), type_=ARRAY(of.type)))
+    return of == sa.func.any(sa.bindparam(None, list(values), type_=sa.ARRAY(of.type)))
 
 
-def utc_day(instant: InstrumentedAttribute[Any], *, dialect: str) -> ColumnElement[Any]:
+def utc_day(instant: InstrumentedAttribute[Any], *, dialect: str) -> sa.ColumnElement[Any]:
     """Return the UTC day of an instant's column; read what comes out with `day_of`."""
     if dialect == "sqlite":
-        return func.date(instant)
+        return sa.func.date(instant)
     # date() uses the session's time zone, which an operator may have set.
-    return func.date(func.timezone("UTC", instant))
+    return sa.func.date(sa.func.timezone("UTC", instant))
 
 
 def day_of(value: Any) -> date:

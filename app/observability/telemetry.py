@@ -1,10 +1,16 @@
-"""Telemetry: structured logs as JSON lines, with keys redacted, and traces by OpenTelemetry.
+"""Telemetry: structured logs as JSON lines, with keys redacted; traces by OpenTelemetry; reports of errors to Sentry.
 
 Bodies, headers and messages of foreign exceptions are not logged at all; redaction is the second line of defence.
+
 Traces are sent if the operator configured a collector (OTEL_EXPORTER_OTLP_ENDPOINT): one span per request, job and paid
 call, with routes, statuses, models, tokens and costs; no body, header, address or account. The SDK reads the other
 variables of OpenTelemetry, such as OTEL_TRACES_SAMPLER, itself.
+
+Unexpected errors are reported if the operator configured it (SENTRY_DSN): the stack trace, the route's pattern and the
+request id; no body, header, URL, variable or log line.
 """
+
+from __future__ import annotations
 
 import json
 import logging
@@ -15,11 +21,16 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Number
-from typing import Any, Literal, TextIO
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import structlog
 
 from app.version import VERSION
+
+if TYPE_CHECKING:
+    from sentry_sdk.types import Event, Hint
+
 
 # API, gateway, master and owner keys, services' secrets. Claim codes have no prefix and are never logged.
 _KEY_PATTERN = re.compile(r"\b(ak|gw|mk|ok|sv|cr|at|rt|ac|dc)_[A-Za-z0-9_-]{16,}")
@@ -231,3 +242,53 @@ def trace_id_of(traceparent: str) -> str | None:
     """Return the trace that a caller's header names (W3C Trace Context), if it is valid."""
     found = _TRACEPARENT.fullmatch(traceparent)
     return found[1] if found else None
+
+
+_sdk: ModuleType | None = None
+
+
+def init_error_reports(dsn: str, *, network: str) -> None:
+    """Enable reports; without a DSN there are none."""
+    global _sdk  # noqa: PLW0603 - as the library's own client, one per process
+    if not dsn:
+        return
+    import sentry_sdk  # noqa: PLC0415 - loading it takes a tenth of a second
+
+    _sdk = sentry_sdk
+    sentry_sdk.init(
+        dsn,
+        release=f"purser@{VERSION}",
+        environment=network,
+        # Each of these would add data: requests, SQL, log lines, arguments.
+        default_integrations=False,
+        auto_enabling_integrations=False,
+        max_breadcrumbs=0,
+        include_local_variables=False,
+        traces_sample_rate=None,
+        before_send=_scrub_event,
+    )
+
+
+def report(error: BaseException, **tags: str) -> None:
+    """Report an error. Never raises or blocks: a background thread sends it."""
+    if _sdk is None:
+        return
+    with _sdk.new_scope() as scope:
+        for name, value in {**structlog.contextvars.get_contextvars(), **tags}.items():
+            scope.set_tag(name, str(value))
+        _sdk.capture_exception(error)
+
+
+def flush_error_reports() -> None:
+    """Wait up to two seconds until reports are sent, because the process may end."""
+    if _sdk is not None:
+        _sdk.flush(timeout=2)
+
+
+def _scrub_event(event: Event, _hint: Hint) -> Event | None:
+    for field_name in ("request", "user", "breadcrumbs", "extra", "modules", "server_name"):
+        event.pop(field_name, None)  # type: ignore[misc] # a key of the event like any other
+    for exception in (event.get("exception") or {}).get("values", []):
+        # A library's message may contain data; the class and the location are enough.
+        exception.pop("value", None)
+    return event

@@ -57,14 +57,9 @@ def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | 
     if status not in _EVENTS or (status is PaymentStatus.PAID and row.tries):
         return
     data = {
-        "payment_id": row.id,
-        "chain": row.chain,
-        "amount": str(TokenAmount(row.units, USDC)),
-        "currency": USDC.symbol,
-        "payer": row.payer,
-        "provider": row.provider,
-        "tx_hash": row.tx_hash,
-    }
+        "payment_id": row.id, "chain": row.chain, "amount": str(TokenAmount(row.units, USDC)),
+        "currency": USDC.symbol, "payer": row.payer, "provider": row.provider, "tx_hash": row.tx_hash,
+    }  # fmt: skip
     outbox.record(session, _EVENTS[status], agent_id=None, object_id=row.id, data=data)
 
 

@@ -36,13 +36,9 @@ class TopUpBody(Schema):
 
 
 TOP_UP = MovementDefinition(
-    name=MovementKind.TOPUP,
-    title="Credit top-up",
-    body=TopUpBody(),
-    parse=lambda body: TopUpOrder(body["chain"], body["amount"]),
-    quote=topups.quote,
-    send=topups.send,
-)
+    name=MovementKind.TOPUP, title="Credit top-up", body=TopUpBody(),
+    parse=lambda body: TopUpOrder(body["chain"], body["amount"]), quote=topups.quote, send=topups.send,
+)  # fmt: skip
 blp = Blueprint(
     "credits",
     guard=guards.AGENT_KEY,

@@ -57,15 +57,11 @@ _MAX_EVIDENCE = 6
 _MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
 _ACTION_REQUIRED_CODES = frozenset(
     {
-        FailureCode.HUMAN_CHECK,
-        FailureCode.OPTIONS_REQUIRED,
-        FailureCode.COUPON_NOT_APPLIED,
-        FailureCode.DELIVERY_METHOD_NOT_OFFERED,
-        FailureCode.ADDRESS_INCOMPLETE,
-        FailureCode.ADDRESS_MISMATCH,
+        FailureCode.HUMAN_CHECK, FailureCode.OPTIONS_REQUIRED, FailureCode.COUPON_NOT_APPLIED,
+        FailureCode.DELIVERY_METHOD_NOT_OFFERED, FailureCode.ADDRESS_INCOMPLETE, FailureCode.ADDRESS_MISMATCH,
         FailureCode.PAYMENT_DETAILS_REQUIRED,
     }
-)
+)  # fmt: skip
 _log = structlog.get_logger(__name__)
 
 
@@ -335,14 +331,10 @@ def stored_error(
 ) -> dict[str, Any]:
     """Return a failure as it is stored and shown; `limit_code` is the code of the wallet's refusal."""
     return {
-        "code": failure.code.value,
-        "limit_code": limit_code,
-        "message": _printable(failure.message, 1_500),
-        "step": None if step is None else step.action,
-        "missing": list(failure.missing),
-        "choices": [_printable(choice) for choice in failure.choices],
-        "is_permanent": failure.is_permanent,
-    }
+        "code": failure.code.value, "limit_code": limit_code, "message": _printable(failure.message, 1_500),
+        "step": None if step is None else step.action, "missing": list(failure.missing),
+        "choices": [_printable(choice) for choice in failure.choices], "is_permanent": failure.is_permanent,
+    }  # fmt: skip
 
 
 def _claim_purchase(purchase_id: str, holder: str) -> Purchase | None:

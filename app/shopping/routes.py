@@ -6,26 +6,10 @@ from typing import Any
 
 from flask import Response, g, jsonify, request
 
-from app import long_poll
+from app import errors, long_poll
 from app.approvals import service as approvals
 from app.core.movement_kinds import MovementKind
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
-from app.errors import (
-    DailyLimitExceeded,
-    DomainNotAllowed,
-    InsufficientCredits,
-    MonthlyLimitExceeded,
-    NotFound,
-    PaymentAlreadyUsed,
-    PaymentInvalid,
-    PaymentPending,
-    PaymentRequired,
-    ProviderNotConfigured,
-    PurchaseInProgress,
-    Unauthorized,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
 from app.idempotency import service as idempotency
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -48,19 +32,11 @@ def _parse(body: dict[str, Any]) -> PurchaseOrder:
     url, host = orders.parse_url(body["url"])
     credentials = body["credentials"] or {"username": None, "password": None}
     return PurchaseOrder(
-        url=url,
-        host=host,
-        address=ShippingAddress(**body["shippingAddress"]),
-        username=credentials["username"],
-        password=credentials["password"],
-        quantity=body["quantity"],
-        options=body["options"],
-        max_total_nanos=body["max_total_usd"],
-        dry_run=body["dry_run"],
-        coupon_code=body["coupon_code"],
-        delivery_method=body["delivery_method"],
-        session_id=body["session_id"],
-    )
+        url=url, host=host, address=ShippingAddress(**body["shippingAddress"]), username=credentials["username"],
+        password=credentials["password"], quantity=body["quantity"], options=body["options"],
+        max_total_nanos=body["max_total_usd"], dry_run=body["dry_run"], coupon_code=body["coupon_code"],
+        delivery_method=body["delivery_method"], session_id=body["session_id"],
+    )  # fmt: skip
 
 
 def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | None, claim: Claim) -> Purchase:  # noqa: ARG001 - a purchase is queued
@@ -103,12 +79,10 @@ _PAYABLE_SECURITY: list[dict[str, list[str]]] = [
     {scheme: []} for scheme in (guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME)
 ]
 _TOKEN_PARAMETER = {
-    "in": "query",
-    "name": x402_purchases.PARAMETER,
-    "required": False,
+    "in": "query", "name": x402_purchases.PARAMETER, "required": False,
     "description": "Instead of a key, for a purchase paid by a payment: it is part of `status_url`.",
     "schema": {"type": "string"},
-}
+}  # fmt: skip
 
 
 shopping = Blueprint(
@@ -123,7 +97,7 @@ shopping = Blueprint(
 def _assert_configured() -> None:
     """Refuse before the body is read if no shopper runs; purchases can still be read."""
     if _is_purchase() and not service.is_configured():
-        raise ProviderNotConfigured(
+        raise errors.ProviderNotConfigured(
             "Shopping is not available on this service: no shopping worker with a browser is running."
         )
 
@@ -219,9 +193,10 @@ def _rebuild(subject_id: str) -> Response:
     },
 )
 @shopping.raises(
-    ProviderNotConfigured, DomainNotAllowed, WalletFrozen, DailyLimitExceeded, WeeklyLimitExceeded,
-    MonthlyLimitExceeded, NotFound, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed,
-    PaymentPending, PurchaseInProgress,
+    errors.ProviderNotConfigured, errors.DomainNotAllowed, errors.WalletFrozen, errors.DailyLimitExceeded,
+    errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.NotFound, errors.InsufficientCredits,
+    errors.PaymentRequired, errors.PaymentInvalid, errors.PaymentAlreadyUsed, errors.PaymentPending,
+    errors.PurchaseInProgress,
 )  # fmt: skip
 @shopping.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the purchase to end.")
 def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
@@ -231,16 +206,12 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     accepted = approvals.or_ask(
         PURCHASE,
         lambda: x402_purchases.buy(
-            guards.find_principal(),
-            PURCHASE.parse(body),
-            guard.payable(current_request()),
-            decoded_body(current_request()),
-            allow_duplicate=idempotency.HEADER in request.headers,
-            claim=claim,
+            guards.find_principal(), PURCHASE.parse(body), guard.payable(current_request()),
+            decoded_body(current_request()), allow_duplicate=idempotency.HEADER in request.headers, claim=claim,
         ),
         body=body,
         claim=claim,
-    )
+    )  # fmt: skip
     if isinstance(accepted, Response):
         return accepted
     purchase, settled = accepted
@@ -281,7 +252,7 @@ def get_purchase(purchase: Purchase) -> Response:
 @shopping.post("/purchases/<string:purchase_id>/cancel")
 @shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, schemas.PurchaseShape)
-@shopping.raises(PurchaseInProgress)
+@shopping.raises(errors.PurchaseInProgress)
 def cancel_purchase(purchase: Purchase) -> Response:
     """Cancel a queued purchase and refund its price. One that has begun cannot be cancelled."""
     return jsonify(_shape(service.cancel(purchase)))
@@ -316,12 +287,12 @@ def _authorize_payer(request: ClientRequest) -> None:
     if payable.headers.has_payment:
         return
     if guards.presented_keys(request):
-        raise Unauthorized
+        raise errors.Unauthorized
     reason = x402_purchases.refusal_reason(
         lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
     )
     price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
-    raise terms.attach(price, PaymentRequired())
+    raise terms.attach(price, errors.PaymentRequired())
 
 
 def _authorize_reader(request: ClientRequest) -> None:
@@ -332,7 +303,7 @@ def _authorize_reader(request: ClientRequest) -> None:
         purchase_id = str((request.view_args or {}).get("purchase_id", ""))
         account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
         if account_id is None:
-            raise Unauthorized
+            raise errors.Unauthorized
         caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
     guards.authenticate_as(request, caller)
 

@@ -165,17 +165,12 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
     return PreparedAction(
         LimitOrder(
-            market,
-            is_buy,
-            on_grid,
-            size,
-            TimeInForce(parameters["tif"]),
-            is_reduce_only=parameters["reduce_only"],
+            market, is_buy, on_grid, size, TimeInForce(parameters["tif"]), is_reduce_only=parameters["reduce_only"],
             client_id=parameters["cloid"],
         ),
         value_nanos=None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc),
         notes={**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)},
-    )
+    )  # fmt: skip
 
 
 def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Decimal:

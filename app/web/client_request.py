@@ -193,16 +193,10 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
     microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
     code, caller = g.get("error_code", ""), g.get("caller")
     _log.info(
-        "request",
-        method=request.method,
-        route=route,
-        status=response.status_code,
-        code=code,
-        account_id=caller.account_id if caller else "",
-        client=_truncated(request.remote_addr or ""),
-        bytes=response.content_length,
-        microseconds=microseconds,
-    )
+        "request", method=request.method, route=route, status=response.status_code, code=code,
+        account_id=caller.account_id if caller else "", client=_truncated(request.remote_addr or ""),
+        bytes=response.content_length, microseconds=microseconds,
+    )  # fmt: skip
     if (span := request.span) is not None:
         span.set(
             http__request__method=request.method, http__route=route or "", url__scheme=request.scheme,

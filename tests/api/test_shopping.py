@@ -722,7 +722,7 @@ def test_a_worker_that_renews_its_lease_during_a_sweep_keeps_its_purchase(
     def sweep(reached: str) -> None:
         if reached == where:
             with monkeypatch.context() as patched:
-                patched.setattr(maintenance, "logs", SimpleNamespace(caused_by=renew))
+                patched.setattr(maintenance, "telemetry", SimpleNamespace(caused_by=renew))
                 maintenance.sweep(later)
 
     shopper.checkpoint = sweep

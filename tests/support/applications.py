@@ -38,14 +38,14 @@ from app.extensions import db
 from app.factory import build_state, create_app
 from app.gateway.providers.table import ProviderTable
 from app.jobs import JobName, QueueName
-from app.observability import error_reporting, telemetry
+from app.observability import telemetry
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import PaymentSigner, TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Application, Ports
+from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
-from app.web.server_hooks import ServerHooks
 from app.wiring import bridges_between
 
 DEAD_PLACE = ("127.0.0.1", 1)
@@ -300,7 +300,7 @@ def _are_alike(one: Settings, other: Settings) -> bool:
 def _reset(app: Application, settings: Settings, ports: Ports) -> None:
     """Do what `create_app` does for an application, except what depends on its code alone."""
     telemetry.configure_logs(settings.log_level)
-    error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
+    telemetry.init_error_reports(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app.state = build_state(settings, ports, app.state.part(OpenApiDocument), app.state.part(ProviderTable))
     app.server_hooks = ServerHooks(app.state.threads)
     with app.app_context():

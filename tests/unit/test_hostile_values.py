@@ -24,7 +24,7 @@ from app.core.chains import ETH, SOL, USDC, Token
 from app.core.money import AmountError, nanos_from_usd, parse_amount, usd_from_nanos
 from app.core.strict_json import JsonNumber, parse_json
 from app.errors import InvalidInput, NotFound
-from app.forwarding.views import target_under_prefix
+from app.forwarding.call import target_under_prefix
 from app.web import fields
 from app.web.client_request import ClientRequest, wait_seconds
 from app.web.schemas import page_query

@@ -23,8 +23,8 @@ from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import DomainNotAllowed, InvalidInput, NotFound, PaymentRequired, PerTxLimitExceeded, UpstreamError
 from app.forwarding import call, filters
+from app.forwarding.call import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
-from app.forwarding.views import target_under_prefix
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal, session_of
 from app.payments.x402 import gate, guard, terms

@@ -213,12 +213,10 @@ def owner_detail(service: Service) -> dict[str, Any]:
     with read_only_unit() as session:
         endpoints = session.scalar(specified) or ()
         return {
-            **vars(service),
-            "totals": statistics.totals(session, service.id),
-            "subscribers": subscriptions.count_active(session, service.id),
-            "endpoints": endpoints,
+            **vars(service), "totals": statistics.totals(session, service.id),
+            "subscribers": subscriptions.count_active(session, service.id), "endpoints": endpoints,
             "endpoints_count": len(endpoints),
-        }
+        }  # fmt: skip
 
 
 def owner_statistics(service: Service) -> dict[str, Any]:

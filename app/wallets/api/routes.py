@@ -145,12 +145,9 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
         message = "No spending controls are set: this wallet spends without limits. Set them with PUT."
         return {"wallet_id": wallet.id, "controls": None, "message": message}
     return {
-        "wallet_id": wallet.id,
-        "controls": found.controls,
-        "usage_today": found.today,
-        "usage_week": found.week,
+        "wallet_id": wallet.id, "controls": found.controls, "usage_today": found.today, "usage_week": found.week,
         "usage_month": found.month,
-    }
+    }  # fmt: skip
 
 
 @blp.put("/<string:wallet_id>/controls")

@@ -150,20 +150,11 @@ def announce(session: Session, row: Any, status: str, reason: str | None) -> Non
 
 def _data(row: Any, status: str, reason: str | None) -> dict[str, Any]:
     data = {
-        "transaction_id": row.id,
-        "wallet_id": row.wallet_id,
-        "type": row.type,
-        "kind": row.kind,
-        "chain": row.chain,
-        "status": status,
-        "reason": reason,
-        "to": row.to_address,
-        "amount": _amount(row.amount_units, row.currency),
-        "currency": row.currency,
-        "tx_hash": row.tx_hash,
-        "created_at": clock.isoformat(row.created_at),
+        "transaction_id": row.id, "wallet_id": row.wallet_id, "type": row.type, "kind": row.kind, "chain": row.chain,
+        "status": status, "reason": reason, "to": row.to_address, "amount": _amount(row.amount_units, row.currency),
+        "currency": row.currency, "tx_hash": row.tx_hash, "created_at": clock.isoformat(row.created_at),
         "confirmed_at": None if row.confirmed_at is None else clock.isoformat(row.confirmed_at),
-    }
+    }  # fmt: skip
     if row.output_currency is not None:
         received = None if row.output_units is None else _amount(row.output_units, row.output_currency)
         data |= {"output_currency": row.output_currency, "output_amount": received}

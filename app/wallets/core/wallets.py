@@ -94,16 +94,11 @@ def create(
     default_names = (f"wallet-{number}" for number in itertools.count(len(sibling_names) + 1))
     now = clock.now()
     row = {
-        "id": key.wallet_id,
-        "agent_id": agent_id,
+        "id": key.wallet_id, "agent_id": agent_id,
         "name": name or next(each for each in default_names if each not in sibling_names.values()),
-        "evm_address": key.evm_address,
-        "solana_address": key.solana_address,
-        "transaction_count": 0,
-        "created_at": now,
-        "active_at": now if scanned else None,
-        "new_to_scans": scanned,
-    }
+        "evm_address": key.evm_address, "solana_address": key.solana_address, "transaction_count": 0,
+        "created_at": now, "active_at": now if scanned else None, "new_to_scans": scanned,
+    }  # fmt: skip
     row = Wallet.stamp(row)
     _INSERT.execute(session, row)
     _INSERT_KEY.execute(session, {"wallet_id": key.wallet_id, "sealed": key.sealed})

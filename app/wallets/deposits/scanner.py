@@ -214,15 +214,10 @@ def _advance_cursor(
             insert_into(session, DepositCursor).values(chain=name.value, tier=tier.value).on_conflict_do_nothing()
         )
     updated = update_rows(
-        session,
-        DepositCursor,
-        DepositCursor.chain == name.value,
-        DepositCursor.tier == tier.value,
+        session, DepositCursor, DepositCursor.chain == name.value, DepositCursor.tier == tier.value,
         DepositCursor.block_number.is_not_distinct_from(number),
-        DepositCursor.block_hash.is_not_distinct_from(block_hash),
-        block_number=to.number,
-        block_hash=to.hash,
-    )
+        DepositCursor.block_hash.is_not_distinct_from(block_hash), block_number=to.number, block_hash=to.hash,
+    )  # fmt: skip
     if not updated:
         raise _ConcurrentScanError
 

@@ -94,14 +94,9 @@ class Movement:
     def spending_request(self) -> SpendingRequest:
         is_fee = self.kind == MovementKind.GAS
         return SpendingRequest(
-            self.value_nanos,
-            self.payee,
-            self.chain.family,
-            self.domain,
-            self.session_id,
-            approved=None if is_fee else self.wallet.approved,
-            is_network_fee=is_fee,
-        )
+            self.value_nanos, self.payee, self.chain.family, self.domain, self.session_id,
+            approved=None if is_fee else self.wallet.approved, is_network_fee=is_fee,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

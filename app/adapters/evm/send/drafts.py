@@ -177,14 +177,10 @@ class EvmDrafter:
             )
             self._market_price = time.monotonic(), price
         return EvmDraftData(
-            sequence=sequence.result,
-            native_units=native_units,
-            token_units=token_units,
-            price=price,
-            l1_fee_units=l1_fee_units,
-            gas=estimate.result_or_none,
+            sequence=sequence.result, native_units=native_units, token_units=token_units, price=price,
+            l1_fee_units=l1_fee_units, gas=estimate.result_or_none,
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
-        )
+        )  # fmt: skip
 
     def _simulate_priced(self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int) -> EvmDraftData:
         price = readings.price

@@ -227,14 +227,10 @@ class EvmFacilitator:
             elif used := contracts.AUTHORIZATION_USED_EVENT.decode(log):
                 claims.append(self._claim(*used))
         return IncomingPayment(
-            tx_hash=tx_hash,
-            succeeded=receipt.succeeded,
-            units=max(units, 0),
-            payers=frozenset(payers),
-            claims=tuple(dict.fromkeys(claims)),
-            block_time=mined_in.time,
+            tx_hash=tx_hash, succeeded=receipt.succeeded, units=max(units, 0), payers=frozenset(payers),
+            claims=tuple(dict.fromkeys(claims)), block_time=mined_in.time,
             is_final=head.result - receipt.block.number + 1 >= self._confirmations,
-        )
+        )  # fmt: skip
 
     def _find_settlement(self, endpoint: RpcEndpoint, authorization: PaymentAuthorization) -> str | None:
         head = endpoint.ask(calls.head())

@@ -73,14 +73,10 @@ def sign_transfer(
     return {
         "signature": signatures.sign(message, signer),
         "authorization": {
-            "from": signer.evm_address,
-            "to": intent.recipient,
-            "value": str(intent.units),
-            "validAfter": "0",
-            "validBefore": str(valid_before),
-            "nonce": "0x" + nonce.hex(),
+            "from": signer.evm_address, "to": intent.recipient, "value": str(intent.units), "validAfter": "0",
+            "validBefore": str(valid_before), "nonce": "0x" + nonce.hex(),
         },
-    }
+    }  # fmt: skip
 
 
 def signature_of_contract(call: bytes, domain: SigningDomain) -> tuple[bytes, bytes]:
@@ -187,25 +183,19 @@ def sign_permit2_transfer(
 ) -> Mapping[str, Any]:
     """Return the payload of a payment that may be used until a deadline, inclusive."""
     values = (
-        {"token": deployment.usdc, "amount": intent.units},
-        X402_PERMIT2_PROXY,
-        nonce,
-        deadline,
+        {"token": deployment.usdc, "amount": intent.units}, X402_PERMIT2_PROXY, nonce, deadline,
         {"to": intent.recipient, "validAfter": 0},
-    )
+    )  # fmt: skip
     domain = SigningDomain("Permit2", None, deployment.chain_id, PERMIT2)
     message = signatures.typed_message(_PERMIT2_TRANSFER_STRUCT, values, domain)
     return {
         "signature": signatures.sign(message, signer),
         "permit2Authorization": {
-            "from": signer.evm_address,
-            "permitted": {"token": deployment.usdc, "amount": str(intent.units)},
-            "spender": X402_PERMIT2_PROXY,
-            "nonce": str(nonce),
-            "deadline": str(deadline),
+            "from": signer.evm_address, "permitted": {"token": deployment.usdc, "amount": str(intent.units)},
+            "spender": X402_PERMIT2_PROXY, "nonce": str(nonce), "deadline": str(deadline),
             "witness": {"to": intent.recipient, "validAfter": "0"},
         },
-    }
+    }  # fmt: skip
 
 
 def sign_allowance(
@@ -215,15 +205,10 @@ def sign_allowance(
     values = (signer.evm_address, PERMIT2, intent.units, permit_nonce, deadline)
     message = signatures.typed_message(_ALLOWANCE_STRUCT, values, usdc_domain(deployment))
     return {
-        "from": signer.evm_address,
-        "asset": deployment.usdc,
-        "spender": PERMIT2,
-        "amount": str(intent.units),
-        "nonce": str(permit_nonce),
-        "deadline": str(deadline),
-        "signature": signatures.sign(message, signer),
+        "from": signer.evm_address, "asset": deployment.usdc, "spender": PERMIT2, "amount": str(intent.units),
+        "nonce": str(permit_nonce), "deadline": str(deadline), "signature": signatures.sign(message, signer),
         "version": "1",
-    }
+    }  # fmt: skip
 
 
 _NONCE_BYTES = 32
