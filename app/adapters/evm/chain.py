@@ -16,8 +16,7 @@ from app.adapters.evm.track.receipts import EvmReceiptPoller, NonceHistoryReader
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import Broadcaster
-from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.chains import USDC, ChainName, Token, native
+from app.core.chains import USDC, ZERO_EVM_ADDRESS, ChainName, Token, native
 from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.chain import Balances, BlockRef, ChainDiagnosis, SignedTransaction, TransactionDraft

@@ -4,9 +4,7 @@ from typing import Any
 
 from flask import Response, request, url_for
 
-from app.core import addresses
-from app.core.addresses import AddressError
-from app.core.chains import ChainName
+from app.core.chains import AddressError, ChainName, address_for_chain
 from app.errors import LimitReached
 from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
@@ -35,7 +33,7 @@ def name_address(key: OwnerKeyView) -> Response:
         problems["chain"] = "Choose the network on which you know this address."
     else:
         try:
-            typed["address"] = addresses.for_chain(typed["address"], ChainName(typed["chain"]))
+            typed["address"] = address_for_chain(typed["address"], ChainName(typed["chain"]))
         except AddressError as error:
             problems["address"] = f"It {error}."
     if problems:

@@ -10,8 +10,8 @@ from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
-from app.core import addresses, clock, identifiers
-from app.core.chains import ChainName, Family
+from app.core import clock, identifiers
+from app.core.chains import AddressError, ChainName, Family, parse_any_address
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.tables import count, table_of
@@ -217,8 +217,8 @@ def agents_with(session: Session, named: str) -> Sequence[str]:
         is_named = Wallet.id == named
     else:
         try:
-            family, address = addresses.parse_any(named)
-        except addresses.AddressError:
+            family, address = parse_any_address(named)
+        except AddressError:
             return []
         is_named = (Wallet.evm_address if family is Family.EVM else Wallet.solana_address) == address
     return session.scalars(select(Wallet.agent_id).where(is_named)).all()

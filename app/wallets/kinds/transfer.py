@@ -7,8 +7,7 @@ from typing import Any
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
-from app.core import addresses
-from app.core.chains import USDC
+from app.core.chains import USDC, AddressError, address_for_chain
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.errors import AddressNotAllowed, TransferFailed, WithdrawalFailed
@@ -85,8 +84,8 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     recipient = None
     if name is not None:
         try:
-            recipient = addresses.for_chain(body["to"], name)
-        except addresses.AddressError as error:
+            recipient = address_for_chain(body["to"], name)
+        except AddressError as error:
             problems["to"] = [str(error)]
     if name is not None and recipient is not None and parsed is not None:
         refusal = app_state().ports.chains[name].recipient_rejection(recipient, parsed.token)

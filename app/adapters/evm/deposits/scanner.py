@@ -16,8 +16,7 @@ from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.chains import USDC, Token
+from app.core.chains import USDC, ZERO_EVM_ADDRESS, Token
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, DepositScan, Terms, WatchedAddress
 

@@ -16,7 +16,7 @@ from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import RpcError, accept_any_error
-from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.chains import ZERO_EVM_ADDRESS
 from app.ports.errors import Rejected
 
 _log = structlog.get_logger(__name__)

@@ -23,9 +23,7 @@ from app.adapters.evm.contracts.deployments import PERMIT2, X402_PERMIT2_PROXY, 
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.track.authorizations import OpenAuthorization
 from app.adapters.evm.x402 import known_wallets
-from app.core import addresses
-from app.core.addresses import AddressError
-from app.core.chains import USDC, Family
+from app.core.chains import USDC, AddressError, Family, parse_address
 from app.core.foreign import ForeignModel, MalformedResponseError, U256Digits
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
@@ -222,7 +220,7 @@ class EvmPaymentSigner:
 
     def canonical_recipient(self, text: str) -> str | None:
         try:
-            recipient = addresses.parse(text, Family.EVM)
+            recipient = parse_address(text, Family.EVM)
         except AddressError:
             return None
         return None if self._chain.recipient_rejection(recipient, USDC) else recipient

@@ -30,9 +30,7 @@ from app.adapters.solana.client import calls
 from app.adapters.solana.deployments import SolanaDeployment
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track.authorizations import OpenTransfer
-from app.core import addresses
-from app.core.addresses import AddressError
-from app.core.chains import USDC, Family
+from app.core.chains import USDC, AddressError, Family, parse_address
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, ExpectedPayment, PaymentAsset, PaymentIntent
@@ -207,7 +205,7 @@ class SolanaPaymentSigner:
 
     def canonical_recipient(self, text: str) -> str | None:
         try:
-            recipient = addresses.parse(text, Family.SOLANA)
+            recipient = parse_address(text, Family.SOLANA)
         except AddressError:
             return None
         return None if self._chain.recipient_rejection(recipient, USDC) else recipient
