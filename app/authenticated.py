@@ -26,7 +26,7 @@ from sqlalchemy.orm.util import identity_key
 
 from app.core import clock
 from app.db.state_machine import StateMachine, StateT
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import unit_of_work
 from app.errors import InternalError
 from app.extensions import Base, Model

@@ -15,8 +15,8 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.core import addresses, host
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Family
+from app.core import host
+from app.core.chains import TOKENS_BY_SYMBOL, AddressError, ChainName, Family, base58_bytes, parse_address
 from app.core.ip_ranges import is_loopback
 from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, PageUrl, RateLimit, SupportUrl, Urls, keys, split
 
@@ -353,8 +353,8 @@ class Settings(BaseSettings):
         """Return the recipient of payments that the operator configured, if any. Raises: ValueError."""
         text = self.x402_recipient_evm if family is Family.EVM else self.x402_recipient_solana
         try:
-            return addresses.parse(text, family) if text else None
-        except addresses.AddressError as error:
+            return parse_address(text, family) if text else None
+        except AddressError as error:
             msg = f"X402_RECIPIENT_{family.upper()} {error}"
             raise ValueError(msg) from None
 
@@ -365,7 +365,7 @@ class Settings(BaseSettings):
         try:
             evm = bytes.fromhex(evm_text.removeprefix("0x"))
             # Solana's tools write the seed followed by the public key.
-            solana = addresses.base58_bytes(solana_text)[:KEY_BYTES]
+            solana = base58_bytes(solana_text)[:KEY_BYTES]
         except ValueError:
             evm = solana = b"?"
         if len(evm) not in (0, KEY_BYTES) or len(solana) not in (0, KEY_BYTES):

@@ -21,8 +21,7 @@ from app.approvals import routes as approvals
 from app.authenticated import VerifiedRows
 from app.buying import records as service_purchases
 from app.buying import routes as buying
-from app.capacity.limiter import ConcurrencyLimiter
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.catalog import subscriptions
 from app.catalog.browse import routes as catalog
 from app.catalog.proxy import routes as proxy
@@ -34,8 +33,7 @@ from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
 from app.events import routes as events
 from app.extensions import api, db
-from app.forwarding.entry import ForwardingEntry, RequestCheck
-from app.forwarding.views import RestConverter
+from app.forwarding.call import ForwardingEntry, RequestCheck, RestConverter
 from app.gateway import routes as gateway
 from app.gateway.fallback import Outages
 from app.gateway.pricing import price_table
@@ -51,7 +49,7 @@ from app.movements import KINDS
 from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
-from app.observability import error_reporting, logs, tracing
+from app.observability import telemetry
 from app.owner import address_book
 from app.owner import notices as notice_pages
 from app.owner.pages import activity as activity_pages
@@ -64,7 +62,7 @@ from app.owner.pages import limits as limits_form
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
-from app.payments import sponsoring, topups
+from app.payments import settlement_risks, topups
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
@@ -79,16 +77,16 @@ from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
 from app.usage.grouped import StepGroups
 from app.version import VERSION
+from app.wallets import kinds as wallet_movements
 from app.wallets.api import routes as wallets
-from app.wallets.kinds import routes as movement_routes
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
-from app.web import client_request, error_responses, fields, lifecycle, openapi
+from app.web import client_request, error_responses, fields, openapi
 from app.web.client_request import ClientRequest, current_request
+from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
 from app.web.reference import Reference
-from app.web.server_hooks import ServerHooks
 from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,9 +105,9 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     settings = settings or Settings.load()
     # A dependency of eth-account raises the limit to 100 000 on import, more than the C stack of a thread holds.
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    logs.configure(settings.log_level)
-    tracing.init(settings.otel_exporter_otlp_endpoint)
-    error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
+    telemetry.configure_logs(settings.log_level)
+    telemetry.init_traces(settings.otel_exporter_otlp_endpoint)
+    telemetry.init_error_reports(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app = Application("purser", root_path=str(ROOT), template_folder="templates", static_folder=None)
     app.request_class = ClientRequest
     app.session_interface = _NoSessions()
@@ -173,7 +171,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
-        gas_sponsor=sponsoring.gas_sponsor,
+        gas_sponsor=settlement_risks.gas_sponsor,
         balance_readers=balances.reader_threads(ports.chains),
         verified_networks=set(),
         parts={type(part): part for part in parts},
@@ -300,22 +298,22 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
 
     @app.before_request
     def _begin() -> None:
-        lifecycle.begin(current_request())
+        client_request.begin(current_request())
         for check in checks:
             check(current_request())
 
     @app.after_request
     def _end(response: Response) -> Response:
         route = str(request.url_rule) if request.url_rule else None
-        lifecycle.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
+        client_request.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
         return response
 
-    lifecycle.install_cors(app, settings.cors_allowed_origins)
+    client_request.install_cors(app, settings.cors_allowed_origins)
     return checks
 
 
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
-    activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form, movement_routes,
-    notice_pages, oauth_pages, passkey_pages, sign_in,
+    activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form,
+    notice_pages, oauth_pages, passkey_pages, sign_in, wallet_movements,
 )  # fmt: skip

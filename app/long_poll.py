@@ -1,12 +1,9 @@
-"""Long polling: a request waits for a change that another process makes, as long as its client prefers (RFC 7240)."""
+"""Long polling: a request waits for a change that another process makes."""
 
-import re
 import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TypeVar
-
-from flask import request
 
 from app.state import app_state
 from server.pool import ResourceUse
@@ -15,7 +12,6 @@ FoundT = TypeVar("FoundT")
 _POLLS_PER_SECOND = 2
 PREFERENCE_APPLIED = "Preference-Applied"
 NO_WAIT = Decimal(0)
-_MAX_WAIT_SECONDS = 25
 
 
 def wait(
@@ -35,15 +31,3 @@ def wait(
             time.sleep(1 / _POLLS_PER_SECOND)
             found = read(found)
     return found
-
-
-def wait_seconds() -> Decimal | None:
-    """Return how long the client prefers to wait for an outcome: 0 to 25 seconds, None without a valid preference."""
-    preference = ",".join(request.headers.getlist("Prefer"))
-    for part in preference.split(","):
-        name, _, value = part.strip().partition("=")
-        if name.strip().lower() == "respond-async":
-            return Decimal(0)
-        if name.strip().lower() == "wait" and re.fullmatch(r"[0-9]{1,6}", value.strip(), re.ASCII):
-            return Decimal(min(int(value), _MAX_WAIT_SECONDS))
-    return None

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.buying.kind import X402
+from app.buying.routes import X402
 from app.core.movement_kinds import MovementKind
-from app.payments.kind import TOP_UP
-from app.shopping.kind import PURCHASE
+from app.payments.routes import TOP_UP
+from app.shopping.routes import PURCHASE
 from app.wallets.kinds import WALLET_MOVEMENTS
 from app.wallets.kinds.definition import MovementDefinition
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from flask import Flask, current_app, has_app_context
 from sqlalchemy.orm import Session
 
-from app.capacity.limiter import ConcurrencyLimiter
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.config import Settings
 from app.core.chains import ChainName
 from app.errors import TransactionInProgress
@@ -18,9 +17,8 @@ from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator, GasSponsor, PaymentSigner, TransferSponsor
 from app.ports.perpdex import Perpdex
-from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
-from app.ports.services import CounterStore, Faucet, JobQueue, Mailer
+from app.ports.services import CounterStore, Faucet, JobQueue, Mailer, PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.specifications import SpecificationReader
 from app.ports.swaps import SwapExchange

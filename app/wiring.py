@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 from pydantic import SecretStr
 
+from app.adapters import prices
 from app.adapters.bridges.cctp.attestations import AttestationClient
 from app.adapters.bridges.cctp.bridge import CctpBridge, CctpChain
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.bridges.deployments import DEPLOYMENTS as CCTP_DEPLOYMENTS
 from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
-from app.adapters.bridges.portal import PortalBridge
+from app.adapters.bridges.ether import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
 from app.adapters.bridges.relay.orders import LifiOrderService, OrderService, RelayOrderService
 from app.adapters.counters_redis import RedisCounterStore
@@ -23,20 +24,12 @@ from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
 from app.adapters.evm.x402.facilitator import EvmFacilitator
-from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.prices import (
-    ChainlinkPrices,
-    CoinGeckoPrices,
-    JupiterPrices,
-    MarketPriceFeed,
-    PriceSource,
-    describe_prices,
-)
 from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.shopper import BrowserShopper
@@ -45,21 +38,21 @@ from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.solana.x402.facilitator import SolanaFacilitator
-from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault import LocalVault
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
-from app.ports.prices import PriceFeed
 from app.ports.probes import Probe
+from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
 from app.state import Ports
@@ -125,15 +118,15 @@ def _probes(settings: Settings) -> list[Probe]:
                 found += solana_probes.probes(_solana_chain(settings, urls=[url]), system)
             else:
                 found += evm_probes.probes(_evm_chain(name, settings, urls=[url]), system)
-    sources: dict[str, PriceSource] = {}
+    sources: dict[str, prices.PriceSource] = {}
     if not settings.is_sandbox:
-        sources["jupiter"] = JupiterPrices(settings.jupiter_url, _jupiter_access(settings))
+        sources["jupiter"] = prices.JupiterPrices(settings.jupiter_url, _jupiter_access(settings))
     coingecko = _coingecko(settings)
     if coingecko is not None:
         sources["coingecko"] = coingecko
     else:
         found.append(Probe("coingecko", "prices", str, missing="COINGECKO_API_KEY"))
-    found += [Probe(name, "prices", partial(describe_prices, source)) for name, source in sources.items()]
+    found += [Probe(name, "prices", partial(prices.describe_prices, source)) for name, source in sources.items()]
     return found
 
 
@@ -249,21 +242,22 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: Serv
         TOKENS_BY_SYMBOL[symbol]: nanos_from_usd(usd) for symbol, usd in settings.parsed_price_overrides().items()
     }
     onchain = [
-        ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value]) for name, chain in evm.items()
+        prices.ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value])
+        for name, chain in evm.items()
     ]
-    fallback: list[PriceSource] = []
-    exchanges: list[PriceSource] = []
+    fallback: list[prices.PriceSource] = []
+    exchanges: list[prices.PriceSource] = []
     if not settings.is_sandbox:
         coingecko = _coingecko(settings)
         if coingecko is not None:
             fallback.append(coingecko)
-        exchanges.append(JupiterPrices(settings.jupiter_url, jupiter))
-    return MarketPriceFeed(onchain, fallback, exchanges=exchanges, overrides=overrides)
+        exchanges.append(prices.JupiterPrices(settings.jupiter_url, jupiter))
+    return prices.MarketPriceFeed(onchain, fallback, exchanges=exchanges, overrides=overrides)
 
 
-def _coingecko(settings: Settings) -> CoinGeckoPrices | None:
+def _coingecko(settings: Settings) -> prices.CoinGeckoPrices | None:
     api_key = settings.upstreams.coingecko_api_key.get_secret_value()
-    return CoinGeckoPrices(settings.upstreams.coingecko_base_url, api_key=api_key) if api_key else None
+    return prices.CoinGeckoPrices(settings.upstreams.coingecko_base_url, api_key=api_key) if api_key else None
 
 
 def _jupiter_access(settings: Settings) -> ServiceAccess:

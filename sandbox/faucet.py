@@ -13,8 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from app.core import addresses
-from app.core.chains import ChainName, Family, tokens
+from app.core.chains import ZERO_EVM_ADDRESS, AddressError, ChainName, Family, address_for_chain, tokens
 from app.core.money import AmountError, parse_amount
 from sandbox.evm.rpc import NodeDown, NodeError
 from sandbox.payers import Order, Payer, Payment, PaymentRefused
@@ -126,14 +125,14 @@ class Faucet:
         token = served[currency]
         try:
             units = parse_amount(amount, token).units
-            recipient = addresses.for_chain(address, ChainName(chain))
+            recipient = address_for_chain(address, ChainName(chain))
         except AmountError as error:
             raise InvalidOrder(f"amount: {error}") from error
-        except addresses.AddressError as error:
+        except AddressError as error:
             raise InvalidOrder(f"address: {error}") from error
         if units > CAPS[currency] * 10**token.decimals:
             raise InvalidOrder(f"amount: at most {CAPS[currency]} {currency} at a time")
-        if ChainName(chain).family is Family.EVM and recipient == addresses.ZERO_EVM_ADDRESS:
+        if ChainName(chain).family is Family.EVM and recipient == ZERO_EVM_ADDRESS:
             raise InvalidOrder("address: the zero address cannot spend")
         return Order(reference, chain, recipient, currency, units)
 

@@ -24,7 +24,7 @@ from app.core.chains import ChainName
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import snapshot
 from app.extensions import db
-from app.payments import audit as payments_audit
+from app.payments import jobs as payments_audit
 from app.spending import audit as spending_audit
 from app.state import Application
 from app.status import migrations

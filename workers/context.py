@@ -8,7 +8,7 @@ import structlog
 from flask import Flask, has_app_context
 
 from app.core import identifiers
-from app.observability import counters, error_reporting, tracing
+from app.observability import counters, telemetry
 from app.state import app_state
 
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ def job(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def _run_logged(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    span = tracing.start(f"job {function.__qualname__}", "INTERNAL")
+    span = telemetry.start_span(f"job {function.__qualname__}", "INTERNAL")
     error_type = ""
     if span is not None:
         structlog.contextvars.bind_contextvars(trace_id=span.trace_id)
@@ -47,9 +47,9 @@ def _run_logged(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) 
         function(*args, **kwargs)
     except Exception as error:
         error_type = type(error).__name__
-        error_reporting.report(error)
+        telemetry.report(error)
         # A process ends after a timeout, and does not wait for threads.
-        error_reporting.flush()
+        telemetry.flush_error_reports()
         raise
     finally:
         if span is not None:

@@ -30,8 +30,8 @@ from app.oauth import connections
 from app.observability import counters
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.payments import audit as payments_audit
 from app.payments import jobs as payments
+from app.payments import jobs as payments_audit
 from app.platform import keys as platform_keys
 from app.platform import row_seals
 from app.platform.shared_budgets import service as shared_budgets

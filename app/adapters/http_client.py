@@ -28,8 +28,7 @@ from urllib3.exceptions import HTTPError
 from urllib3.util.connection import create_connection
 from urllib3.util.response import assert_header_parsing
 
-from app.adapters.upstream_http.connections import tls_context
-from app.adapters.upstream_http.response_reader import set_timeout
+from app.adapters.upstream_http.exchange import tls_context
 from app.core import clock
 from app.core.foreign import MalformedResponseError
 from app.core.strict_json import parse_response
@@ -85,7 +84,7 @@ class _DeadlineReader(io.RawIOBase):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        set_timeout(self._socket, left)
+        self._socket.settimeout(left)
         return self._raw.readinto(buffer)
 
     def close(self) -> None:

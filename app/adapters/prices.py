@@ -19,7 +19,7 @@ from typing import Annotated, Any, Protocol
 import structlog
 from pydantic import Field
 
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import ChainlinkFeed, EvmDeployment
@@ -33,8 +33,8 @@ from app.core.foreign import ForeignModel
 from app.core.money import NANOS_PER_USD, usd_string
 from app.db.unit_of_work import assert_no_unit
 from app.ports.errors import PortError, Unreachable
-from app.ports.prices import PriceRange
 from app.ports.probes import UnexpectedAnswer
+from app.ports.services import PriceRange
 
 _CACHE_SECONDS = 5.0
 _RETRY_SECONDS = 1.0

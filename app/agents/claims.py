@@ -18,8 +18,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.authenticated import Authenticated, SealedColumn, change, seal_of
 from app.core import clock, identifiers
-from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedInsert
+from app.db.tables import ID, UtcDateTime
 from app.errors import AlreadyClaimed, NotFound
 from app.extensions import Model
 from app.identity import service as identity

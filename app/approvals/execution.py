@@ -14,18 +14,18 @@ import structlog
 from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select
 from sqlalchemy.orm import Session
 
-from app.approvals.kinds import ApprovableMovement, ApprovedRequest
 from app.approvals.models import APPROVALS, Approval, ApprovalStatus
+from app.approvals.schemas import ApprovableMovement, ApprovedRequest
 from app.approvals.service import SEALED_REQUESTS
 from app.authenticated import seal_of
 from app.core import clock, strict_json
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
-from app.db.statements import update_rows
+from app.db.tables import update_rows
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict, ServiceError
 from app.idempotency.service import Claim
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.errors import Rejected
 from app.spending import accounts
 from app.spending import holds as spending_holds
@@ -90,7 +90,7 @@ def _execute(approval_id: str, kinds: Mapping[MovementKind, ApprovableMovement])
         return
     kind = kinds[MovementKind(row.kind)]
     claim = ExecutionClaim(row, holder, takes_hold=kind.takes_hold)
-    with logs.caused_by(row.request_id):
+    with telemetry.caused_by(row.request_id):
         try:
             if row.decided_at is None or clock.now() >= row.decided_at + _PERIOD:
                 minutes = _PERIOD // timedelta(minutes=1)

@@ -13,8 +13,8 @@ from app.authenticated import Authenticated, AuthenticatedStateMachine
 from app.core import clock
 from app.core.money import usd_string
 from app.core.movement_kinds import MovementKind
-from app.db.columns import ID, UtcDateTime, partial_index
 from app.db.state_machine import Transitions
+from app.db.tables import ID, UtcDateTime, partial_index
 from app.events import outbox
 from app.events.delivery_log import OwnerNotice
 from app.events.outbox import EventType
@@ -145,10 +145,7 @@ APPROVALS = AuthenticatedStateMachine(
         initial={ApprovalStatus.AWAITING},
         permitted={
             ApprovalStatus.AWAITING: {
-                ApprovalStatus.APPROVED,
-                ApprovalStatus.REJECTED,
-                ApprovalStatus.EXPIRED,
-                ApprovalStatus.CANCELLED,
+                ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED, ApprovalStatus.CANCELLED,
             },
             # In the unit that records the movement; or it was refused, and certainly nothing happened.
             ApprovalStatus.APPROVED: {ApprovalStatus.EXECUTED, ApprovalStatus.FAILED},

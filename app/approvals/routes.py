@@ -9,6 +9,7 @@ from app.core.pagination import Page
 from app.errors import NotFound
 from app.identity import guards
 from app.web.blueprint import Blueprint
+from app.web.client_request import wait_seconds
 
 blp = Blueprint(
     "approvals",
@@ -37,7 +38,7 @@ def get_approval(approval_id: str) -> Approval:
         raise NotFound
     return long_poll.wait(
         approval, lambda found: service.get(found.id), lambda found: not found.is_open,
-        seconds=long_poll.wait_seconds() or long_poll.NO_WAIT, account_id=guards.current_principal().account_id,
+        seconds=wait_seconds() or long_poll.NO_WAIT, account_id=guards.current_principal().account_id,
     )  # fmt: skip
 
 

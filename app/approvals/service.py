@@ -19,22 +19,21 @@ from flask import Response, jsonify
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.approvals.kinds import ApprovableMovement
 from app.approvals.models import APPROVALS, OPEN_STATUSES, Approval, ApprovalStatus
-from app.approvals.schemas import AwaitingApproval
+from app.approvals.schemas import ApprovableMovement, AwaitingApproval
 from app.authenticated import SealedColumn, seal_of
 from app.core import clock, identifiers
 from app.core.money import usd_string
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, page_of
+from app.db.tables import count, page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import ApprovalRequired, InvalidInput, LimitReached, NotFound, ServiceError
 from app.events import delivery_log
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
 from app.jobs import JobName
-from app.observability import logs
+from app.observability import telemetry
 from app.spending import accounts, approval_rules
 from app.spending import holds as spending_holds
 from app.spending.policy import ApprovedPayment, SpendingRequest
@@ -104,7 +103,7 @@ def request_approval(
         domain=spending.domain, facts=dict(facts), note=note,
         request_hash=hashlib.sha256(sealed_text.encode()).hexdigest(),
         sealed=SEALED_REQUESTS.seal(sealed_text, approval_id),
-        request_id=logs.originating_request_id(), created_at=now, expires_at=expires_at,
+        request_id=telemetry.originating_request_id(), created_at=now, expires_at=expires_at,
     )  # fmt: skip
     with unit_of_work() as session:
         spending_holds.hold_for_approval(session, needed.wallet_id, spending, reference=approval_id)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from app.identity import guards, limits
 from app.identity.principal import MasterKeyPrincipal, Principal
-from app.observability import logs
+from app.observability import telemetry
 from app.web.client_request import current_request
 
 
@@ -33,17 +33,17 @@ class Actor:
 
 
 def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
-    return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, logs.originating_request_id(), client_address)
+    return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, telemetry.originating_request_id(), client_address)
 
 
 def agent_actor(key: Principal, *, client_address: str) -> Actor:
     name = "agent" if key.grant is None else f"application {key.grant.client_host}"[:200]
-    return Actor(ActorKind.AGENT, key.key_id, name, logs.originating_request_id(), client_address)
+    return Actor(ActorKind.AGENT, key.key_id, name, telemetry.originating_request_id(), client_address)
 
 
 def owner_actor(owner_key_id: str, *, client_address: str) -> Actor:
     """Return an agent's owner, by the owner key; the email address is not recorded."""
-    return Actor(ActorKind.OWNER, owner_key_id, "owner", logs.originating_request_id(), client_address)
+    return Actor(ActorKind.OWNER, owner_key_id, "owner", telemetry.originating_request_id(), client_address)
 
 
 def shell_actor() -> Actor:
@@ -57,7 +57,7 @@ def shell_actor() -> Actor:
 
 
 def anonymous_actor(network: str) -> Actor:
-    return Actor(ActorKind.ANONYMOUS, None, "anonymous", logs.originating_request_id(), network[:60])
+    return Actor(ActorKind.ANONYMOUS, None, "anonymous", telemetry.originating_request_id(), network[:60])
 
 
 def system_actor(job: str) -> Actor:

@@ -25,14 +25,13 @@ from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
-from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedInsert
-from app.db.statements import count, table_of
+from app.db.tables import ID, UtcDateTime, count, table_of
 from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.extensions import Model
 from app.identity import master_keys, owner_keys
-from app.observability import logs
+from app.observability import telemetry
 
 
 class AuditEntry(Model):
@@ -202,13 +201,13 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
             "at": now,
             "actor_kind": actor.kind.value,
             "actor_id": actor.id,
-            "actor_name": logs.redact(actor.name),
+            "actor_name": telemetry.redact(actor.name),
             "action": act.action.value,
             "subject_kind": act.action.subject_kind,
             "subject_id": act.subject_id,
             # An operator may have typed a key as a name.
-            "before": logs.redact_value(act.before),
-            "after": logs.redact_value(act.after),
+            "before": telemetry.redact_value(act.before),
+            "after": telemetry.redact_value(act.after),
             "request_id": actor.request_id,
             "client_address": actor.client_address,
         }

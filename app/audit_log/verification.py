@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.audit_log import trail, witness
 from app.audit_log.trail import AuditEntry, AuditEntryRow, AuditHead
 from app.audit_log.witness import AuditHeadView
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.ports.errors import Rejected
 
 _PAGE_SIZE = 1000

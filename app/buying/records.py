@@ -19,8 +19,7 @@ from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.columns import ID, UtcDateTime, partial_index
-from app.db.statements import delete_rows, in_list, page_of, update_rows
+from app.db.tables import ID, UtcDateTime, delete_rows, in_list, page_of, partial_index, update_rows
 from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.extensions import Model

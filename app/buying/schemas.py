@@ -181,17 +181,12 @@ def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dic
 def quoted(quote: FetchQuote) -> dict[str, Any]:
     offer = quote.offer
     return {
-        "dry_run": True,
-        "status": quote.answer_status,
-        "payment_required": offer is not None,
-        "protocol": offer and f"x402/{offer.terms.version}",
-        "network": offer and offer.network,
-        "chain": offer and offer.chain.value,
-        "amount": offer and str(offer.amount),
-        "currency": offer and offer.amount.token.symbol,
-        "amount_nanos": quote.value_nanos,
+        "dry_run": True, "status": quote.answer_status, "payment_required": offer is not None,
+        "protocol": offer and f"x402/{offer.terms.version}", "network": offer and offer.network,
+        "chain": offer and offer.chain.value, "amount": offer and str(offer.amount),
+        "currency": offer and offer.amount.token.symbol, "amount_nanos": quote.value_nanos,
         "pay_to": offer and offer.recipient,
-    }
+    }  # fmt: skip
 
 
 def body_members(body: bytes) -> dict[str, str]:
@@ -219,9 +214,6 @@ def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
 
 def _payment(payment: TransactionView, version: int | None, network: str | None) -> dict[str, Any]:
     return {
-        "state": _STATES[MovementStatus(payment.status)],
-        "protocol": f"x402/{version}",
-        "scheme": "exact",
-        "network": network,
-        "payment": payment,
-    }
+        "state": _STATES[MovementStatus(payment.status)], "protocol": f"x402/{version}", "scheme": "exact",
+        "network": network, "payment": payment,
+    }  # fmt: skip

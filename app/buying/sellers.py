@@ -87,14 +87,9 @@ def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: st
     except ValueError as error:
         raise InvalidInput.field("url", str(error)) from None
     return SellerRequest(
-        method=method,
-        url=base.origin + target,
-        host=base.host,
-        origin=base.origin,
-        target=target,
-        headers=_parse_headers(headers),
-        body=(body or "").encode(),
-    )
+        method=method, url=base.origin + target, host=base.host, origin=base.origin, target=target,
+        headers=_parse_headers(headers), body=(body or "").encode(),
+    )  # fmt: skip
 
 
 def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None = None) -> SellerAnswer:

@@ -14,8 +14,8 @@ from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated, AuthenticatedStateMachine
-from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
 from app.db.state_machine import StateMachine, Transitions
+from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
 
 PROVIDER_PREFIX = "service:"

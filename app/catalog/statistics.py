@@ -21,7 +21,7 @@ from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceL
 from app.core import clock
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
@@ -261,14 +261,11 @@ def announce_unhealthy(now: datetime) -> None:
                 agent_id=row.agent_id,
                 object_id=row.id,
                 data={
-                    "service_id": row.id,
-                    "name": row.name,
-                    "calls": int(row.calls),
-                    "failures": int(row.failures),
+                    "service_id": row.id, "name": row.name, "calls": int(row.calls), "failures": int(row.failures),
                     "since": clock.isoformat(now - WINDOW),
                 },
                 once=f"unhealthy:{now:%Y-%m-%dT%H}",
-            )
+            )  # fmt: skip
 
 
 def find_wrong_sums(session: Session) -> list[str]:

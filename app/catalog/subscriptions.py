@@ -13,7 +13,7 @@ from app.catalog.models import IS_ACTIVE, SUBSCRIPTIONS, Service, Subscription, 
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
-from app.db.statements import count
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
 from app.idempotency.service import Claim

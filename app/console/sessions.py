@@ -11,7 +11,7 @@ from app.audit_log import actors, trail
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
-from app.db.columns import ID, UtcDateTime
+from app.db.tables import ID, UtcDateTime
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import Unauthorized

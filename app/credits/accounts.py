@@ -19,7 +19,7 @@ from app.credits.models import CreditAccount, CreditLedgerEntry, GrantBudget
 from app.db import lock_order
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, RateLimited
 from app.events import outbox

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, ForeignKey, Index, Integer, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.columns import ID, UtcDateTime
+from app.db.tables import ID, UtcDateTime
 from app.extensions import Model
 
 _BUCKETS = "('issuance', 'available', 'held', 'revenue')"

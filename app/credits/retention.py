@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from app.credits import holds
 from app.credits.accounts import Bucket
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
-from app.db.statements import add_amounts, in_list, table_of
+from app.db.tables import add_amounts, in_list, table_of
 
 # The condition of the partial index.
 _ENDED = text("credit_holds.state <> 'held'")

@@ -14,9 +14,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock
 from app.core.identifiers import new_id
-from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedRead
-from app.db.statements import delete_rows, insert_into, table_of, update_rows
+from app.db.tables import ID, UtcDateTime, delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.extensions import Model
 

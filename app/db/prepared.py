@@ -21,7 +21,7 @@ from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from app.db import libpq
 from app.db.libpq import PreparedStatements
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, is_unit_open, only_reads
 from app.extensions import Base
 

@@ -14,7 +14,7 @@ from structlog.stdlib import BoundLogger
 
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import after_commit
 from app.extensions import Base
 

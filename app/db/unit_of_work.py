@@ -27,7 +27,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import lock_order
 from app.db.lock_order import LockRank
-from app.db.statements import delete_rows
+from app.db.tables import delete_rows
 from app.extensions import db
 
 _TIMEOUT_SECONDS = 60

@@ -12,8 +12,7 @@ from sqlalchemy import Integer, String, case, delete, or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock, identifiers
-from app.db.columns import UtcDateTime
-from app.db.statements import insert_into
+from app.db.tables import UtcDateTime, insert_into
 from app.errors import RateLimited
 from app.extensions import Model
 from app.state import app_state

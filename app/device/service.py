@@ -130,17 +130,11 @@ def _claimed_agent(session: Session, agent_id: str, owner_key: str | None, recei
         # The agent may have deleted its wallets; it can be claimed all the same.
         wallet = None
     return ClaimedAgent(
-        agent_id=agent.id,
-        name=agent.name,
-        email=agent.email or agent.claimed_email,
+        agent_id=agent.id, name=agent.name, email=agent.email or agent.claimed_email,
         api_key=identity.reveal_api_key(session, agent_id),
-        credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos,
-        created_at=agent.created_at,
-        claimed_at=agent.claimed_at or clock.now(),
-        owner_key=owner_key,
-        claim_receipt=receipt,
-        wallet=wallet,
-    )
+        credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos, created_at=agent.created_at,
+        claimed_at=agent.claimed_at or clock.now(), owner_key=owner_key, claim_receipt=receipt, wallet=wallet,
+    )  # fmt: skip
 
 
 def _no_such_code() -> NotFound:

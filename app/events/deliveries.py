@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, and_, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.db.statements import count, table_of
+from app.db.tables import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import channels, outbox, queues
 from app.events.channels import Attempt

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.audit_log.trail import AuditAction
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, in_list
+from app.db.tables import count, in_list
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.events import fan_out, outbox, targets

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import insert_into, table_of
+from app.db.tables import insert_into, table_of
 from app.db.unit_of_work import unit_of_work
 from app.events.models import Event, EventDelivery, EventSequence, EventTarget
 from app.events.outbox import EventType, matches

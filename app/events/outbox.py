@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.events.models import Event
 
 ALL = "*"

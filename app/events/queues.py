@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.mailboxes import mailbox_of
 from app.db.prepared import PreparedInsert
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import unit_of_work
 from app.events.models import EventQueue, EventTarget
 

@@ -16,6 +16,7 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, limits
 from app.web.blueprint import Blueprint
+from app.web.client_request import wait_seconds
 from app.web.schemas import PageQuery, assert_any_field
 
 events = Blueprint(
@@ -58,7 +59,7 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
     @named
     def list_events(query: dict[str, Any]) -> Response:
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out."""
-        seconds = long_poll.wait_seconds()
+        seconds = wait_seconds()
         page = feed.wait(
             _subscriber(),
             after=query["after"],

@@ -20,7 +20,7 @@ from app.authenticated import SealedColumn
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import count, page_of, table_of
+from app.db.tables import count, page_of, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import queues

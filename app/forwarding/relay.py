@@ -20,8 +20,8 @@ from werkzeug.datastructures import Headers
 
 from app.capacity.limiter import Permit, Quota
 from app.errors import UpstreamError, UpstreamTimeout
-from app.forwarding import headers as relayed_headers
-from app.forwarding.redaction import WITHHELD, Redactor
+from app.forwarding import filters
+from app.forwarding.filters import WITHHELD, Redactor
 from app.payments.paid_call import PaidCall
 from app.ports.errors import OutcomeUnknown, PortError
 from app.ports.upstream import RelayOutcome, Upstream, UpstreamResponse
@@ -98,7 +98,7 @@ def relay(
     max_seconds = app_state().settings.stream_max_seconds
     deadline = time.monotonic() + max_seconds
     # Before anything is settled: what cannot be relayed must not be charged.
-    headers = relayed_headers.for_client(incoming.headers, secrets=options.secrets)
+    headers = filters.for_client(incoming.headers, secrets=options.secrets)
     named = {name.lower(): value.lower() for name, value in incoming.headers}
     redactor = Redactor(options.secrets, named.get("content-encoding"))
     is_plain = named.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in named
@@ -119,7 +119,7 @@ def relay(
         # Proxies in front of this service must not buffer it either.
         headers.append(("X-Accel-Buffering", "no"))
     # None of these is relayed.
-    headers += [("X-Gateway-Request-Id", request.id), relayed_headers.CONTENT_POLICY, *paid.headers()]
+    headers += [("X-Gateway-Request-Id", request.id), filters.CONTENT_POLICY, *paid.headers()]
     return RelayedResponse(body, status=incoming.status, headers=Headers(headers), direct_passthrough=True)
 
 

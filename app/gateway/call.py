@@ -13,7 +13,7 @@ from app.core import clock, money
 from app.core.request_target import RequestTarget, parse_target
 from app.errors import InvalidInput, PaymentRequired, ProviderNotConfigured
 from app.forwarding import call as forwarding
-from app.forwarding import headers as relayed_headers
+from app.forwarding import filters
 from app.forwarding.call import MAX_BODY_BYTES
 from app.forwarding.relay import ForwardingOptions
 from app.gateway import operator_errors
@@ -317,7 +317,7 @@ def outgoing(call: GatewayCall, paid: GatewayCharge) -> UpstreamRequest:
     if body and not validated.is_form:
         # It was parsed as JSON, and is sent as JSON whatever type the client gave.
         own_headers["Content-Type"] = "application/json"
-    headers = relayed_headers.for_upstream(
+    headers = filters.for_upstream(
         # The body was decoded to be priced, and is sent decoded.
         [header for header in request.headers if header[0] != "Content-Encoding"],
         own_headers=own_headers,

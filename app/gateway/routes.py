@@ -5,11 +5,10 @@ from typing import Any
 from werkzeug.wrappers import Response
 
 from app import errors
-from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import CALL_HEADERS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
+from app.forwarding.call import CALL_HEADERS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, ForwardedRoute, add_views
 from app.gateway import call, fallback, schemas
 from app.gateway.dialects.request.cost_params import Surface
-from app.gateway.providers import listing
+from app.gateway.providers import operations
 from app.gateway.providers.table import Provider, ProviderTable
 from app.identity import guards
 from app.identity.principal import Principal
@@ -136,14 +135,14 @@ _add_endpoint("/embeddings", Surface.EMBEDDINGS, "list_of_embeddings")
 @models.response(200, schemas.ModelList)
 def list_models() -> dict[str, Any]:
     """List the models that can be named in `model`, with the prices of their tokens."""
-    return {"object": "list", "data": listing.list_models()}
+    return {"object": "list", "data": operations.list_models()}
 
 
 @models.get("/models/<path:model_id>")
 @models.response(200, schemas.ModelShape)
 def get_model(model_id: str) -> dict[str, Any]:
     """Return a model of the list."""
-    for each in listing.list_models():
+    for each in operations.list_models():
         if each["id"] == model_id:
             return each
     raise errors.NotFound
@@ -153,4 +152,4 @@ def get_model(model_id: str) -> dict[str, Any]:
 @providers.response(200, schemas.ProviderList)
 def list_providers() -> dict[str, Any]:
     """List the providers that calls can be forwarded to, with their prices."""
-    return {"providers": listing.list_providers()}
+    return {"providers": operations.list_providers()}

@@ -23,8 +23,7 @@ from app import authenticated
 from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import keyed_digests, new_id
-from app.db.columns import ID, UtcDateTime
-from app.db.statements import delete_rows, update_rows
+from app.db.tables import ID, UtcDateTime, delete_rows, update_rows
 from app.db.unit_of_work import after_commit, delete_in_batches, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict
 from app.extensions import Model

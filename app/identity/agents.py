@@ -13,7 +13,7 @@ from app.authenticated import change, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
-from app.db.statements import page_of
+from app.db.tables import page_of
 from app.identity.models import Agent, ApiKey, OwnerKey
 from app.identity.service import AgentSnapshot, agent_not_found, agent_snapshot, lock_agent
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import changing, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
-from app.db.statements import page_of
+from app.db.tables import page_of
 from app.errors import NotFound
 from app.identity import service
 from app.identity.models import ApiKey

@@ -20,7 +20,7 @@ from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
-from app.db.statements import count, page_of, table_of
+from app.db.tables import count, page_of, table_of
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, used_in_window
 from app.identity.models import Agent, ApiKey, Budget, BudgetMember, BudgetReturn, KeyLimit

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import RowSeal, SealedColumn, change, seal_of, withdraw
 from app.core import clock, identifiers
 from app.db.prepared import PreparedRead
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
 from app.identity.models import ApiKey, OwnerGrant
 from app.identity.principal import Grant, KeyKind, Principal, Scope

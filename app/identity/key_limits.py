@@ -15,7 +15,7 @@ from app.authenticated import change, seal_of, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import count, page_of, table_of
+from app.db.tables import count, page_of, table_of
 from app.errors import LimitReached, NotFound
 from app.identity import service
 from app.identity.api_keys import mask_key

@@ -7,7 +7,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, String, Te
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.columns import ID, SERIAL, UtcDateTime, partial_index
+from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import SealedColumn, change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.identity import budgets, grants

@@ -7,7 +7,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from apispec.ext.marshmallow.openapi import OpenAPIConverter
 from werkzeug.utils import cached_property
 
-from app.mcp.schemas import ServiceCallBody, ServiceCallResult
+from app.mcp.service_calls import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import REQUEST_ID, TOOLS, McpTool
 from app.web.openapi_document import OpenApiDocument
 

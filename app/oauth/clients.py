@@ -19,8 +19,7 @@ from app import base_urls
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
-from app.db.columns import UtcDateTime
-from app.db.statements import count
+from app.db.tables import UtcDateTime, count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, Overloaded, RateLimited
 from app.extensions import Model

@@ -30,21 +30,8 @@ from app.oauth.server import Request, Server
 from app.oauth.tokens import OAuthToken
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
-from app.owner.passkeys import confirmation
-from app.owner.session import cookies, sessions
-from app.owner.session.auth import (
-    agent_of,
-    allow_form_target,
-    current_session,
-    owner_key_of,
-    public_pages,
-    render_page,
-    see_other,
-    session_pages,
-    session_token,
-    set_session_cookie,
-    use_session_token,
-)
+from app.owner.passkeys import service as passkeys
+from app.owner.session import auth, cookies, sessions
 from app.owner.session.cookies import serializer
 
 _PARAMETERS = (
@@ -85,7 +72,7 @@ class _Asked:
         return "" if shown == self.host or self.redirect_uri is None else shown
 
 
-@public_pages.get("/oauth/authorize")
+@auth.public_pages.get("/oauth/authorize")
 def authorize() -> Response:
     """Show which application asks; the owner continues to sign in, or to make an agent."""
     values = MultiDict(request.args)
@@ -112,7 +99,7 @@ def authorize() -> Response:
     return _render_start(asked)
 
 
-@public_pages.route("/oauth/device", methods=["GET", "POST"])
+@auth.public_pages.route("/oauth/device", methods=["GET", "POST"])
 def find_device() -> Response:
     """Ask for the code that a program shows, and then show which program waits with it."""
     user_code = (request.form if request.method == "POST" else request.args).get("user_code", "")
@@ -125,10 +112,10 @@ def find_device() -> Response:
         if found is not None:
             return _render_start(_Asked(_waiting(found), {"scope": found.scope}, found.id))
         error = "No program is waiting for this code. Start again in the program; a code is valid for 15 minutes."
-    return render_page("connect_device.html", status=400 if error else 200, user_code=user_code[:20], error=error)
+    return auth.render_page("connect_device.html", status=400 if error else 200, user_code=user_code[:20], error=error)
 
 
-@public_pages.post("/oauth/agent")
+@auth.public_pages.post("/oauth/agent")
 def make_agent() -> Response:
     """Register and claim an agent for a person without one, who continues with it."""
     signed = request.form.get("request", "")
@@ -139,19 +126,19 @@ def make_agent() -> Response:
     limits.count_registration(network)
     made = registration.register(name=None, email=None)
     claimed = device.claim_agent(made.claim_code, email=None, network=network)
-    token = sessions.open_claimed_agent(str(claimed.owner_key), current=session_token())
-    use_session_token(token)
-    page = render_page("connect_new.html", owner_key=claimed.owner_key, asked=asked, signed=signed)
-    return set_session_cookie(page, token)
+    token = sessions.open_claimed_agent(str(claimed.owner_key), current=auth.session_token())
+    auth.use_session_token(token)
+    page = auth.render_page("connect_new.html", owner_key=claimed.owner_key, asked=asked, signed=signed)
+    return auth.set_session_cookie(page, token)
 
 
-@session_pages.get(_CONNECT)
+@auth.session_pages.get(_CONNECT)
 def show_consent(signed: str) -> Response:
     """Show the form with which the owner permits the application what it may do."""
     return _render_consent(_read(signed), signed)
 
 
-@session_pages.post(_CONNECT)
+@auth.session_pages.post(_CONNECT)
 def answer(signed: str) -> Response:
     """Store the owner's answer, and send the browser back to the application."""
     asked = _read(signed)
@@ -160,12 +147,12 @@ def answer(signed: str) -> Response:
             if asked.token_id is None:
                 return _redirected(session, asked, None)
             tokens.answer(session, asked.token_id, grant_id=None)
-            return render_page("connected.html", asked=asked, allowed=False, agent=None)
+            return auth.render_page("connected.html", asked=asked, allowed=False, agent=None)
     try:
         consent = _consent()
-        key = owner_key_of(consent.agent_id)
+        key = auth.owner_key_of(consent.agent_id)
         if not _is_fresh():
-            is_owner, error = confirmation.check_owner(key)
+            is_owner, error = passkeys.check_owner(key)
             if not is_owner:
                 return _render_consent(asked, signed, error=error, status=403)
         return _allow(asked, consent, key)
@@ -173,18 +160,18 @@ def answer(signed: str) -> Response:
         return _render_consent(asked, signed, error=failure.message, status=failure.status)
 
 
-@session_pages.get("/agents/<string:agent_id>/connections")
+@auth.session_pages.get("/agents/<string:agent_id>/connections")
 def show_connections(key: OwnerKeyView) -> Response:
     listed = connections.list_of(key.agent_id)
-    return render_page("connections.html", agent=agent_of(key), listed=listed, done=request.args.get("done"))
+    return auth.render_page("connections.html", agent=auth.agent_of(key), listed=listed, done=request.args.get("done"))
 
 
-@session_pages.post("/agents/<string:agent_id>/connections/end")
+@auth.session_pages.post("/agents/<string:agent_id>/connections/end")
 def end_connection(key: OwnerKeyView) -> Response:
     """End a connection immediately, without asking for the owner key."""
     actor = sessions.acting_owner(key)
     connections.end_by_owner(actor, key.agent_id, request.form.get("connection_id", "")[:36])
-    return see_other(url_for("owner.show_connections", agent_id=key.agent_id, done="ended"))
+    return auth.see_other(url_for("owner.show_connections", agent_id=key.agent_id, done="ended"))
 
 
 def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
@@ -197,7 +184,7 @@ def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
         if asked.token_id and not tokens.answer(session, asked.token_id, grant_id=grant.id):
             raise InvalidInput("The program is no longer waiting. Start again in the program.")
         connections.announce_opened(session, actor, grant)
-    return response or render_page("connected.html", asked=asked, allowed=True, agent=agent_of(key))
+    return response or auth.render_page("connected.html", asked=asked, allowed=True, agent=auth.agent_of(key))
 
 
 def _redirected(session: Session, asked: _Asked, grant: Grant | None) -> Response:
@@ -225,7 +212,7 @@ def _consent() -> Consent:
 
 
 def _is_fresh() -> bool:
-    began_at = current_session().expires_at - sessions.SESSION_LIFETIME
+    began_at = auth.current_session().expires_at - sessions.SESSION_LIFETIME
     return clock.now() < began_at + _FRESH_FOR
 
 
@@ -252,22 +239,22 @@ def _waiting(token: OAuthToken) -> Client:
 
 def _render_start(asked: _Asked) -> Response:
     signed = serializer("oauth-request").dumps([asked.parameters, asked.token_id])
-    return render_page("connect_start.html", asked=asked, signed=signed)
+    return auth.render_page("connect_start.html", asked=asked, signed=signed)
 
 
 def _render_consent(asked: _Asked, signed: str, *, error: str = "", status: int = 200) -> Response:
-    keys, is_fresh = current_session().keys, _is_fresh()
+    keys, is_fresh = auth.current_session().keys, _is_fresh()
     with read_only_unit() as session:
         accounts = [each for key in keys for each in overview.accounts_of(session, key)]
     if asked.redirect_uri is not None:
-        allow_form_target(_form_target(asked.redirect_uri))
+        auth.allow_form_target(_form_target(asked.redirect_uri))
     form: Any = request.form
-    return render_page(
+    return auth.render_page(
         "connect.html", status=status, asked=asked, signed=signed, accounts=accounts, error=error,
         chosen=form.getlist("scope") if form else asked.scopes,
         account=form.get("account", ""), budget=form.get("budget_usd", "")[:30], lifetimes=LIFETIMES,
         days=form.get("days") or "90", needs_proof=not is_fresh,
-        prompt=confirmation.prompt_for(keys[0]) if len(keys) == 1 and not is_fresh else None,
+        prompt=passkeys.prompt_for(keys[0]) if len(keys) == 1 and not is_fresh else None,
     )  # fmt: skip
 
 
@@ -291,7 +278,7 @@ def _render_mistake(asked: _Asked, answered: Response, error: str) -> Response:
 
 
 def _refused(message: str, *, status: int = 400, **back: Any) -> Response:
-    return render_page(
+    return auth.render_page(
         "error.html", status=status, title="This application cannot be connected", message=message,
         next_step="Nothing was permitted. Go back to the application and start again.", **back,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.authenticated import Authenticated, change, seal_of
 from app.core import clock, identifiers
-from app.db.columns import ID, UtcDateTime
+from app.db.tables import ID, UtcDateTime
 from app.extensions import Model
 from app.oauth.clients import Client
 

@@ -15,9 +15,8 @@ from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, change, seal_of
-from app.core import addresses, clock
-from app.db.columns import ID, UtcDateTime
-from app.db.statements import count
+from app.core import chains, clock
+from app.db.tables import ID, UtcDateTime, count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached
 from app.extensions import Model
@@ -93,7 +92,7 @@ def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ..
         known |= set(history.recipients_of(session, owned))
         for each in spending_controls.controls_of(session, owned).values():
             known |= set(each.allowed_addresses)
-    found = {each: addresses.look_alikes(each, known - {each}) for each in others if each not in named}
+    found = {each: chains.look_alikes(each, known - {each}) for each in others if each not in named}
     return {address: alike for address, alike in found.items() if alike}
 
 

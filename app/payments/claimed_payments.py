@@ -21,10 +21,10 @@ from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import insert_into, table_of
+from app.db.tables import insert_into, table_of
 from app.events import outbox
 from app.events.outbox import EventType
-from app.observability import logs
+from app.observability import telemetry
 from app.payments.models import LatestPayment, Payment, PaymentClaim, PaymentRestoreCutoff
 from app.state import app_state
 
@@ -57,14 +57,9 @@ def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | 
     if status not in _EVENTS or (status is PaymentStatus.PAID and row.tries):
         return
     data = {
-        "payment_id": row.id,
-        "chain": row.chain,
-        "amount": str(TokenAmount(row.units, USDC)),
-        "currency": USDC.symbol,
-        "payer": row.payer,
-        "provider": row.provider,
-        "tx_hash": row.tx_hash,
-    }
+        "payment_id": row.id, "chain": row.chain, "amount": str(TokenAmount(row.units, USDC)),
+        "currency": USDC.symbol, "payer": row.payer, "provider": row.provider, "tx_hash": row.tx_hash,
+    }  # fmt: skip
     outbox.record(session, _EVENTS[status], agent_id=None, object_id=row.id, data=data)
 
 
@@ -163,7 +158,7 @@ def claim(session: Session, keys: Iterable[str], holder_id: str, *, only_unclaim
 
 def add_payment(session: Session, payment: Payment, *, status: PaymentStatus) -> None:
     now = clock.now()
-    payment.request_id = logs.originating_request_id()
+    payment.request_id = telemetry.originating_request_id()
     payment.created_at = now
     payment.tries = 0
     payment.paid_at = now if status is PaymentStatus.PAID else None

@@ -1,15 +1,18 @@
-"""Periodic work for payments: open settlements, top-up grants, gas reserves and reversed payments."""
+"""Periodic work for payments: open settlements, top-up grants, gas reserves, reversed payments and the audit."""
 
 from datetime import timedelta
 
 import structlog
-from sqlalchemy import ColumnElement, exists, or_
+from sqlalchemy import ColumnElement, exists, or_, select
+from sqlalchemy.orm import Session
 
 from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount
+from app.credits import accounts as credit_accounts
 from app.db.leases import once_per_period
 from app.db.unit_of_work import unit_of_work
 from app.payments import claimed_payments, settlement_capacity, topups, treasury
+from app.payments.models import TopUp
 from app.payments.treasury import WalletRole
 from app.payments.x402 import settlement
 from app.ports.errors import PortError
@@ -85,3 +88,29 @@ def _open_recipient_account(chain: ChainName, state: AppState) -> None:
             session, served, wallet, draft, signer, kind=settlement.ACCOUNT_OPENING_KIND
         )
     pipeline.broadcast_and_wait(served, recorded, signed, wait_seconds=None, account_id=wallet.agent_id)
+
+
+def check(session: Session) -> list[str]:
+    """Return one sentence per violated invariant, none when all is well."""
+    topup_rows = session.scalars(select(TopUp)).all()
+    recorded = {
+        topups.grant_reference(row.transaction_id): (row.account_id, (row.granted_nanos or 0) + row.owed_nanos)
+        for row in topup_rows
+        if row.granted_nanos or row.owed_nanos
+    }
+    granted = credit_accounts.grants_by_reference(session, topups.REFERENCE_PREFIX)
+    wrong = [
+        f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
+        for reference in sorted(recorded.keys() | granted.keys())
+        if recorded.get(reference) != granted.get(reference)
+    ]
+    excessive = [row for row in topup_rows if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
+    return [
+        *wrong,
+        *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),
+        *(
+            f"top-up {each} is final and confirmed, and granted nothing"
+            for each in topups.find_confirmed_without_grant(session)
+        ),
+        *(f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)),
+    ]

@@ -7,7 +7,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Str
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.columns import ID, Units, UtcDateTime
+from app.db.tables import ID, Units, UtcDateTime
 from app.extensions import Model
 
 

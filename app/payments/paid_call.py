@@ -21,13 +21,13 @@ from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
 from app.db.unit_of_work import CommitUnknownError, striped_lock, unit_of_work
 from app.identity.principal import Principal
-from app.observability import tracing
-from app.observability.tracing import Span
+from app.observability import telemetry
+from app.observability.telemetry import Span
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state, context_factory
-from app.usage.grouped import ResultT, Settlement, Step, StepGroups
 from app.usage.budget_counts import UsageCall
+from app.usage.grouped import ResultT, Settlement, Step, StepGroups
 
 _log = structlog.get_logger(__name__)
 _LEASE_MARGIN = timedelta(seconds=60)
@@ -118,7 +118,7 @@ class PaidCall(ABC):
 
     def start_span(self, outgoing: UpstreamRequest, parent: Span | None) -> UpstreamRequest:
         """Start the span of the exchange, if traces are on; return the request with its `traceparent`."""
-        self._span = tracing.start(f"{self._operation} {self._call.model}".strip(), "CLIENT", parent=parent)
+        self._span = telemetry.start_span(f"{self._operation} {self._call.model}".strip(), "CLIENT", parent=parent)
         return self.traced(outgoing)
 
     def traced(self, outgoing: UpstreamRequest) -> UpstreamRequest:

@@ -6,21 +6,39 @@ from flask import Response
 from marshmallow import fields
 
 from app.approvals import service
-from app.approvals.schemas import AwaitingApproval
+from app.approvals.schemas import APPROVAL_NOTE, AwaitingApproval
 from app.core.chains import USDC
+from app.core.movement_kinds import MovementKind
 from app.errors import NotFound, TransferFailed
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.principal import session_of
-from app.payments.kind import TOP_UP
+from app.payments import topups
+from app.payments.topups import TopUpOrder
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
-from app.wallets.kinds.routes import rebuild_from_record
+from app.wallets.kinds.definition import MovementDefinition, rebuild_from_record
 from app.wallets.kinds.transfer import MovementShape
 from app.wallets.views.history import TransactionView
 from app.web.blueprint import Blueprint
+from app.web.fields import AmountField, Symbol, Text
+from app.web.schemas import EXAMPLE_ID, Schema
 
+
+class TopUpBody(Schema):
+    """A top-up request."""
+
+    wallet_id = Text(required=True, metadata={"example": EXAMPLE_ID})
+    amount = AmountField(required=True, metadata={"type": "string", "example": "10"})
+    chain = Symbol(required=True, metadata={"enum": ["ethereum", "base", "solana"]})
+    approval_note = APPROVAL_NOTE
+
+
+TOP_UP = MovementDefinition(
+    name=MovementKind.TOPUP, title="Credit top-up", body=TopUpBody(),
+    parse=lambda body: TopUpOrder(body["chain"], body["amount"]), quote=topups.quote, send=topups.send,
+)  # fmt: skip
 blp = Blueprint(
     "credits",
     guard=guards.AGENT_KEY,

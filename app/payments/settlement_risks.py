@@ -1,4 +1,4 @@
-"""Bounds of what submissions cost that their payers make fail: refusals of payers, and a daily budget.
+"""Bounds of what submissions cost that their payers make fail: refusals of payers, and a daily budget; sponsoring.
 
 Between its simulation and its block, a payer can move the funds, or let the code of its account answer differently. A
 submission that then fails costs its network fee, and nothing is paid.
@@ -15,16 +15,20 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
-from app.db.statements import delete_rows, insert_into, update_rows
-from app.db.unit_of_work import unit_of_work
+from app.db.tables import delete_rows, insert_into, update_rows
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
-from app.payments import settlement_capacity
+from app.payments import settlement_capacity, treasury
 from app.payments.claimed_payments import PaymentRow, PaymentStatus
 from app.payments.models import Payment, SettlementRisk
+from app.payments.treasury import WalletRole
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
+from app.ports.facilitator import GasSponsor
 from app.state import app_state
+from app.wallets import gas
+from app.wallets.transactions import relayed
 from app.wallets.transactions.relayed import BlockDecision
 
 _log = structlog.get_logger(__name__)
@@ -143,3 +147,21 @@ def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool,
         )
         .on_conflict_do_nothing(index_elements=["payment_id"])
     )  # fmt: skip
+
+
+def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
+    """Return who submits transfers on a chain, and sells `sold_units` of its native token.
+
+    Raises: Rejected("gas_unavailable") if that would leave too little gas for settling payments, or if submissions that
+    failed have cost the budget of a day.
+    """
+    reserve_units = settlement_capacity.reserve_for_payments(chain, sold_units)
+    wallet = treasury.wallet(WalletRole.SETTLEMENT, chain)
+    with read_only_unit() as session:
+        failed_units = relayed.failed_fee_units(
+            session, wallet.id, chain, kind=gas.SUBMISSION_KIND, since=clock.now() - PERIOD
+        )
+    # Another party that submits a transfer first makes ours fail: agents cost nothing, so all of them share a budget.
+    if reserve_units is None or exceeds_budget(chain, failed_units):
+        raise Rejected("gas_unavailable")
+    return GasSponsor(wallet.id, wallet.address_on(chain), treasury.recipient(chain), reserve_units)

@@ -25,7 +25,7 @@ from app.db import leases
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
 from app.idempotency.service import Claim
-from app.observability import logs
+from app.observability import telemetry
 from app.payments import claimed_payments, treasury
 from app.payments.models import TopUp
 from app.state import app_state
@@ -194,7 +194,7 @@ def _grant_or_close(topup: TopUp, decision: BlockDecision) -> bool:
         _set_granted(session, row, nanos)
         row.closed_at = clock.now() if is_final else None
         owed_nanos = row.owed_nanos
-    with logs.caused_by(view.request_id):
+    with telemetry.caused_by(view.request_id):
         _log.info("topup_granted", transaction_id=topup.transaction_id, granted_nanos=nanos, is_final=is_final)
         if owed_nanos:
             _log.critical("topup_reversed", transaction_id=topup.transaction_id, owed_nanos=owed_nanos)

@@ -20,7 +20,7 @@ from app.idempotency.service import Claim
 from app.identity import api_keys
 from app.identity import master_keys as identity_keys
 from app.identity.principal import MasterKeyRole
-from app.observability import logs
+from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
 from app.ports.errors import PortError
@@ -35,7 +35,7 @@ class _OperatorGroup(AppGroup):
     """Commands that log to stderr, and show a refusal as its message."""
 
     def __init__(self, name: str, help_: str) -> None:
-        super().__init__(name, callback=logs.redirect_to_stderr, help=help_)
+        super().__init__(name, callback=telemetry.redirect_to_stderr, help=help_)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -176,7 +176,7 @@ def restored(*, dry_run: bool, repair: bool, max_lookups: int) -> None:
     A transaction that was still in a node's memory may land later: --repair checks again while the service runs.
     Reports what the chains show to have happened after the backup. Exits with 1 while anything needs attention.
     """
-    logs.redirect_to_stderr()
+    telemetry.redirect_to_stderr()
     if dry_run and repair:
         raise click.UsageError("--dry-run and --repair exclude each other.")
     if not dry_run and not repair:

@@ -32,8 +32,7 @@ from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
-from app.web.blueprint import Blueprint
-from app.web.csv_rows import CSV, offers_csv
+from app.web.blueprint import CSV, Blueprint, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from app.core.chains import ChainName, Token
-from app.core.money import TokenAmount
+from app.core.money import TokenAmount, decimal_string
+from app.ports.errors import Rejected
 from app.ports.vault import Signer
 
 Terms = Mapping[str, str | int | None]
@@ -20,6 +21,20 @@ Terms = Mapping[str, str | int | None]
 
 
 CONTRACT = "contract"
+
+
+class Shortage(Rejected):
+    """Certain: a balance does not cover what is required."""
+
+    def __init__(self, token: Token, reason: str, available: int, required: int) -> None:
+        amounts = {"available": available, "required": required, "missing": required - available}
+        texts = {name: decimal_string(units, token.decimals) for name, units in amounts.items()}
+        super().__init__(reason, details={"currency": token.symbol, **texts})
+
+    @classmethod
+    def check(cls, token: Token, reason: str, available: int, required: int) -> None:
+        if required > available:
+            raise cls(token, reason, available, required)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,6 @@ They are not API errors.
 
 from collections.abc import Mapping
 
-from app.core.chains import Token
-from app.core.money import decimal_string
-
 
 class PortError(Exception):
     """Base of the three outcomes. `reason` is a stable token; `details` are safe to show to clients."""
@@ -21,20 +18,6 @@ class PortError(Exception):
 
 class Rejected(PortError):
     """Certain: it was refused and nothing happened."""
-
-
-class Shortage(Rejected):
-    """Certain: a balance does not cover what is required."""
-
-    def __init__(self, token: Token, reason: str, available: int, required: int) -> None:
-        amounts = {"available": available, "required": required, "missing": required - available}
-        texts = {name: decimal_string(units, token.decimals) for name, units in amounts.items()}
-        super().__init__(reason, details={"currency": token.symbol, **texts})
-
-    @classmethod
-    def check(cls, token: Token, reason: str, available: int, required: int) -> None:
-        if required > available:
-            raise cls(token, reason, available, required)
 
 
 class Unreachable(PortError):

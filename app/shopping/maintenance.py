@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.jobs import JobName
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.shopper import FailureCode, PurchaseFailed
 from app.shopping import purchase_runner
 from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseEvidence, PurchaseStatus, PurchaseStep
@@ -33,7 +33,7 @@ def sweep(now: datetime) -> None:
         ).all()
     for purchase_id, status, lease_until, request_id in rows:
         try:
-            with logs.caused_by(request_id):
+            with telemetry.caused_by(request_id):
                 _process(purchase_id, PurchaseStatus(status), now, overdue=lease_until <= now)
         except Exception:
             # One failing purchase must not block the others.

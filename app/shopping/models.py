@@ -15,8 +15,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock
 from app.core.money import usd_string
-from app.db.columns import ID, UtcDateTime, partial_index
 from app.db.state_machine import StateMachine, Transitions
+from app.db.tables import ID, UtcDateTime, partial_index
 from app.events import outbox
 from app.events.outbox import EventType
 from app.extensions import Model
@@ -151,15 +151,10 @@ def _values(status: PurchaseStatus, _reason: str | None) -> dict[str, Any]:
 def _announce(session: Session, row: Any, status: PurchaseStatus, reason: str | None) -> None:
     """Record the event of a status. An account without a wallet has no agent: only operators see its purchases."""
     data = {
-        "purchase_id": row.id,
-        "wallet_id": row.wallet_id,
-        "status": status.value,
-        "reason": reason,
-        "host": row.host,
-        "quantity": row.quantity,
-        "dry_run": row.dry_run,
+        "purchase_id": row.id, "wallet_id": row.wallet_id, "status": status.value, "reason": reason, "host": row.host,
+        "quantity": row.quantity, "dry_run": row.dry_run,
         "total_usd": None if row.total_nanos is None else usd_string(row.total_nanos),
-    }
+    }  # fmt: skip
     agent_id = None if row.wallet_id is None else row.account_id
     outbox.record(session, EventType(f"purchase.{status.value}"), agent_id=agent_id, object_id=row.id, data=data)
 
@@ -171,17 +166,11 @@ PURCHASES = StateMachine(
         permitted={
             # `unknown` after a database restore.
             PurchaseStatus.QUEUED: {
-                PurchaseStatus.RUNNING,
-                PurchaseStatus.CANCELLED,
-                PurchaseStatus.FAILED,
-                PurchaseStatus.UNKNOWN,
+                PurchaseStatus.RUNNING, PurchaseStatus.CANCELLED, PurchaseStatus.FAILED, PurchaseStatus.UNKNOWN,
             },
             PurchaseStatus.RUNNING: {
-                PurchaseStatus.SUBMITTING,
-                PurchaseStatus.PREVIEW,
-                PurchaseStatus.ACTION_REQUIRED,
-                PurchaseStatus.FAILED,
-                PurchaseStatus.UNKNOWN,
+                PurchaseStatus.SUBMITTING, PurchaseStatus.PREVIEW, PurchaseStatus.ACTION_REQUIRED,
+                PurchaseStatus.FAILED, PurchaseStatus.UNKNOWN,
             },
             PurchaseStatus.SUBMITTING: {PurchaseStatus.COMPLETED, PurchaseStatus.UNKNOWN},
             # The shop's confirmation was seen late.

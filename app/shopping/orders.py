@@ -58,15 +58,10 @@ class PurchaseOrder:
     def seal(self, purchase_id: str, *, key_id: str) -> str:
         """Return the parts of the order that its row does not store, and two ids, sealed for that row."""
         secret = {
-            "address": asdict(self.address),
-            "username": self.username,
-            "password": self.password,
-            "options": dict(self.options),
-            "coupon_code": self.coupon_code,
-            "delivery_method": self.delivery_method,
-            "session_id": self.session_id,
-            "key_id": key_id,
-        }
+            "address": asdict(self.address), "username": self.username, "password": self.password,
+            "options": dict(self.options), "coupon_code": self.coupon_code, "delivery_method": self.delivery_method,
+            "session_id": self.session_id, "key_id": key_id,
+        }  # fmt: skip
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
@@ -80,17 +75,11 @@ def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None, str | None]
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
     secret = json.loads(_SEALED.open(purchase.sealed or "", purchase.id))
     request = PurchaseRequest(
-        url=purchase.url,
-        address=ShippingAddress(**secret["address"]),
-        username=secret["username"],
-        password=secret["password"],
-        quantity=purchase.quantity,
-        options=secret["options"],
-        coupon_code=secret.get("coupon_code"),
-        delivery_method=secret.get("delivery_method"),
-        dry_run=purchase.dry_run,
-        allowed_domains=controls.allowed_domains if controls else (),
-    )
+        url=purchase.url, address=ShippingAddress(**secret["address"]), username=secret["username"],
+        password=secret["password"], quantity=purchase.quantity, options=secret["options"],
+        coupon_code=secret.get("coupon_code"), delivery_method=secret.get("delivery_method"),
+        dry_run=purchase.dry_run, allowed_domains=controls.allowed_domains if controls else (),
+    )  # fmt: skip
     return request, secret.get("session_id"), secret.get("key_id")
 
 

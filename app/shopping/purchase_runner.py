@@ -19,10 +19,10 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.db import leases
 from app.db.leases import ProcessKind
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.errors import Rejected
 from app.ports.shopper import (
     ElementQuestion,
@@ -57,15 +57,11 @@ _MAX_EVIDENCE = 6
 _MAX_EVIDENCE_BYTES = 4 * 1024 * 1024
 _ACTION_REQUIRED_CODES = frozenset(
     {
-        FailureCode.HUMAN_CHECK,
-        FailureCode.OPTIONS_REQUIRED,
-        FailureCode.COUPON_NOT_APPLIED,
-        FailureCode.DELIVERY_METHOD_NOT_OFFERED,
-        FailureCode.ADDRESS_INCOMPLETE,
-        FailureCode.ADDRESS_MISMATCH,
+        FailureCode.HUMAN_CHECK, FailureCode.OPTIONS_REQUIRED, FailureCode.COUPON_NOT_APPLIED,
+        FailureCode.DELIVERY_METHOD_NOT_OFFERED, FailureCode.ADDRESS_INCOMPLETE, FailureCode.ADDRESS_MISMATCH,
         FailureCode.PAYMENT_DETAILS_REQUIRED,
     }
-)
+)  # fmt: skip
 _log = structlog.get_logger(__name__)
 
 
@@ -78,7 +74,7 @@ def run_purchase(purchase_id: str) -> None:
     claimed = _claim_purchase(purchase_id, holder)
     if claimed is None:
         return
-    with logs.caused_by(claimed.request_id):
+    with telemetry.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
         try:
             request, session.spending_session_id, key_id = orders.unseal(claimed)
@@ -335,14 +331,10 @@ def stored_error(
 ) -> dict[str, Any]:
     """Return a failure as it is stored and shown; `limit_code` is the code of the wallet's refusal."""
     return {
-        "code": failure.code.value,
-        "limit_code": limit_code,
-        "message": _printable(failure.message, 1_500),
-        "step": None if step is None else step.action,
-        "missing": list(failure.missing),
-        "choices": [_printable(choice) for choice in failure.choices],
-        "is_permanent": failure.is_permanent,
-    }
+        "code": failure.code.value, "limit_code": limit_code, "message": _printable(failure.message, 1_500),
+        "step": None if step is None else step.action, "missing": list(failure.missing),
+        "choices": [_printable(choice) for choice in failure.choices], "is_permanent": failure.is_permanent,
+    }  # fmt: skip
 
 
 def _claim_purchase(purchase_id: str, holder: str) -> Purchase | None:

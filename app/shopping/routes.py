@@ -1,40 +1,64 @@
 """`/v1/gateway/shopping`: buy in a web shop, read a purchase, cancel it while it is queued."""
 
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from flask import Response, g, jsonify, request
 
-from app import long_poll
+from app import errors, long_poll
 from app.approvals import service as approvals
+from app.core.movement_kinds import MovementKind
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
-from app.errors import (
-    DailyLimitExceeded,
-    DomainNotAllowed,
-    InsufficientCredits,
-    MonthlyLimitExceeded,
-    NotFound,
-    PaymentAlreadyUsed,
-    PaymentInvalid,
-    PaymentPending,
-    PaymentRequired,
-    ProviderNotConfigured,
-    PurchaseInProgress,
-    Unauthorized,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
 from app.idempotency import service as idempotency
 from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
 from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import guard, terms
-from app.shopping import advice, schemas, service, x402_purchases
-from app.shopping.kind import PURCHASE
+from app.ports.shopper import ShippingAddress
+from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.models import Purchase
+from app.shopping.orders import PurchaseOrder
 from app.state import app_state
+from app.wallets.core.wallets import WalletView
+from app.wallets.kinds.definition import MovementDefinition, Tool
 from app.web.blueprint import Blueprint, Guard
-from app.web.client_request import ClientRequest, current_request
+from app.web.client_request import ClientRequest, current_request, wait_seconds
 from app.web.request_bodies import decoded_body
+
+
+def _parse(body: dict[str, Any]) -> PurchaseOrder:
+    url, host = orders.parse_url(body["url"])
+    credentials = body["credentials"] or {"username": None, "password": None}
+    return PurchaseOrder(
+        url=url, host=host, address=ShippingAddress(**body["shippingAddress"]), username=credentials["username"],
+        password=credentials["password"], quantity=body["quantity"], options=body["options"],
+        max_total_nanos=body["max_total_usd"], dry_run=body["dry_run"], coupon_code=body["coupon_code"],
+        delivery_method=body["delivery_method"], session_id=body["session_id"],
+    )  # fmt: skip
+
+
+def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | None, claim: Claim) -> Purchase:  # noqa: ARG001 - a purchase is queued
+    """Queue a purchase under a wallet's limits, paid for with the agent's credits."""
+    caller = Principal(KeyKind.AGENT, wallet.agent_id, wallet.agent_id, wallet.agent_id)
+    return service.buy(caller, replace(order, approved=wallet.approved), allow_duplicate=False, claim=claim)
+
+
+PURCHASE = MovementDefinition(
+    name=MovementKind.PURCHASE,
+    title="Purchase",
+    body=schemas.BuyBody(),
+    parse=_parse,
+    send=_buy,
+    takes_hold=True,
+    tool=Tool(
+        "buy",
+        "shopping.buy",
+        "Buy a product in a web shop. Read the purchase with get_purchase until it is no longer queued or running.",
+    ),
+)
+
 
 _POLL_SECONDS = 3
 
@@ -55,12 +79,10 @@ _PAYABLE_SECURITY: list[dict[str, list[str]]] = [
     {scheme: []} for scheme in (guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME)
 ]
 _TOKEN_PARAMETER = {
-    "in": "query",
-    "name": x402_purchases.PARAMETER,
-    "required": False,
+    "in": "query", "name": x402_purchases.PARAMETER, "required": False,
     "description": "Instead of a key, for a purchase paid by a payment: it is part of `status_url`.",
     "schema": {"type": "string"},
-}
+}  # fmt: skip
 
 
 shopping = Blueprint(
@@ -75,7 +97,7 @@ shopping = Blueprint(
 def _assert_configured() -> None:
     """Refuse before the body is read if no shopper runs; purchases can still be read."""
     if _is_purchase() and not service.is_configured():
-        raise ProviderNotConfigured(
+        raise errors.ProviderNotConfigured(
             "Shopping is not available on this service: no shopping worker with a browser is running."
         )
 
@@ -171,9 +193,10 @@ def _rebuild(subject_id: str) -> Response:
     },
 )
 @shopping.raises(
-    ProviderNotConfigured, DomainNotAllowed, WalletFrozen, DailyLimitExceeded, WeeklyLimitExceeded,
-    MonthlyLimitExceeded, NotFound, InsufficientCredits, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed,
-    PaymentPending, PurchaseInProgress,
+    errors.ProviderNotConfigured, errors.DomainNotAllowed, errors.WalletFrozen, errors.DailyLimitExceeded,
+    errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.NotFound, errors.InsufficientCredits,
+    errors.PaymentRequired, errors.PaymentInvalid, errors.PaymentAlreadyUsed, errors.PaymentPending,
+    errors.PurchaseInProgress,
 )  # fmt: skip
 @shopping.header("Prefer", "`wait=N` waits up to N (at most 25) seconds for the purchase to end.")
 def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
@@ -183,20 +206,16 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     accepted = approvals.or_ask(
         PURCHASE,
         lambda: x402_purchases.buy(
-            guards.find_principal(),
-            PURCHASE.parse(body),
-            guard.payable(current_request()),
-            decoded_body(current_request()),
-            allow_duplicate=idempotency.HEADER in request.headers,
-            claim=claim,
+            guards.find_principal(), PURCHASE.parse(body), guard.payable(current_request()),
+            decoded_body(current_request()), allow_duplicate=idempotency.HEADER in request.headers, claim=claim,
         ),
         body=body,
         claim=claim,
-    )
+    )  # fmt: skip
     if isinstance(accepted, Response):
         return accepted
     purchase, settled = accepted
-    seconds = long_poll.wait_seconds() or long_poll.NO_WAIT
+    seconds = wait_seconds() or long_poll.NO_WAIT
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
     response = _response(purchase)
     response.headers.extend(settled)
@@ -233,7 +252,7 @@ def get_purchase(purchase: Purchase) -> Response:
 @shopping.post("/purchases/<string:purchase_id>/cancel")
 @shopping.doc(parameters=[_TOKEN_PARAMETER])
 @shopping.response(200, schemas.PurchaseShape)
-@shopping.raises(PurchaseInProgress)
+@shopping.raises(errors.PurchaseInProgress)
 def cancel_purchase(purchase: Purchase) -> Response:
     """Cancel a queued purchase and refund its price. One that has begun cannot be cancelled."""
     return jsonify(_shape(service.cancel(purchase)))
@@ -268,12 +287,12 @@ def _authorize_payer(request: ClientRequest) -> None:
     if payable.headers.has_payment:
         return
     if guards.presented_keys(request):
-        raise Unauthorized
+        raise errors.Unauthorized
     reason = x402_purchases.refusal_reason(
         lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
     )
     price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
-    raise terms.attach(price, PaymentRequired())
+    raise terms.attach(price, errors.PaymentRequired())
 
 
 def _authorize_reader(request: ClientRequest) -> None:
@@ -284,7 +303,7 @@ def _authorize_reader(request: ClientRequest) -> None:
         purchase_id = str((request.view_args or {}).get("purchase_id", ""))
         account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
         if account_id is None:
-            raise Unauthorized
+            raise errors.Unauthorized
         caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
     guards.authenticate_as(request, caller)
 

@@ -12,13 +12,13 @@ from app import long_poll
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.leases import ProcessKind, is_alive
-from app.db.statements import page_of
+from app.db.tables import page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound, PurchaseInProgress, TransactionInProgress
 from app.idempotency.service import Claim
 from app.identity.principal import Principal
 from app.jobs import JobName
-from app.observability import logs
+from app.observability import telemetry
 from app.payments import claimed_payments
 from app.shopping import orders
 from app.shopping.models import (
@@ -97,7 +97,7 @@ def buy(
             cost_nanos=PRICE_NANOS, lease_until=now + timedelta(minutes=15), created_at=now,
             approval_id=None if order.approved is None else order.approved.reference,
             approved_nanos=None if order.approved is None else order.approved.max_nanos,
-            request_id=logs.originating_request_id(),
+            request_id=telemetry.originating_request_id(),
         )  # fmt: skip
         PURCHASES.add(session, purchase, PurchaseStatus.QUEUED)
         claim.bind(session, purchase_id)

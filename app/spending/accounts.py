@@ -19,7 +19,7 @@ from app.core import clock
 from app.core.money import usd_string
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.statements import delete_rows, insert_into, table_of
+from app.db.tables import delete_rows, insert_into, table_of
 from app.errors import InvalidInput, NotFound
 from app.events import outbox
 from app.events.outbox import EventType
@@ -98,13 +98,10 @@ def open_account(
     _INSERT.execute(
         session,
         {
-            "wallet_id": wallet_id,
-            "agent_id": agent_id,
-            "frozen_at": now if frozen else None,
-            "counted_on": now.date(),
-            "controls_version": controls_version,
+            "wallet_id": wallet_id, "agent_id": agent_id, "frozen_at": now if frozen else None,
+            "counted_on": now.date(), "controls_version": controls_version,
         },
-    )
+    )  # fmt: skip
 
 
 def spent_today(session: Session, agent_id: str) -> int:
@@ -171,13 +168,9 @@ def account_from_row(row: Row[*tuple[Any, ...]]) -> Account:
     today = max(clock.now().date(), row.counted_on)
     counted = WindowTotals(row.day_nanos, row.week_nanos, row.month_nanos)
     return Account(
-        wallet_id=row.wallet_id,
-        agent_id=row.account_agent_id,
-        frozen_at=row.frozen_at,
-        today=today,
-        spent=policy.roll_over(counted, row.counted_on, today),
-        controls_version=row.controls_version,
-    )
+        wallet_id=row.wallet_id, agent_id=row.account_agent_id, frozen_at=row.frozen_at, today=today,
+        spent=policy.roll_over(counted, row.counted_on, today), controls_version=row.controls_version,
+    )  # fmt: skip
 
 
 def count_amount(session: Session, account: Account, amount_nanos: int) -> None:

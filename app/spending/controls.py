@@ -18,7 +18,7 @@ from app.authenticated import RowSeal, change, is_permitted
 from app.core import clock
 from app.core.money import usd_string
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import delete_rows, table_of, update_rows
+from app.db.tables import delete_rows, table_of, update_rows
 from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType
@@ -46,7 +46,7 @@ _STATUS = PreparedRead(_WITH_CONTROLS.where(SpendingAccount.wallet_id == bindpar
 class ControlsChange:
     """Values to set; None keeps a value. Without controls yet, it is 0 or empty, or the default if they are locked.
 
-    Addresses are canonical (`core.addresses`) and domains lower-case host names: the schema normalises them.
+    Addresses are canonical (`app.core.chains`) and domains lower-case host names: the schema normalises them.
     """
 
     daily_limit_nanos: int | None = None

@@ -13,26 +13,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
+from app import errors
 from app.authenticated import change, seal_of
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import in_list
+from app.db.tables import in_list
 from app.db.unit_of_work import delete_in_batches
-from app.errors import (
-    AddressNotAllowed,
-    ApprovalRequired,
-    DailyLimitExceeded,
-    DomainNotAllowed,
-    MonthlyLimitExceeded,
-    NotFound,
-    PerTxLimitExceeded,
-    PriceUnavailable,
-    ServiceError,
-    SessionLimitExceeded,
-    WalletFrozen,
-    WeeklyLimitExceeded,
-)
 from app.identity import budgets
 from app.spending import accounts, approval_rules, controls, policy, sessions, shared_budgets
 from app.spending.accounts import Account
@@ -42,16 +29,16 @@ from app.spending.policy import Controls, SpendingRequest, SpendingRule
 
 # The condition of the partial index.
 _ENDED = text("spending_holds.state <> 'held'")
-_ERRORS: Mapping[SpendingRule, type[ServiceError]] = {
-    SpendingRule.FROZEN: WalletFrozen,
-    SpendingRule.ADDRESS: AddressNotAllowed,
-    SpendingRule.DOMAIN: DomainNotAllowed,
-    SpendingRule.PRICE: PriceUnavailable,
-    SpendingRule.PER_TX: PerTxLimitExceeded,
-    SpendingRule.DAILY: DailyLimitExceeded,
-    SpendingRule.WEEKLY: WeeklyLimitExceeded,
-    SpendingRule.MONTHLY: MonthlyLimitExceeded,
-    SpendingRule.SESSION: SessionLimitExceeded,
+_ERRORS: Mapping[SpendingRule, type[errors.ServiceError]] = {
+    SpendingRule.FROZEN: errors.WalletFrozen,
+    SpendingRule.ADDRESS: errors.AddressNotAllowed,
+    SpendingRule.DOMAIN: errors.DomainNotAllowed,
+    SpendingRule.PRICE: errors.PriceUnavailable,
+    SpendingRule.PER_TX: errors.PerTxLimitExceeded,
+    SpendingRule.DAILY: errors.DailyLimitExceeded,
+    SpendingRule.WEEKLY: errors.WeeklyLimitExceeded,
+    SpendingRule.MONTHLY: errors.MonthlyLimitExceeded,
+    SpendingRule.SESSION: errors.SessionLimitExceeded,
 }
 
 
@@ -176,7 +163,7 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
     """
     try:
         account = accounts.lock_account(session, wallet_id)
-    except NotFound:
+    except errors.NotFound:
         return
     found = _find(session, account, reference)
     if found is None:
@@ -381,7 +368,7 @@ def _assert_approved(
     reasons = approval_rules.approval_reasons(rules, request, known)
     if not reasons:
         return approval_rules.used_permission(rules, request, known)
-    raise ApprovalRequired(
+    raise errors.ApprovalRequired(
         _APPROVAL_MESSAGES[reasons[0]],
         reason=reasons[0].value,
         agent_id=account.agent_id,

@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, t
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.columns import ID, UtcDateTime, partial_index
+from app.db.tables import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
 

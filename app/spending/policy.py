@@ -224,14 +224,11 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
         SpendingRule.SESSION,
         message,
         {
-            "rule": SpendingRule.SESSION.value,
-            "limit_usd": limit,
-            "spent_usd": money.usd_from_nanos(budget.counted_nanos),
-            "requested_usd": requested,
-            "remaining_usd": remaining,
-            "expires_at": expires_at,
+            "rule": SpendingRule.SESSION.value, "limit_usd": limit,
+            "spent_usd": money.usd_from_nanos(budget.counted_nanos), "requested_usd": requested,
+            "remaining_usd": remaining, "expires_at": expires_at,
         },
-    )
+    )  # fmt: skip
 
 
 def is_looser(old: Controls, new: Controls) -> bool:
@@ -334,14 +331,10 @@ def _limit_exceeded(
         rule,
         message + ".",
         {
-            "rule": rule.value,
-            "limit_usd": limit,
-            "spent_usd": money.usd_from_nanos(spent_nanos),
-            "requested_usd": requested,
-            "remaining_usd": remaining,
-            "resets_at": resets_at,
+            "rule": rule.value, "limit_usd": limit, "spent_usd": money.usd_from_nanos(spent_nanos),
+            "requested_usd": requested, "remaining_usd": remaining, "resets_at": resets_at,
         },
-    )
+    )  # fmt: skip
 
 
 def _widens(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count, page_of
+from app.db.tables import count, page_of
 from app.db.unit_of_work import delete_in_batches
 from app.errors import LimitReached, NotFound
 from app.spending import accounts

@@ -23,7 +23,7 @@ from app.core.money import TokenAmount, nanos_from_usd, usd_string
 from app.core.redaction import redaction
 from app.gateway.providers import probes as gateway
 from app.gateway.providers.table import ProviderTable
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.bridges import BridgeProvider, BridgeRequest, BridgeRoute
 from app.ports.errors import PortError, Rejected
 from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic
@@ -249,7 +249,7 @@ def doctor(*, is_live: bool, only: tuple[str, ...], budget_nanos: int, timeout: 
 
     Exits with 1 if a check fails, or an answer differs or fails. Changes nothing.
     """
-    logs.redirect_to_stderr()
+    telemetry.redirect_to_stderr()
     has_failed = _print_live(only, budget_nanos, timeout, is_json=is_json) if is_live else _print_checks()
     if has_failed:
         raise SystemExit(1)

@@ -31,7 +31,7 @@ from app.observability import counters
 from app.payments import settlement_capacity, treasury
 from app.ports.chain import Chain
 from app.ports.errors import PortError
-from app.ports.prices import PriceFeed
+from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.vault import Vault
 from app.state import Ports, app_state

@@ -16,9 +16,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.db.columns import UtcDateTime
 from app.db.prepared import PreparedInsert
-from app.db.statements import table_of
+from app.db.tables import UtcDateTime, table_of
 from app.db.unit_of_work import unit_of_work
 from app.errors import PerpdexError
 from app.extensions import Model

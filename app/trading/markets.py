@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.core import clock
-from app.db.statements import insert_into
+from app.db.tables import insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, PerpdexError
 from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket

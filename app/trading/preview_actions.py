@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, Inexact, InvalidOperation
 
-from app.core import addresses, clock
-from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.chains import USDC, Family
+from app.core import clock
+from app.core.chains import USDC, ZERO_EVM_ADDRESS, AddressError, Family, parse_address
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
@@ -165,17 +164,12 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
     return PreparedAction(
         LimitOrder(
-            market,
-            is_buy,
-            on_grid,
-            size,
-            TimeInForce(parameters["tif"]),
-            is_reduce_only=parameters["reduce_only"],
+            market, is_buy, on_grid, size, TimeInForce(parameters["tif"]), is_reduce_only=parameters["reduce_only"],
             client_id=parameters["cloid"],
         ),
         value_nanos=None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc),
         notes={**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)},
-    )
+    )  # fmt: skip
 
 
 def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Decimal:
@@ -253,8 +247,8 @@ def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Param
     except AmountError as error:
         problems["amount"] = [str(error)]
     try:
-        destination = addresses.parse(parameters["destination"], Family.EVM)
-    except addresses.AddressError as error:
+        destination = parse_address(parameters["destination"], Family.EVM)
+    except AddressError as error:
         problems["destination"] = [str(error)]
     if destination == ZERO_EVM_ADDRESS:
         problems["destination"] = ["must not be the zero address: funds sent there are lost"]

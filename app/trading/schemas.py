@@ -161,15 +161,9 @@ class ExchangePaymentBody(WriteBody):
 
 
 BODIES: tuple[type[CallBody], ...] = (
-    PlainReadBody,
-    TickerBody,
-    OrderbookBody,
-    OrderBody,
-    CancelBody,
-    CancelAllBody,
-    SetLeverageBody,
+    PlainReadBody, TickerBody, OrderbookBody, OrderBody, CancelBody, CancelAllBody, SetLeverageBody,
     ExchangePaymentBody,
-)
+)  # fmt: skip
 
 
 def _actions_of(body: type[CallBody]) -> list[str]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.columns import ID, UtcDateTime
+from app.db.tables import ID, UtcDateTime
 from app.extensions import Model
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.credits import retention
 from app.credits.retention import UnbalancedError
-from app.db.statements import add_amounts, in_list, table_of
+from app.db.tables import add_amounts, in_list, table_of
 from app.db.unit_of_work import batches, unit_of_work
 from app.usage.models import UsageByProvider, UsageLog
 from app.usage.service import LOGGED_AMOUNTS

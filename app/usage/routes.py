@@ -14,8 +14,7 @@ from app.errors import LimitReached, Unauthorized
 from app.identity import guards, key_limits
 from app.identity.principal import Principal
 from app.usage import service, sums
-from app.web.blueprint import Blueprint
-from app.web.csv_rows import CSV, csv_response, offers_csv
+from app.web.blueprint import CSV, Blueprint, csv_response, offers_csv
 from app.web.fields import Identifier, Instant, ParsedField, Text, Usd
 from app.web.schemas import Pagination, Schema, page_query, page_schema
 

@@ -19,7 +19,7 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import day_of, rows_after, table_of, utc_day, within
+from app.db.tables import day_of, rows_after, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
 from app.identity import budgets, key_limits

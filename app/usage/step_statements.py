@@ -331,7 +331,7 @@ def _log(connection: sqlite3.Connection, step: Mapping[str, Any], memo: Mapping[
 
 
 def _hex(identifier: str) -> str:
-    """Return an id as `app.db.columns.ID` stores it on SQLite."""
+    """Return an id as `app.db.tables.ID` stores it on SQLite."""
     return identifier.replace("-", "")
 
 

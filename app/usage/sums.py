@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
-from app.db.statements import day_of, table_of, utc_day, within
+from app.db.tables import day_of, table_of, utc_day, within
 from app.errors import LimitReached
 from app.identity import key_limits
 from app.usage.models import UsageLog

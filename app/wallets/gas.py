@@ -20,7 +20,7 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import GasPending, ServiceError
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent

@@ -11,8 +11,8 @@ from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
-from app.core import addresses, clock
-from app.core.chains import USDC, ChainName
+from app.core import clock
+from app.core.chains import USDC, ChainName, look_alikes
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
@@ -182,7 +182,7 @@ def similar_recipients(wallet_id: str, chain: ChainName, recipient: str, allowed
     """Return known recipients of the wallet that a person could take this one for."""
     with read_only_unit() as session:
         paid = history.recipients_of(session, [wallet_id], chain)
-    return addresses.look_alikes(recipient, {*paid, *(() if allowed is None else allowed.allowed_addresses)})
+    return look_alikes(recipient, {*paid, *(() if allowed is None else allowed.allowed_addresses)})
 
 
 def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:

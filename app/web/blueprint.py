@@ -1,16 +1,23 @@
 """The blueprint of all JSON routes: flask-smorest with a strict parser, a declared guard and documented errors.
 
-A blueprint declares its authentication when it is made; guards run before parsing, so 401 precedes 400.
+A blueprint declares its authentication when it is made; guards run before parsing, so 401 precedes 400. Lists are also
+returned as CSV (RFC 4180), which clients and owners open in spreadsheets.
 """
 
+import csv
+import io
+import json
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeVar
 
+import flask
 import flask_smorest
 import marshmallow as ma
+from flask import request
 from werkzeug.wrappers import Response
 
 from app.errors import InternalError, InvalidInput, NotFound, RateLimited, ServiceError, Unauthorized
@@ -19,6 +26,7 @@ from app.web import request_bodies
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi_document import OpenApiDocument
 from app.web.request_bodies import StrictParser
+from app.web.schemas import Schema
 
 View = TypeVar("View", bound=Callable[..., Any])
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -152,3 +160,48 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
 def error_document(description: str) -> Mapping[str, Any]:
     schema = {"$ref": "#/components/schemas/ErrorBody"}
     return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+CSV = "text/csv"
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def offers_csv(blp: Blueprint, rows: str, shape: type[Schema]) -> Callable[[View], View]:
+    """Return the rows of a view's page, by the name of their member, as CSV to clients that prefer it to JSON."""
+    schema = shape()
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            page = view(*args, **kwargs)
+            if request.accept_mimetypes.best_match(["application/json", CSV]) != CSV:
+                return page
+            found = page[rows] if isinstance(page, dict) else getattr(page, rows)
+            return csv_response(list(schema.fields), schema.dump(found, many=True))
+
+        document: Callable[[View], View] = blp.alt_response(
+            200,
+            schema={"type": "string", "description": "The rows of the page, below one with the names of their fields."},
+            content_type=CSV,
+            example=",".join(schema.fields) + "\r\n",
+        )
+        return document(wrapper)  # type: ignore[arg-type]
+
+    return decorate
+
+
+def csv_response(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> flask.Response:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return flask.Response(text.getvalue(), mimetype=CSV)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as the text of a cell that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text

@@ -1,24 +1,38 @@
-"""The request of a client, as an object that functions take instead of Flask's global `request`."""
+"""The request of a client, from its begin to its end: what functions take instead of Flask's global `request`.
 
+Its end writes the log line and the metrics. Cross-origin requests to `/v1`, `/mcp` and OAuth follow the CORS protocol
+of the Fetch standard, without credentials. Errors before a request is read (408, 431) have no such headers: the origin
+is not known.
+"""
+
+import ipaddress
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import flask
+import structlog
+from flask import Flask, g, request
+from flask import Response as FlaskResponse
 from werkzeug.datastructures import EnvironHeaders
+from werkzeug.wrappers import Response
 
 from app.config import Settings
 from app.core.identifiers import new_id
 from app.core.ip_ranges import is_loopback
 from app.errors import InvalidInput, RouteNotAllowed
-from app.observability.tracing import Span
+from app.observability import counters, telemetry
+from app.observability.telemetry import Span
 from server.client_socket import ClientSocket, client_socket_of
 
 SIGNATURE_HEADER = "X-Gateway-Signature"
 """With it, a service verifies that this one has sent a request."""
+_MAX_WAIT_SECONDS = 25
 _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 # A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
@@ -100,18 +114,30 @@ def current_request() -> ClientRequest:
     return cast("ClientRequest", flask.request._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001 - the documented way
 
 
+def wait_seconds() -> Decimal | None:
+    """Return how long the client prefers to wait for an outcome: 0 to 25 seconds, None without a valid preference."""
+    preference = ",".join(current_request().headers.getlist("Prefer"))
+    for part in preference.split(","):
+        name, _, value = part.strip().partition("=")
+        if name.strip().lower() == "respond-async":
+            return Decimal(0)
+        if name.strip().lower() == "wait" and re.fullmatch(r"[0-9]{1,6}", value.strip(), re.ASCII):
+            return Decimal(min(int(value), _MAX_WAIT_SECONDS))
+    return None
+
+
 def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
     """Return the check that refuses requests for other hosts in the sandbox; outside it, it does nothing.
 
     A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Browsers then treat the sandbox as the
     same origin and let the page read every response; only the Host header distinguishes such a request.
     """
-    own_host = urlsplit(settings.public_url).hostname
+    is_sandbox, own_host = settings.is_sandbox, urlsplit(settings.public_url).hostname
 
     def check(request: ClientRequest) -> None:
         sent = request.environ.get("HTTP_HOST", "")
         # Browsers always send it; HTTP/1.0 clients need not.
-        if settings.is_sandbox and sent and not is_allowed_host(sent, own_host):
+        if is_sandbox and sent and not is_allowed_host(sent, own_host):
             raise RouteNotAllowed(
                 "This sandbox accepts only requests with the Host 127.0.0.1, localhost or the host of BASE_URL."
                 " Use one of them, or set BASE_URL to this address (and SANDBOX_PUBLIC=1)."
@@ -134,3 +160,131 @@ def is_allowed_host(host_header: str, own_host: str | None) -> bool:
         return False
     host = found[1].strip("[]").lower()
     return host == own_host or is_loopback(host)
+
+
+_log = structlog.get_logger(__name__)
+_STATUSES = frozenset(HTTPStatus)
+
+
+def begin(request: ClientRequest) -> None:
+    """Bind the id of a request to everything that is logged and answered."""
+    g.request_id = request.id
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request.id)
+    traceparent = request.environ.get("HTTP_TRACEPARENT", "")
+    request.span = telemetry.start_span(request.method, "SERVER", traceparent=traceparent)
+    if trace_id := request.span.trace_id if request.span else telemetry.trace_id_of(traceparent):
+        structlog.contextvars.bind_contextvars(trace_id=trace_id)
+
+
+def end(request: ClientRequest, response: Response, route: str | None, *, trusts_proxies: bool) -> None:
+    """Add the headers of every response, log the request and count it.
+
+    `route` is the pattern, not the path: queries and path segments may hold codes and keys. The log line has the length
+    of the body, None for a stream, and a truncated client address.
+    """
+    for callback in request.on_response:
+        callback(response.status_code)
+    # A relayed response keeps its upstream's.
+    present = {name.lower() for name, _ in response.headers}
+    for name, value in (("X-Request-Id", request.id), ("X-Content-Type-Options", "nosniff")):
+        if name.lower() not in present:
+            response.headers.add(name, value)
+    microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
+    code, caller = g.get("error_code", ""), g.get("caller")
+    _log.info(
+        "request", method=request.method, route=route, status=response.status_code, code=code,
+        account_id=caller.account_id if caller else "", client=_truncated(request.remote_addr or ""),
+        bytes=response.content_length, microseconds=microseconds,
+    )  # fmt: skip
+    if (span := request.span) is not None:
+        span.set(
+            http__request__method=request.method, http__route=route or "", url__scheme=request.scheme,
+            http__response__status_code=response.status_code, purser__request_id=request.id,
+        )  # fmt: skip
+        failed = response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        error = code or str(response.status_code) if failed else ""
+        span.end(name=f"{request.method} {route}" if route else "", error=error)
+    # A client may send any method, and a cataloged service any status.
+    labels = (request.method, route) if route else ("", "")
+    status = str(response.status_code) if response.status_code in _STATUSES else f"{response.status_code // 100}xx"
+    counters.REQUESTS.labels(*labels, status, code).inc()
+    counters.REQUEST_SECONDS.labels(*labels).observe(microseconds / 1e6)
+    if not trusts_proxies and "X-Forwarded-For" in request.headers:
+        counters.UNTRUSTED_FORWARDED_HEADERS.inc()
+
+
+def _truncated(address: str) -> str:
+    """Return an address without what identifies one person: the last byte of IPv4, all but the first /48 of IPv6."""
+    if ":" not in address:
+        return f"{address.rpartition('.')[0]}.0" if address else ""
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 48), strict=False).network_address)
+    except ValueError:
+        return ""
+
+
+_PREFIXES = ("/v1/", "/mcp", "/.well-known/o", "/oauth/token", "/oauth/register", "/oauth/revoke")
+_ANY = "*"
+# The wildcard does not include Authorization.
+_ALLOWED_HEADERS = "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
+# Chromium caches a preflight for two hours at most.
+_MAX_AGE_SECONDS = "7200"
+
+
+def install_cors(app: Flask, origins: tuple[str, ...]) -> None:
+    """Answer OPTIONS on API routes, and allow these origins to read API responses.
+
+    Forwarded routes forward it, except a preflight.
+    """
+
+    def answer_options() -> FlaskResponse | None:
+        # Ahead of all guards: a browser sends no key with a preflight.
+        if request.method != "OPTIONS" or not request.path.startswith(_PREFIXES):
+            return None
+        # Flask adds OPTIONS to the methods of other routes.
+        rule = request.url_rule
+        methods = None if rule is None or getattr(rule, "provide_automatic_options", True) else rule.methods
+        if "OPTIONS" in (methods or ()) and not is_preflight(request.environ):
+            return None
+        response: FlaskResponse = app.make_default_options_response()
+        if not response.allow:
+            return None  # no such route: 404
+        response.allow.add("OPTIONS")
+        response.status_code = 204
+        del response.headers["Content-Type"]
+        return response
+
+    def allow_origin(response: FlaskResponse) -> FlaskResponse:
+        if request.path.startswith(_PREFIXES):
+            add_cors_headers(response, request.headers.get("Origin", ""), origins)
+            if request.method == "OPTIONS" and response.allow and "Access-Control-Allow-Origin" in response.headers:
+                headers = response.headers
+                headers["Access-Control-Allow-Methods"] = response.allow.to_header()
+                headers["Access-Control-Allow-Headers"] = _ALLOWED_HEADERS
+                headers["Access-Control-Max-Age"] = _MAX_AGE_SECONDS
+        return response
+
+    app.before_request(answer_options)
+    app.after_request(allow_origin)
+
+
+def is_preflight(environ: Mapping[str, Any]) -> bool:
+    """Return whether a browser asks if it may send a request (Fetch standard, CORS-preflight request)."""
+    return environ["REQUEST_METHOD"] == "OPTIONS" and "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ
+
+
+def add_cors_headers(response: Response, origin: str, origins: tuple[str, ...]) -> None:
+    """Allow the origin of a request to read the response, if it is one of `origins`."""
+    if not origins:
+        return
+    headers = response.headers
+    if _ANY in origins:
+        headers["Access-Control-Allow-Origin"] = _ANY
+    else:
+        response.vary.add("Origin")
+        if origin not in origins:
+            return
+        headers["Access-Control-Allow-Origin"] = origin
+    # Wildcards apply to requests without credentials, the only kind allowed.
+    headers["Access-Control-Expose-Headers"] = _ANY

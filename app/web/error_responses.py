@@ -3,6 +3,7 @@
 Outside the API, a client that prefers HTML gets a page with the same status and headers.
 """
 
+import json
 from http import HTTPStatus
 from typing import Any
 
@@ -11,29 +12,22 @@ from flask import Flask, Response, g, jsonify, render_template, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
+from app import errors
 from app.db.unit_of_work import CommitUnknownError, is_unavailable
-from app.errors import (
-    InternalError,
-    InvalidInput,
-    MethodNotAllowed,
-    NotFound,
-    Overloaded,
-    PayloadTooLarge,
-    RateLimited,
-    ServiceError,
-)
-from app.observability import error_reporting
+from app.errors import HeadTooLarge, InternalError, InvalidInput, Overloaded, RequestTimeout, ServiceError
+from app.observability import counters, telemetry
 from app.state import app_state
 from app.version import VERSION
-from app.web.server_hooks import client_error_of
+from server.client_socket import ConnectionShed
+from server.hooks import Hooks, ShedReason
 
 _log = structlog.get_logger(__name__)
-_BY_STATUS: dict[int, type[ServiceError]] = {
-    404: NotFound,
-    405: MethodNotAllowed,
-    413: PayloadTooLarge,
-    429: RateLimited,
-    503: Overloaded,
+_BY_STATUS: dict[int, type[errors.ServiceError]] = {
+    404: errors.NotFound,
+    405: errors.MethodNotAllowed,
+    413: errors.PayloadTooLarge,
+    429: errors.RateLimited,
+    503: errors.Overloaded,
 }
 _OTHER = ("This request could not be understood", "Go back, reload the page and try again.")
 _PAGES: dict[int, tuple[str, str]] = {
@@ -87,7 +81,7 @@ def as_page(response: Response) -> Response:
 
 
 def response_of(error: Exception, *, route: str) -> Response:
-    if isinstance(error, ServiceError):
+    if isinstance(error, errors.ServiceError):
         return error_response(error)
     if isinstance(error, HTTPException):
         return _http_exception(error)
@@ -98,17 +92,17 @@ def response_of(error: Exception, *, route: str) -> Response:
             "The connection to the database was lost, and it is unknown whether this was done. If you sent an"
             " Idempotency-Key, repeat the request with the same key in a minute; if not, check its result first."
         )
-        return error_response(Overloaded(message, details={"outcome": "unknown"}))
+        return error_response(errors.Overloaded(message, details={"outcome": "unknown"}))
     if is_unavailable(error):
         # No connection was free, a lock was not granted in time, or the database is away: nothing was done.
         _log.exception("database_unavailable")
-        return error_response(Overloaded(retry_after_seconds=1))
+        return error_response(errors.Overloaded(retry_after_seconds=1))
     _log.exception("request_failed")
-    error_reporting.report(error, route=route)
-    return error_response(InternalError())
+    telemetry.report(error, route=route)
+    return error_response(errors.InternalError())
 
 
-def error_body(error: ServiceError) -> dict[str, Any]:
+def error_body(error: errors.ServiceError) -> dict[str, Any]:
     body: dict[str, Any] = {"error": error.message, "code": error.code, **error.members}
     if error.details:
         body["details"] = error.details
@@ -116,7 +110,7 @@ def error_body(error: ServiceError) -> dict[str, Any]:
     return body
 
 
-def error_response(error: ServiceError) -> Response:
+def error_response(error: errors.ServiceError) -> Response:
     g.error_code = error.code
     response = jsonify(error_body(error))
     response.status_code = error.status
@@ -133,15 +127,15 @@ def _http_exception(error: HTTPException) -> Response:
     status = error.code or 500
     if status < HTTPStatus.BAD_REQUEST and error.response is not None:
         return error.get_response()  # type: ignore[return-value]
-    failure: ServiceError
+    failure: errors.ServiceError
     if (client_error := client_error_of(error)) is not None:
         failure = client_error
     elif status in _BY_STATUS:
         failure = _BY_STATUS[status]()
     elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        failure = InvalidInput("The request could not be understood.")
+        failure = errors.InvalidInput("The request could not be understood.")
     else:
-        failure = InternalError()
+        failure = errors.InternalError()
     response = error_response(failure)
     if isinstance(error, WerkzeugMethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(error.valid_methods)
@@ -149,3 +143,33 @@ def _http_exception(error: HTTPException) -> Response:
         if name == "Retry-After":
             response.headers["Retry-After"] = value
     return response
+
+
+_RETRY_SECONDS = 2
+_ERRORS = {400: InvalidInput, 408: RequestTimeout, 431: HeadTooLarge, 500: InternalError}
+
+
+class ServerHooks(Hooks):
+    """The API's error body for requests that do not reach the application, and its counters."""
+
+    def error_body(self, status: HTTPStatus, message: str | None, request_id: str) -> bytes:
+        """Return the body of an error of the API; count the request."""
+        error = _ERRORS[status](message)
+        counters.REQUESTS.labels("", "", str(error.status), error.code).inc()
+        members = {"error": error.message, "code": error.code, "request_id": request_id}
+        return json.dumps(members).encode()
+
+    def count_shed(self, reason: ShedReason) -> None:
+        counters.CONNECTIONS_SHED.labels(reason.value).inc()
+
+
+def client_error_of(error: BaseException) -> ServiceError | None:
+    """Return the error for the client if its connection was shed; None for any other exception."""
+    # werkzeug raises its own ClientDisconnected while handling ours.
+    for candidate in (error, error.__context__):
+        if isinstance(candidate, ConnectionShed):
+            if candidate.reason is not ShedReason.BODY_MEMORY_EXHAUSTED:
+                return RequestTimeout()
+            message = "The service has no memory for another request body at the moment; nothing was done."
+            return Overloaded(message, retry_after_seconds=_RETRY_SECONDS)
+    return RequestTimeout() if isinstance(error, TimeoutError) else None

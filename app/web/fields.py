@@ -11,7 +11,8 @@ from email_validator import EmailNotValidError, validate_email
 from flask.json.provider import DefaultJSONProvider
 from marshmallow import ValidationError, fields, validate
 
-from app.core import addresses, clock, money
+from app.core import clock, money
+from app.core.chains import AddressError, parse_any_address
 from app.core.strict_json import JsonNumber
 
 _MAX_USD = 1_000_000_000
@@ -225,8 +226,8 @@ class Recipient(Text):
     def canonical(self, value: str) -> str:
         """Return the canonical form of an address; a text that is none stays as it is."""
         try:
-            return addresses.parse_any(value)[1]
-        except addresses.AddressError:
+            return parse_any_address(value)[1]
+        except AddressError:
             return value
 
 
@@ -236,8 +237,8 @@ class Address(Text):
     def _parse(self, value: Any) -> str:
         text = super()._parse(value)
         try:
-            return addresses.parse_any(text)[1]
-        except addresses.AddressError as error:
+            return parse_any_address(text)[1]
+        except AddressError as error:
             raise ValidationError(str(error)) from None
 
 

@@ -15,7 +15,7 @@ from marshmallow import Schema
 from app.errors import Overloaded, PayloadTooLarge, RequestTimeout, ServiceError
 from app.web import fields
 from app.web.blueprint import error_document
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi_document import OpenApiDocument, texts
 from app.web.schemas import ErrorBody
 
 _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
@@ -30,49 +30,6 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.DomainField, "string", "hostname"),
 )
 
-_HEADERS: Mapping[str, Mapping[str, Any]] = {
-    "X-Request-Id": {
-        "description": "Identifies the request in the logs.",
-        "schema": {"type": "string", "format": "uuid"},
-    },
-    "Retry-After": {
-        "description": "Seconds to wait before the next attempt.",
-        "schema": {"type": "integer", "minimum": 1},
-    },
-    "Idempotent-Replayed": {
-        "description": "`true` if this is the stored response to an earlier request with the same key.",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
-    "X-Gateway-Request-Id": {
-        "description": "Identifies the forwarded call, whatever `X-Request-Id` the upstream has set.",
-        "schema": {"type": "string", "format": "uuid"},
-    },
-    "X-Gateway-Model": {"description": "The model that answered, as `provider/name`.", "schema": {"type": "string"}},
-    "X-Cost-Usd": {
-        "description": "The cost of the call. Absent from streams, and from calls paid by x402.",
-        "schema": {"type": "string"},
-    },
-    "X-Credits-Remaining": {
-        "description": "The credits left after the call, in US dollars; absent if `X-Cost-Usd` is.",
-        "schema": {"type": "string"},
-    },
-    "X-Budget-Remaining-Usd": {
-        "description": "What is left of the budget of a key with limits; absent for others, and if `X-Cost-Usd` is.",
-        "schema": {"type": "string"},
-    },
-    "X-Max-Tokens-Applied": {
-        "description": "The limit on output tokens that was added to the request. Absent if none was.",
-        "schema": {"type": "integer", "minimum": 1},
-    },
-    **{
-        f"X-{name}-Applied": {
-            "description": f"The limit {name.lower().replace('-', '_')} that was added to the hosted tools of the "
-            "request: one number, or one for each tool. Absent if none was.",
-            "schema": {"type": "string"},
-        }
-        for name in ("Max-Tool-Calls", "Max-Uses", "Max-Content-Tokens", "Advisor-Max-Tokens")
-    },
-}
 # Docstrings of error classes may end with when not to raise them, which is no information for clients.
 _INTERNAL_NOTES = re.compile(r" Not for [^\n]*")
 _RETRYABLE_STATUSES = ("409", "429", "503")
@@ -84,14 +41,10 @@ OTHER_BODIES: Mapping[str, Any] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
 }
 FREE_QUERY = {
-    "in": "query",
-    "name": "query",
-    "description": "Any further query parameters, forwarded as they are.",
-    "required": False,
-    "style": "form",
-    "explode": True,
+    "in": "query", "name": "query", "description": "Any further query parameters, forwarded as they are.",
+    "required": False, "style": "form", "explode": True,
     "schema": {"type": "object", "additionalProperties": {"type": "string"}},
-}
+}  # fmt: skip
 """The parameters of a query by their names; the name of this one is not sent."""
 
 
@@ -124,7 +77,7 @@ def bind(app: Flask, api: Api) -> OpenApiDocument:
         "extra_plugins": [_SharedConventions()],
     }
     api.init_app(app, spec_kwargs=plugins)
-    for name, header in _HEADERS.items():
+    for name, header in texts()["headers"].items():
         api.spec.components.header(name, dict(header))
     for field, type_, format_ in _WIRE_TYPES:
         api.register_field(field, type_, format_)

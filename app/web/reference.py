@@ -147,18 +147,13 @@ class Reference:
         is_deleted = method == "delete" and path.endswith("{wallet_id}")
         omitted = {each for each in _DEFAULTED if not is_deleted and (each in inside or members.get(each))}
         return ReferenceOperation(
-            id=name,
-            tag=tag,
-            title=_title(name.removeprefix(f"{tag}_").replace("_platform_", "_")),
-            method=method.upper(),
-            path=path,
-            node={**node, "parameters": parameters, "responses": responses},
-            content=content,
-            headers=[self.schemes[scheme][0] for scheme in chain.from_iterable(node["security"])],
+            id=name, tag=tag, title=_title(name.removeprefix(f"{tag}_").replace("_platform_", "_")),
+            method=method.upper(), path=path, node={**node, "parameters": parameters, "responses": responses},
+            content=content, headers=[self.schemes[scheme][0] for scheme in chain.from_iterable(node["security"])],
             files=texts["files"].get(name, {}),
             url=path.format_map(given) + (f"?{urlencode(query)}" if query else ""),
             arguments={each: value for each, value in arguments.items() if each not in omitted},
-        )
+        )  # fmt: skip
 
 
 def content_of(body: Node) -> Node:

@@ -25,7 +25,7 @@ from app.core.strict_json import MAX_DEPTH, MAX_VALUES
 from app.db.unit_of_work import striped_lock
 from app.errors import InvalidInput, PayloadTooLarge
 from app.web.client_request import ClientRequest, current_request
-from app.web.server_hooks import client_error_of
+from app.web.error_responses import client_error_of
 from server.client_socket import ConnectionShed
 from server.pool import ANONYMOUS
 

@@ -32,9 +32,8 @@ def _fingerprint(binary: Path) -> str:
     here = Path(__file__).parent
     for source in [*sorted(here.glob("*.py")), *sorted(here.glob("stand_ins/*.json"))]:
         digest.update(source.read_bytes())
-    facts = (deployments, bridge_deployments)
-    for module in facts:
-        digest.update(Path(str(module.__file__)).read_bytes())
+    for source in (Path(str(deployments.__file__)), deployments.TABLE, Path(str(bridge_deployments.__file__))):
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.facilitator import AuthorizedPayment, PaymentIntent
 from sandbox.evm import EvmNode

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.adapters.evm.chain import EvmChain
-from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.chains import ETH, USDC
+from app.core.chains import ETH, USDC, ZERO_EVM_ADDRESS
 from sandbox.evm import EvmNode
 from tests.support.evm import Person, chain_at, funded
 from tests.support.loopback_http import unused_url

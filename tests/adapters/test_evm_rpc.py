@@ -18,9 +18,8 @@ from typing import IO, Any
 
 import pytest
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import head
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EvmRpc, head
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError
 from app.core.chains import ChainName

@@ -12,9 +12,8 @@ from hexbytes import HexBytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import logs_call
-from app.adapters.evm.client.rpc import FeeHistory
+from app.adapters.evm import calls
+from app.adapters.evm.calls import FeeHistory, logs_call
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError

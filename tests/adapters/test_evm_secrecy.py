@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from app.adapters.evm.client.calls import head
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.calls import EvmRpc, head
 from app.core.chains import ChainName
 from app.ports.errors import PortError
 from tests.support.loopback_http import Asked, Reply, serve, unused_url
@@ -41,7 +40,7 @@ FAILURES: Sequence[Callable[[Asked], Reply]] = (
 
 def test_the_key_in_a_url_is_in_no_exception_repr_or_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    # As `app.observability.logs` configures it: it logs whole URLs.
+    # As `app.observability.telemetry` configures it: it logs whole URLs.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
     raised: list[BaseException] = []
     shown: list[str] = []

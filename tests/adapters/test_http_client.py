@@ -19,7 +19,7 @@ import pytest
 from cryptography import x509
 
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
-from app.adapters.upstream_http.connections import tls_context
+from app.adapters.upstream_http.exchange import tls_context
 from app.ports.errors import Unreachable
 from tests.support.certificates import certificate
 from tests.support.loopback_http import Reply, serve, unused_url

@@ -20,7 +20,7 @@ from app.core.chains import ETH, SOL, USDC, Token
 from app.db.unit_of_work import UnitError, read_only_unit
 from app.extensions import db
 from app.ports.errors import Rejected, Unreachable
-from app.ports.prices import PriceFeed, PriceRange
+from app.ports.services import PriceFeed, PriceRange
 from tests.support.loopback_http import Asked, RecordingServer, Reply, serve, unused_url
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from app import wiring
 from app.adapters.http_client import HttpClient
 from app.adapters.rate_limited_http import RateLimitedClient, ServiceAccess
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import RateLimiter
 from app.core.chains import ETH, SOL, USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount

@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 
 from app.adapters.queue_rq import RqQueue
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity.limiter import RateLimiter
 from app.config import Settings
 from app.errors import RateLimited
 from app.jobs import JobName

@@ -16,8 +16,8 @@ from solders.rpc.requests import GetBlockTime
 from solders.transaction import VersionedTransaction
 from structlog.testing import capture_logs
 
+from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client.rpc import EvmRpc
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.evm.deposits import scanner

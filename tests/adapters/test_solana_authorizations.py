@@ -14,7 +14,7 @@ from solders.transaction import VersionedTransaction
 from structlog.testing import capture_logs
 
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.core.chains import USDC
 from app.ports.chain import TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.facilitator import AuthorizedPayment, PaymentIntent

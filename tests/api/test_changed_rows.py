@@ -23,7 +23,7 @@ from app.authenticated import RowChanged, RowSeal, UnsealedRowPermit
 from app.core import clock, identifiers
 from app.core.chains import ChainName
 from app.core.pagination import PageRequest
-from app.db.columns import UtcDateTime
+from app.db.tables import UtcDateTime
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.extensions import db
 from app.idempotency.service import IdempotencyKey

@@ -10,7 +10,7 @@ import pytest
 import sentry_sdk
 from flask import Flask
 
-from app.observability import error_reporting
+from app.observability import telemetry
 from tests.support.loopback_http import Asked, Reply, serve
 from tests.support.waiting import wait_until
 from workers.context import job
@@ -94,6 +94,6 @@ def test_an_error_of_a_job_is_reported_before_its_process_ends(
 
 
 def test_without_a_dsn_nothing_is_reported() -> None:
-    error_reporting.init("", network="sandbox")
-    error_reporting.report(ZeroDivisionError("not reported"))
+    telemetry.init_error_reports("", network="sandbox")
+    telemetry.report(ZeroDivisionError("not reported"))
     assert not sentry_sdk.get_client().is_active()

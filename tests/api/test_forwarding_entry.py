@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 
-from app.forwarding.entry import ForwardingEntry
+from app.forwarding.call import ForwardingEntry
 from tests.support.agents import Agent, register
 from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
 from tests.support.upstreams import Exchange, chat_answer, chat_chunks

@@ -18,7 +18,7 @@ from app.approvals.service import OwnerMethod, OwnerProof
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, native
 from app.core.money import parse_amount
-from app.db.statements import count
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache

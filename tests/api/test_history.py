@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from app.core import clock, identifiers
 from app.db.unit_of_work import unit_of_work
 from app.factory import create_app
-from app.observability import logs
+from app.observability import telemetry
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction
@@ -163,7 +163,7 @@ def test_filters_narrow_the_list_and_its_total(agent: Agent) -> None:
 
 def test_what_a_request_caused_is_found_by_its_id(agent: Agent) -> None:
     caused = identifiers.new_id()
-    with logs.caused_by(caused):
+    with telemetry.caused_by(caused):
         wanted = record(agent.wallet_id)
     record(agent.wallet_id)
     assert ids(page(agent, request_id=caused)) == [wanted]

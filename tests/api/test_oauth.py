@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
-from app.db.statements import count
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.identity import grants

@@ -12,7 +12,7 @@ from app.core import clock
 from app.db.group_commit import KeptConnection
 from app.db.leases import Heartbeat
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from tests.support.applications import close, make_app, settings_for
 from tests.support.transaction_pooler import transaction_pooler

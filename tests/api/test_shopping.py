@@ -18,7 +18,7 @@ from app.db import leases
 from app.db.leases import Heartbeat, ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.jobs import JobName
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.shopper import FailureCode
 from app.shopping import maintenance, purchase_runner
 from app.shopping.models import Purchase, PurchaseEvidence
@@ -146,8 +146,8 @@ def test_an_accepted_purchase_is_queued_charged_and_executed_by_its_job(app: Fla
     assert done["product"]["price"] == "12.00"
     assert (done["cost_usd"], done["steps"], done["max_total_usd"]) == ("0.25", 1, None)
     assert agent.spent_this_month() == 17
-    logs = agent.get("/v1/usage").get_json()["logs"]
-    assert [(line["provider"], line["model"], line["cost_usd"]) for line in logs] == [("shopping", "buy", 0.25)]
+    telemetry = agent.get("/v1/usage").get_json()["logs"]
+    assert [(line["provider"], line["model"], line["cost_usd"]) for line in telemetry] == [("shopping", "buy", 0.25)]
 
 
 def test_a_job_that_runs_twice_buys_once(agent: Agent, shopper: FakeShopper) -> None:
@@ -717,12 +717,12 @@ def test_a_worker_that_renews_its_lease_during_a_sweep_keeps_its_purchase(
         # The sweep has read its rows, and not ended any.
         with unit_of_work() as session:
             session.execute(update(Purchase).values(lease_until=later + purchase_runner.LEASE))
-        return logs.caused_by(caused_by)
+        return telemetry.caused_by(caused_by)
 
     def sweep(reached: str) -> None:
         if reached == where:
             with monkeypatch.context() as patched:
-                patched.setattr(maintenance, "logs", SimpleNamespace(caused_by=renew))
+                patched.setattr(maintenance, "telemetry", SimpleNamespace(caused_by=renew))
                 maintenance.sweep(later)
 
     shopper.checkpoint = sweep

@@ -15,7 +15,7 @@ from web3 import Web3
 from app.adapters.evm.contracts import calls as contracts
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd
-from app.db.statements import count
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import treasury
 from app.payments.settlement_capacity import SettlementCapacityCache

@@ -12,7 +12,7 @@ from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.payments import audit, topups
+from app.payments import jobs, topups
 from app.payments.models import TopUp
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
@@ -93,7 +93,7 @@ def test_a_reorg_of_any_depth_after_the_grant_neither_doubles_nor_loses_it(
     run_workers(base_node, after_minutes=4)
     with read_only_unit() as session:
         assert session.get_one(TopUp, moved["transaction_id"]).closed_at is not None
-        assert audit.check(session) == []
+        assert jobs.check(session) == []
     assert credits_of(agent) == 12.5
 
 
@@ -115,7 +115,7 @@ def test_credits_for_a_transfer_that_a_reorg_made_impossible_are_taken_back(
     assert agent.transaction(str(moved["transaction_id"]))["status"] == "failed"
     assert credits_of(agent) == 0
     with read_only_unit() as session:
-        assert audit.check(session) == []
+        assert jobs.check(session) == []
 
 
 def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_detect_wrong_grants(
@@ -133,14 +133,14 @@ def test_a_wallet_cannot_be_deleted_before_its_top_up_is_granted_and_audits_dete
 
     record_grant(0)
     with read_only_unit() as session:
-        problems = audit.check(session)
+        problems = jobs.check(session)
     assert any("is final and confirmed, and granted nothing" in problem for problem in problems), problems
     record_grant(2 * 10**9)
     assert agent.client.delete(f"{agent.wallet_url}?force=true", headers=agent.headers()).status_code == 200
     assert credits_of(agent) == 2
     record_grant(3 * 10**9)
     with read_only_unit() as session:
-        assert len(audit.check(session)) == 2
+        assert len(jobs.check(session)) == 2
     record_grant(2 * 10**9)
 
 

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from app.observability import tracing
+from app.observability import telemetry
 from tests.support.gateway import Stage, gateway_stage
 from tests.support.loopback_http import Asked, Reply, serve
 from tests.support.upstreams import Exchange, chat_answer, chat_chunks
@@ -59,7 +59,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     with serve(found.accept) as server:
         found.url = server.url
         yield found
-    tracing.init("")
+    telemetry.init_traces("")
 
 
 @pytest.fixture
@@ -146,10 +146,10 @@ def test_without_a_collector_a_caller_still_finds_its_trace_in_the_logs(
 
 
 def test_a_name_that_is_no_text_hides_no_other_span(collector: Collector) -> None:
-    tracing.init(collector.url)
+    telemetry.init_traces(collector.url)
     # A client's JSON can have lone surrogates, and names of any length.
     for name in ("chat \ud800" + "x" * 10_000, "other"):
-        span = tracing.start(name, "CLIENT")
+        span = telemetry.start_span(name, "CLIENT")
         assert span is not None
         span.set(gen_ai__request__model=name)
         span.end()

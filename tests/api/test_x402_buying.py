@@ -19,7 +19,7 @@ from app.buying import records
 from app.buying.records import PinnedPayee, ServicePurchase
 from app.core import clock
 from app.core.chains import ChainName
-from app.db.statements import count
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.spending import accounts as spending_accounts
 from app.wallets.transactions import authorizations, open_transactions

@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.evm.client.calls import head, read_logs
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm.calls import EvmRpc, head, read_logs
 from app.adapters.evm.send.refusals import ALREADY_KNOWN, SEND_REFUSALS, is_revert
 from app.adapters.jsonrpc.calls import RpcError, RpcErrorKind
 from app.adapters.jsonrpc.endpoint import RpcEndpoint

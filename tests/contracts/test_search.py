@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from app.forwarding import headers
+from app.forwarding import filters
 from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader
@@ -72,4 +72,4 @@ def test_the_list_price_bounds_a_call(dialect: Dialect, surface: Surface, reques
 
 @pytest.mark.parametrize("name", ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"])
 def test_limits_of_a_provider_reach_the_client(name: str) -> None:
-    assert (name, "1, 1419704") in list(headers.for_client([(name, "1, 1419704")]))
+    assert (name, "1, 1419704") in list(filters.for_client([(name, "1, 1419704")]))

@@ -22,9 +22,9 @@ from app.credits import audit as credits_audit
 from app.db.unit_of_work import read_only_unit
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending
 from app.idempotency.service import Claim
-from app.payments import audit as payments_audit
 from app.payments import claimed_payments, topups, treasury
 from app.payments import jobs as payment_jobs
+from app.payments import jobs as payments_audit
 from app.payments.claimed_payments import MAX_ATTEMPTS, RETRY_WINDOW, PaymentStatus
 from app.payments.models import Payment, PaymentClaim, TopUp
 from app.payments.treasury import WalletRole

@@ -16,7 +16,7 @@ import requests
 from eth_account import Account
 
 from app.adapters.bridges.deployments import PORTALS
-from app.adapters.bridges.portal import deposit_call
+from app.adapters.bridges.ether import deposit_call
 from sandbox.errors import SandboxError
 from sandbox.evm.node import usable_port
 from tests.support.waiting import wait_until

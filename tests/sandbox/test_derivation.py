@@ -8,7 +8,7 @@ import pytest
 from eth_account import Account
 
 from app.adapters.bridges.deployments import PORTALS
-from app.adapters.bridges.portal import deposit_call
+from app.adapters.bridges.ether import deposit_call
 from sandbox.bridges import Derivation
 from sandbox.evm import EvmNode
 from sandbox.evm.rpc import NodeClient

@@ -20,14 +20,14 @@ from sqlalchemy.engine import make_url
 from werkzeug.routing import Rule
 
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
 from app.adapters.swaps.uniswap import UniswapExchange
 from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
@@ -38,14 +38,14 @@ from app.extensions import db
 from app.factory import build_state, create_app
 from app.gateway.providers.table import ProviderTable
 from app.jobs import JobName, QueueName
-from app.observability import error_reporting, logs
+from app.observability import telemetry
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import PaymentSigner, TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Application, Ports
+from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
-from app.web.server_hooks import ServerHooks
 from app.wiring import bridges_between
 
 DEAD_PLACE = ("127.0.0.1", 1)
@@ -299,8 +299,8 @@ def _are_alike(one: Settings, other: Settings) -> bool:
 
 def _reset(app: Application, settings: Settings, ports: Ports) -> None:
     """Do what `create_app` does for an application, except what depends on its code alone."""
-    logs.configure(settings.log_level)
-    error_reporting.init(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
+    telemetry.configure_logs(settings.log_level)
+    telemetry.init_error_reports(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
     app.state = build_state(settings, ports, app.state.part(OpenApiDocument), app.state.part(ProviderTable))
     app.server_hooks = ServerHooks(app.state.threads)
     with app.app_context():

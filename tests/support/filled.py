@@ -26,7 +26,7 @@ from sqlalchemy import (
     select,
 )
 
-from app.db.columns import Units, UtcDateTime
+from app.db.tables import Units, UtcDateTime
 from app.extensions import db
 
 ROWS = 3

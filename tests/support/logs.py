@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from app.observability.logs import LineHandler
+from app.observability.telemetry import LineHandler
 
 
 @contextmanager

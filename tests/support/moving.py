@@ -14,8 +14,8 @@ from hypothesis.stateful import invariant, precondition, rule
 from sqlalchemy import select
 
 from app.agents import service as agents
-from app.core import addresses, clock
-from app.core.chains import ETH, USDC, ChainName, Token
+from app.core import clock
+from app.core.chains import ETH, USDC, ChainName, Token, address_for_chain
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AddressNotAllowed, ServiceError, TransferFailed, WalletFrozen, WithdrawalFailed
@@ -37,7 +37,7 @@ from tests.support.simulated_chain import SAFE_DEPTH, Landed
 
 USD = 10**9
 UNIT = 10**6
-FRIEND = addresses.for_chain("0xde709f2102306220921060314715629080e2fb77", ChainName.BASE)
+FRIEND = address_for_chain("0xde709f2102306220921060314715629080e2fb77", ChainName.BASE)
 OTHER = "0x52908400098527886E0F7030069857D2E4169EE7"
 NO_WAIT = Decimal(0)
 USDC_UNITS, WEI = 10**6 * UNIT, 10**18

@@ -19,7 +19,7 @@ from x402.mechanisms.evm import FacilitatorWeb3Signer
 from x402.mechanisms.evm.exact import ExactEvmFacilitatorScheme, ExactEvmServerScheme
 
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT
-from app.adapters.evm.x402.eip3009 import SignedAuthorization
+from app.adapters.evm.x402.payments import SignedAuthorization
 from sandbox.evm import EvmNode
 from tests.support.chains import fund
 from tests.support.evm import await_mined

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from app.adapters.evm.contracts.dead_ends import dead_end
+from app.adapters.evm.contracts.deployments import dead_end
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, Family, Token, native, tokens
 from app.core.money import TokenAmount

@@ -6,7 +6,7 @@ from app.core.chains import ETH, USDC, Token
 from app.core.money import NANOS_PER_USD
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
-from app.ports.prices import PriceRange
+from app.ports.services import PriceRange
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 from tests.support.simulated_chain import SimTx, SimulatedChain

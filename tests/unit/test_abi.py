@@ -10,7 +10,7 @@ from eth_utils.address import to_checksum_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.evm.client.rpc import EventLog
+from app.adapters.evm.calls import EventLog
 from app.adapters.evm.contracts import calls
 from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.core.foreign import MalformedResponseError

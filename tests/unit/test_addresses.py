@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from solders.pubkey import Pubkey
 
-from app.core import addresses
-from app.core.addresses import AddressError
-from app.core.chains import ChainName, Family
+from app.core.chains import AddressError, ChainName, Family, address_for_chain, parse_address, parse_any_address
 
 # The examples of EIP-55.
 EIP_55 = [
@@ -27,16 +25,16 @@ EIP_55 = [
 
 @pytest.mark.parametrize("address", EIP_55)
 def test_the_published_checksums_are_the_canonical_form(address: str) -> None:
-    assert addresses.parse(address, Family.EVM) == address
-    assert addresses.parse(address.lower(), Family.EVM) == address
-    assert addresses.parse("0x" + address[2:].upper(), Family.EVM) == address
+    assert parse_address(address, Family.EVM) == address
+    assert parse_address(address.lower(), Family.EVM) == address
+    assert parse_address("0x" + address[2:].upper(), Family.EVM) == address
 
 
 @given(st.binary(min_size=20, max_size=20))
 def test_every_spelling_of_an_evm_address_has_one_canonical_form(raw: bytes) -> None:
     canonical = to_checksum_address(raw)
     for spelling in (canonical, "0x" + raw.hex(), "0x" + raw.hex().upper()):
-        assert addresses.parse_any(spelling) == (Family.EVM, canonical)
+        assert parse_any_address(spelling) == (Family.EVM, canonical)
 
 
 @pytest.mark.parametrize("address", EIP_55[4:])
@@ -44,7 +42,7 @@ def test_one_letter_in_the_wrong_case_fails_the_checksum(address: str) -> None:
     place = next(n for n, letter in enumerate(address) if n > 1 and letter.isalpha())
     wrong = address[:place] + address[place].swapcase() + address[place + 1 :]
     with pytest.raises(AddressError, match="checksum"):
-        addresses.parse(wrong, Family.EVM)
+        parse_address(wrong, Family.EVM)
 
 
 BAD_EVM = [
@@ -56,7 +54,7 @@ BAD_EVM = [
 @pytest.mark.parametrize("text", BAD_EVM)
 def test_lookalikes_of_evm_addresses_are_refused(text: str) -> None:
     with pytest.raises(AddressError, match="EVM address"):
-        addresses.for_chain(text, ChainName.BASE)
+        address_for_chain(text, ChainName.BASE)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +65,17 @@ def test_lookalikes_of_evm_addresses_are_refused(text: str) -> None:
     ],
 )  # fmt: skip
 def test_an_entry_of_an_allowlist_is_refused_with_the_true_reason(text: str, reason: str) -> None:
-    for parse in (addresses.parse_any, lambda each: addresses.for_chain(each, ChainName.BASE)):
+    for parse in (parse_any_address, lambda each: address_for_chain(each, ChainName.BASE)):
         with pytest.raises(AddressError, match="EVM address"):
             parse(text)
     with pytest.raises(AddressError, match=reason):
-        addresses.parse_any(text)
+        parse_any_address(text)
 
 
 @given(st.binary(min_size=32, max_size=32))
 def test_every_solana_address_is_its_own_canonical_form(raw: bytes) -> None:
     address = str(Pubkey.from_bytes(raw))
-    assert addresses.parse_any(address) == (Family.SOLANA, address)
+    assert parse_any_address(address) == (Family.SOLANA, address)
 
 
 @given(st.text(alphabet="123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", max_size=50))
@@ -88,7 +86,7 @@ def test_base58_is_a_solana_address_exactly_when_solders_accepts_it(text: str) -
     except ValueError:
         known = False
     try:
-        parsed = addresses.parse(text, Family.SOLANA) == text
+        parsed = parse_address(text, Family.SOLANA) == text
     except AddressError:
         parsed = False
     assert parsed is known
@@ -103,12 +101,12 @@ BAD_SOLANA = [
 @pytest.mark.parametrize("text", BAD_SOLANA)
 def test_lookalikes_of_solana_addresses_are_refused(text: str) -> None:
     with pytest.raises(AddressError, match="Solana address"):
-        addresses.for_chain(text, ChainName.SOLANA)
+        address_for_chain(text, ChainName.SOLANA)
 
 
 def test_an_address_of_one_family_is_invalid_in_the_other() -> None:
     with pytest.raises(AddressError, match="Solana"):
-        addresses.for_chain(EIP_55[0], ChainName.SOLANA)
+        address_for_chain(EIP_55[0], ChainName.SOLANA)
     for chain in (ChainName.ETHEREUM, ChainName.BASE):
         with pytest.raises(AddressError, match="EVM"):
-            addresses.for_chain("oeYf6KAJkLYhBuR8CiGc6L4D4Xtfepr85fuDgA9kq96", chain)
+            address_for_chain("oeYf6KAJkLYhBuR8CiGc6L4D4Xtfepr85fuDgA9kq96", chain)

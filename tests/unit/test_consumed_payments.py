@@ -14,7 +14,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.payments import audit, claimed_payments
+from app.payments import claimed_payments, jobs
 from app.payments.claimed_payments import PaymentStatus
 from app.payments.models import Payment, PaymentClaim, PaymentRestoreCutoff
 
@@ -188,12 +188,12 @@ def test_the_audit_reports_a_payment_without_a_claim_unless_it_was_voided(app: F
         void, lost, claimed = added(SETTLING), added(PAID), added(PAID)
         with unit_of_work() as session:
             claimed_payments.void(session, void)
-            assert audit.check(session) == []
+            assert jobs.check(session) == []
             session.execute(delete(PaymentClaim).where(PaymentClaim.holder_id == lost))
-            assert audit.check(session) == [f"payment {lost} has no claim"]
+            assert jobs.check(session) == [f"payment {lost} has no claim"]
             claimed_payments.claim(session, ["tx:again"], lost)
             claimed_payments.relink_transaction(session, lost, tx_hash="0xbb")
         with read_only_unit() as session:
-            assert audit.check(session) == []
+            assert jobs.check(session) == []
             hashes = [session.get_one(Payment, each).tx_hash for each in (lost, claimed)]
     assert hashes == ["0xbb", None]

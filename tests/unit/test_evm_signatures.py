@@ -9,7 +9,7 @@ from eth_account.messages import encode_defunct
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.evm.signatures import SigningDomain
-from app.adapters.evm.x402.eip3009 import SignedAuthorization
+from app.adapters.evm.x402.payments import SignedAuthorization
 from app.adapters.swaps import uniswap
 from app.adapters.swaps.uniswap import PermitFacts
 

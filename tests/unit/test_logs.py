@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from app.observability import logs
+from app.observability import telemetry
 from tests.support.logs import written_logs
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -25,7 +25,7 @@ _LOGGERS = [structlog.get_logger("app.test"), logging.getLogger("library")]
 def _configured() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    logs.configure("INFO")
+    telemetry.configure_logs("INFO")
     structlog.contextvars.clear_contextvars()
     yield
     root.handlers[:], root.level = handlers, level

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DataError, IntegrityError, MultipleResultsFound, Oper
 from app.core import clock, identifiers
 from app.db.leases import Heartbeat
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import UnitError, read_only_unit, unit_of_work
 from app.extensions import db
 from app.spending.models import SpendingControls

@@ -14,8 +14,8 @@ import pytest
 import time_machine
 from limits import parse
 
-from app.capacity import rate_limiter
-from app.capacity.rate_limiter import RateLimiter
+from app.capacity import limiter as limiter_module
+from app.capacity.limiter import RateLimiter
 from app.core.identifiers import new_id
 from app.errors import RateLimited
 from tests.support.servers import free_port, redis_server
@@ -123,7 +123,7 @@ def test_unlimited_counts_nothing(redis_url: str) -> None:
     limiter = RateLimiter(redis_url)
     for limit in (None, ""):
         limiter.count(limit, "key", "client")
-    assert rate_limiter._parse("") == []
+    assert limiter_module._parse("") == []
 
 
 def test_threads_of_several_processes_are_granted_no_more_than_the_bound(limiters: list[RateLimiter]) -> None:
@@ -183,9 +183,9 @@ def test_a_slow_client_is_counted_exactly_and_an_unused_lease_expires(
 
 def test_leases_of_many_clients_take_bounded_memory() -> None:
     limiter = RateLimiter(f"redis://127.0.0.1:{free_port()}/0")
-    for client in range(rate_limiter._MAX_LEASES + 10):
+    for client in range(limiter_module._MAX_LEASES + 10):
         limiter.count(_BUSY, "key", str(client))
-    assert len(limiter._leases) == rate_limiter._MAX_LEASES
+    assert len(limiter._leases) == limiter_module._MAX_LEASES
 
 
 def test_requests_wait_for_their_turn_and_all_are_counted(limiters: list[RateLimiter]) -> None:
@@ -213,7 +213,7 @@ def test_a_turn_that_comes_too_late_is_refused_without_a_wait(limiters: list[Rat
 
 
 def test_a_queue_has_an_end(limiters: list[RateLimiter], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limiter, "_MAX_WAITING", 2)
+    monkeypatch.setattr(limiter_module, "_MAX_WAITING", 2)
     limiter, client = limiters[0], new_id()
 
     def wait_in_turn(_number: int) -> bool:

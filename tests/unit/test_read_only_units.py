@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.db.leases import Heartbeat
 from app.db.lock_order import lock_rows
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import UnitError, read_only_unit, snapshot, unit_of_work
 
 Unit = Callable[[], AbstractContextManager[Session]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.forwarding.redaction import Redactor
+from app.forwarding.filters import Redactor
 from app.ports.errors import OutcomeUnknown
 
 KEY = "sk-sk-operator"

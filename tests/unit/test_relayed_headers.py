@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.forwarding import headers
+from app.forwarding import filters
 
 NOT_FORWARDED = [
     "Authorization", "Cookie", "X-Master-Key", "X-Owner-Key", "X-API-Key", "X-Payment", "X-Payment-Chain",
@@ -35,23 +35,23 @@ NOT_RELAYED = [
 def test_headers_about_the_client_or_its_connection_are_not_forwarded() -> None:
     for spelled in (str.title, str.lower, str.upper):
         received = [(spelled(name), "canary") for name in NOT_FORWARDED]
-        sent = headers.for_upstream([*received, ("X-Own", "1")], own_headers={})
+        sent = filters.for_upstream([*received, ("X-Own", "1")], own_headers={})
         assert [name for name, value in sent if value == "canary"] == []
         assert ("X-Own", "1") in sent
 
 
 def test_a_header_listed_in_connection_crosses_neither_way() -> None:
     listed = [("Connection", "X-Listed, close"), ("X-Listed", "canary"), ("X-Own", "1")]
-    assert "canary" not in str(headers.for_upstream(listed, own_headers={}))
-    assert list(headers.for_client(listed)) == [("X-Own", "1")]
+    assert "canary" not in str(filters.for_upstream(listed, own_headers={}))
+    assert list(filters.for_client(listed)) == [("X-Own", "1")]
     # It is of that message alone.
-    assert ("X-Listed", "canary") in headers.for_upstream(listed[1:], own_headers={})
-    assert list(headers.for_client(listed[1:])) == listed[1:]
+    assert ("X-Listed", "canary") in filters.for_upstream(listed[1:], own_headers={})
+    assert list(filters.for_client(listed[1:])) == listed[1:]
 
 
 def test_own_headers_replace_those_of_the_client_and_defaults_do_not() -> None:
     received = [("x-key", "the client's"), ("user-agent", "agent/1"), ("Link", "<1>"), ("Link", "<2>")]
-    sent = headers.for_upstream(received, own_headers={"X-Key": "ours"}, defaults={"User-Agent": "d", "V": "1"})
+    sent = filters.for_upstream(received, own_headers={"X-Key": "ours"}, defaults={"User-Agent": "d", "V": "1"})
     assert sent == [
         ("user-agent", "agent/1"), ("Link", "<1>"), ("Link", "<2>"), ("Accept", "*/*"), ("V", "1"),
         ("Accept-Encoding", "identity"), ("X-Key", "ours"),
@@ -61,7 +61,7 @@ def test_own_headers_replace_those_of_the_client_and_defaults_do_not() -> None:
 def test_headers_meant_for_the_operator_are_not_relayed() -> None:
     for spelled in (str.title, str.lower, str.upper):
         received = [(spelled(name), "1") for name in NOT_RELAYED]
-        assert list(headers.for_client([*received, ("X-Own", "1")])) == [("X-Own", "1")]
+        assert list(filters.for_client([*received, ("X-Own", "1")])) == [("X-Own", "1")]
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_headers_meant_for_the_operator_are_not_relayed() -> None:
     ],
 )
 def test_an_unusual_header_is_repaired_or_left_out(received: tuple[str, str], relayed: tuple[str, str] | None) -> None:
-    found = list(headers.for_client([received], secrets=["", "the-secret"]))
+    found = list(filters.for_client([received], secrets=["", "the-secret"]))
     assert found == ([] if relayed is None else [relayed])

@@ -20,7 +20,7 @@ from app.core.identifiers import new_id
 from app.credits import accounts, holds
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
-from app.payments import audit, claimed_payments, topups
+from app.payments import claimed_payments, jobs, topups
 from app.payments.models import PaymentClaim, TopUp
 from app.ports.errors import Unreachable
 from app.ports.facilitator import IncomingPayment
@@ -107,7 +107,7 @@ def state_of(transaction_id: str) -> tuple[int | None, datetime | None]:
 
 def audited() -> list[str]:
     with read_only_unit() as session:
-        return [finding for finding in audit.check(session) if "top-up" in finding or "topup" in finding]
+        return [finding for finding in jobs.check(session) if "top-up" in finding or "topup" in finding]
 
 
 def is_open(chain: ChainName) -> bool:

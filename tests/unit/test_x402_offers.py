@@ -12,10 +12,10 @@ from solders.keypair import Keypair
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
-from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
-from app.adapters.solana.x402.payment_signer import SolanaPaymentSigner
+from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.buying import offers, sellers
 from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer

@@ -4,22 +4,19 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import EvmRpc
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.dead_ends import dead_end
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import EvmDeployment, dead_end
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.transactions import FeeTerms, hash_of
-from app.adapters.evm.track.nonce_history import NonceHistoryReader
-from app.adapters.evm.track.receipts import EvmReceiptPoller
+from app.adapters.evm.track.receipts import EvmReceiptPoller, NonceHistoryReader
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import Broadcaster
-from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.chains import USDC, ChainName, Token, native
+from app.core.chains import USDC, ZERO_EVM_ADDRESS, ChainName, Token, native
 from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.chain import Balances, BlockRef, ChainDiagnosis, SignedTransaction, TransactionDraft

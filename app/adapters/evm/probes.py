@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
+from app.adapters.evm import calls
+from app.adapters.evm.calls import MAX_BATCH, read_logs
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import MAX_BATCH
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget

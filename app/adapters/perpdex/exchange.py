@@ -16,29 +16,14 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, Strict
 
-from app.adapters.evm.contracts.dead_ends import dead_end
+from app.adapters.evm.contracts.deployments import dead_end
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.jsonrpc.endpoint import OutageLog
 from app.adapters.perpdex.deployments import PerpdexDeployment
 from app.core.foreign import U64, ForeignModel, Items, MalformedResponseError, Text, parsed, reader
 from app.core.strict_json import parse_response
+from app.ports import perpdex
 from app.ports.errors import Rejected, Unreachable
-from app.ports.perpdex import (
-    Action,
-    ActionPayload,
-    BundledMarkets,
-    CancelByClientId,
-    CancelOrders,
-    Json,
-    LimitOrder,
-    PerpdexQuery,
-    PerpdexReply,
-    PerpdexTopic,
-    PerpMarket,
-    SendUsdc,
-    SetLeverage,
-    Withdraw,
-)
 
 T = TypeVar("T")
 
@@ -56,7 +41,7 @@ _RATE_MEMBERS = {
 _Objects = Items[dict[str, Any]]
 
 
-def parse(body: bytes) -> Json:
+def parse(body: bytes) -> perpdex.Json:
     """Parse a response's JSON. Raises: Unreachable("unexpected_answer")."""
     try:
         return parse_response(body, parse_float=_fraction)
@@ -89,63 +74,68 @@ class _Book(ForeignModel):
 
 _read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
 _LIGHT, _HEAVY = 2, 20
-_QUERIES: Mapping[PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
-    PerpdexTopic.ACCOUNT: (
+_QUERIES: Mapping[perpdex.PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
+    perpdex.PerpdexTopic.ACCOUNT: (
         "clearinghouseState",
         _LIGHT,
         reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
     ),
-    PerpdexTopic.SPOT: ("spotClearinghouseState", _LIGHT, reader(Annotated[_Objects, parsed(itemgetter("balances"))])),
-    PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
-    PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
-    PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
-    PerpdexTopic.FUNDING: ("metaAndAssetCtxs", _HEAVY, reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)])),
-    PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
-    PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
+    perpdex.PerpdexTopic.SPOT: (
+        "spotClearinghouseState",
+        _LIGHT,
+        reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
+    ),
+    perpdex.PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
+    perpdex.PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
+    perpdex.PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
+    perpdex.PerpdexTopic.FUNDING: (
+        "metaAndAssetCtxs",
+        _HEAVY,
+        reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)]),
+    ),
+    perpdex.PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
+    perpdex.PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
 }
 """The type in the request, the weight ("Rate limits"), and the check of the response."""
 
 
-def read(topic: PerpdexTopic, document: Json) -> Json:
+def read(topic: perpdex.PerpdexTopic, document: perpdex.Json) -> perpdex.Json:
     """Return the document for a topic; None for the book of an unknown market. Raises: Unreachable."""
     _type, _weight, check = _QUERIES[topic]
     _checked(check, document)
-    if topic is PerpdexTopic.FUNDING:
+    if topic is perpdex.PerpdexTopic.FUNDING:
         return _rates(*document)
-    if topic is PerpdexTopic.BOOK and document is not None:
+    if topic is perpdex.PerpdexTopic.BOOK and document is not None:
         bids, asks = document["levels"]
         return {"bids": bids, "asks": asks, "time": document.get("time")}
     return document
 
 
-def parse_markets(document: Json) -> tuple[PerpMarket, ...]:
+def parse_markets(document: perpdex.Json) -> tuple[perpdex.PerpMarket, ...]:
     """Parse the markets of a `meta` response. Raises: Unreachable("unexpected_answer")."""
     return tuple(
-        PerpMarket(
-            index=index,
-            symbol=market.name,
-            size_decimals=market.sz_decimals,
-            max_leverage=market.max_leverage,
+        perpdex.PerpMarket(
+            index=index, symbol=market.name, size_decimals=market.sz_decimals, max_leverage=market.max_leverage,
             only_isolated=market.only_isolated is True or market.margin_mode is not None,
             is_delisted=market.is_delisted is True,
         )
         for index, market in enumerate(_checked(_Meta.read, document).universe)
-    )
+    )  # fmt: skip
 
 
-def parse_orders(document: Json) -> list[tuple[str, int]]:
+def parse_orders(document: perpdex.Json) -> list[tuple[str, int]]:
     """Parse symbol and number of each open order. Raises: Unreachable("unexpected_answer")."""
     return [(order.coin, order.oid) for order in _checked(_read_orders, document)]
 
 
-def _checked(check: Callable[[object], T], document: Json) -> T:
+def _checked(check: Callable[[object], T], document: perpdex.Json) -> T:
     try:
         return check(document)
     except MalformedResponseError:
         raise Unreachable("unexpected_answer") from None
 
 
-def _rates(meta: Json, contexts: list[dict[str, Json]]) -> list[dict[str, Json]]:
+def _rates(meta: perpdex.Json, contexts: list[dict[str, perpdex.Json]]) -> list[dict[str, perpdex.Json]]:
     """Pair the markets of a `metaAndAssetCtxs` response with their figures; delisted ones have no rate."""
     markets = parse_markets(meta)
     if len(contexts) != len(markets):
@@ -174,42 +164,38 @@ def format_decimal(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _action(action: Action, nonce: int, deployment: PerpdexDeployment) -> dict[str, Json]:
+def _action(action: perpdex.Action, nonce: int, deployment: PerpdexDeployment) -> dict[str, perpdex.Json]:
     chain = {"hyperliquidChain": deployment.chain, "signatureChainId": deployment.signature_chain_id}
     match action:
-        case LimitOrder():
+        case perpdex.LimitOrder():
             return {"type": "order", "orders": [_order(action)], "grouping": "na"}
-        case CancelOrders():
+        case perpdex.CancelOrders():
             cancels = [{"a": order.market_index, "o": order.order_id} for order in action.orders]
             return {"type": "cancel", "cancels": cancels}
-        case CancelByClientId():
+        case perpdex.CancelByClientId():
             cancel = {"asset": action.market_index, "cloid": action.client_id}
             return {"type": "cancelByCloid", "cancels": [cancel]}
-        case SetLeverage():
+        case perpdex.SetLeverage():
             return {
                 "type": "updateLeverage",
                 "asset": action.market.index,
                 "isCross": action.is_cross,
                 "leverage": action.leverage,
             }
-        case Withdraw():
+        case perpdex.Withdraw():
             sent = {"amount": str(action.amount), "time": nonce, "destination": action.destination.lower()}
             return {"type": "withdraw3", **chain, **sent}
-        case SendUsdc():
+        case perpdex.SendUsdc():
             sent = {"destination": action.destination.lower(), "amount": str(action.amount), "time": nonce}
             return {"type": "usdSend", **chain, **sent}
 
 
-def _order(order: LimitOrder) -> dict[str, Json]:
+def _order(order: perpdex.LimitOrder) -> dict[str, perpdex.Json]:
     return {
-        "a": order.market.index,
-        "b": order.is_buy,
-        "p": format_decimal(order.price),
-        "s": format_decimal(order.size),
-        "r": order.is_reduce_only,
-        "t": {"limit": {"tif": order.time_in_force.value}},
+        "a": order.market.index, "b": order.is_buy, "p": format_decimal(order.price), "s": format_decimal(order.size),
+        "r": order.is_reduce_only, "t": {"limit": {"tif": order.time_in_force.value}},
         **({} if order.client_id is None else {"c": order.client_id}),
-    }
+    }  # fmt: skip
 
 
 _CONNECT_SECONDS = 2.0
@@ -233,11 +219,11 @@ class HyperliquidExchange:
         self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, max_bytes=_MAX_BYTES)
         self._outage = OutageLog("exchange", name="perpdex")
 
-    def query_weight(self, query: PerpdexQuery) -> int:
+    def query_weight(self, query: perpdex.PerpdexQuery) -> int:
         _type, weight, _check = _QUERIES[query.topic]
         return weight
 
-    def fetch(self, query: PerpdexQuery) -> PerpdexReply:
+    def fetch(self, query: perpdex.PerpdexQuery) -> perpdex.PerpdexReply:
         try:
             # "Addresses should be lowercased."
             body = {"type": _QUERIES[query.topic][0], "user": (query.address or "").lower(), "coin": query.symbol or ""}
@@ -250,19 +236,19 @@ class HyperliquidExchange:
             raise
         self._outage.end()
         # One more for every twenty fills.
-        surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is PerpdexTopic.FILLS else 0
-        return PerpdexReply(content, surplus)
+        surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is perpdex.PerpdexTopic.FILLS else 0
+        return perpdex.PerpdexReply(content, surplus)
 
-    def bundled_markets(self) -> BundledMarkets | None:
+    def bundled_markets(self) -> perpdex.BundledMarkets | None:
         if _BUNDLED["numbering"] != self._deployment.asset_numbering:
             return None
-        return BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
+        return perpdex.BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
 
-    def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
-        return ActionPayload(_action(action, nonce, self._deployment), nonce)
+    def build_payload(self, action: perpdex.Action, *, nonce: int) -> perpdex.ActionPayload:
+        return perpdex.ActionPayload(_action(action, nonce, self._deployment), nonce)
 
 
-def _document(response: HttpResponse) -> Json:
+def _document(response: HttpResponse) -> perpdex.Json:
     """Return the parsed response. Raises: Rejected, Unreachable.
 
     Statuses as the documentation ("Error responses") and users of the exchange report them: 422 is a body that it

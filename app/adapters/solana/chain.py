@@ -25,15 +25,7 @@ from app.adapters.solana.track.statuses import SolanaReceiptPoller
 from app.core.chains import SOL, USDC, ChainName, Token
 from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
-from app.ports.chain import (
-    Balances,
-    BlockRef,
-    ChainDiagnosis,
-    SentTransaction,
-    SignedTransaction,
-    StoredTransaction,
-    TransactionDraft,
-)
+from app.ports import chain
 from app.ports.vault import Signer
 
 _READ_LIMITS = HistoryReadLimits()
@@ -91,7 +83,7 @@ class SolanaChain:
         self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
         self.deposits = scanner.scan
 
-    def diagnose(self) -> ChainDiagnosis:
+    def diagnose(self) -> chain.ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
             mint = endpoint.ask(calls.accounts([self._usdc_mint], self.level))
             return ["usdc_mint"] if mint.found[0] is None else []
@@ -124,19 +116,19 @@ class SolanaChain:
         is_frozen = account is not None and account.state == TokenAccountState.Frozen
         return "frozen" if is_frozen else None
 
-    def balances(self, address: str) -> Balances:
+    def balances(self, address: str) -> chain.Balances:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
         owner = Pubkey.from_string(address)
         usdc_account = tokens.account_of(owner, self._usdc_mint)
         wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).found
-        return Balances(
+        return chain.Balances(
             (
                 TokenAmount(wallet.lamports if wallet else 0, SOL),
                 TokenAmount(tokens.units_of(usdc, owner=owner, mint=self._usdc_mint), USDC),
             )
         )
 
-    def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:
+    def sign(self, draft: chain.TransactionDraft, signer: Signer, *, sequence: int | None) -> chain.SignedTransaction:
         """Sign a draft. No I/O. Raises: ValueError with a nonce, which Solana does not have, or with a wrong signer."""
         if sequence is not None:
             raise ValueError("a Solana transaction has no nonce")
@@ -149,13 +141,13 @@ class SolanaChain:
             message = transactions.transfer_message(draft.intent, plan, mint=self._usdc_mint)
             partial = transactions.unsigned_transaction(message)
         raw, tx_hash = transactions.sign(partial, signer, sender=draft.intent.sender)
-        return SignedTransaction(tx_hash, raw, None, int(terms["last_valid_block_height"] or 0), terms)
+        return chain.SignedTransaction(tx_hash, raw, None, int(terms["last_valid_block_height"] or 0), terms)
 
-    def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft | None:
+    def draft_replacement(self, attempt: chain.StoredTransaction) -> chain.TransactionDraft | None:
         """Return None: other bytes in addition to those that may still land could pay twice."""
         return None
 
-    def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft | None:
+    def draft_cancellation(self, attempt: chain.StoredTransaction) -> chain.TransactionDraft | None:
         """Return None: there is no nonce to consume, the bytes expire automatically."""
         return None
 
@@ -164,14 +156,14 @@ class SolanaChain:
         return {}
 
     def transaction_at_nonce(
-        self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
-    ) -> SentTransaction | None:
+        self, sender: str, sequence: int, *, expected: chain.StoredTransaction | None = None
+    ) -> chain.SentTransaction | None:
         return None
 
-    def head(self) -> BlockRef:
+    def head(self) -> chain.BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""
         latest = self.rpc.ask(calls.blockhash(CommitmentLevel.Confirmed))
-        return BlockRef(number=latest.slot, hash=latest.blockhash)
+        return chain.BlockRef(number=latest.slot, hash=latest.blockhash)
 
 
 def _send_call(raw: bytes) -> SolanaRpcCall[None]:

@@ -58,15 +58,11 @@ class SolanaScanState:
 
     def as_terms(self) -> Terms:
         return {
-            "since": self.since,
-            "lamports": str(self.lamports),
-            "usdc_units": str(self.usdc_units),
-            "wallet": _format_entries(self.wallet.recent),
-            "wallet_before": self.wallet.before,
-            "tokens": _format_entries(self.tokens.recent),
-            "tokens_before": self.tokens.before,
+            "since": self.since, "lamports": str(self.lamports), "usdc_units": str(self.usdc_units),
+            "wallet": _format_entries(self.wallet.recent), "wallet_before": self.wallet.before,
+            "tokens": _format_entries(self.tokens.recent), "tokens_before": self.tokens.before,
             "doubt": self.mismatch_slot,
-        }
+        }  # fmt: skip
 
     @classmethod
     def from_terms(cls, terms: Terms) -> Self:
@@ -315,10 +311,6 @@ def _deposits(holder: TokenHolder, entry: HistoryEntry, landed: LandedTransactio
     ):
         if amount.units > 0:
             yield Deposit(
-                address=holder.address,
-                amount=amount,
-                tx_hash=entry.signature,
-                payer=payer,
-                position=f"{amount.token.symbol.lower()}:{holder.address}",
-                block=block,
-            )
+                address=holder.address, amount=amount, tx_hash=entry.signature, payer=payer,
+                position=f"{amount.token.symbol.lower()}:{holder.address}", block=block,
+            )  # fmt: skip

@@ -236,13 +236,10 @@ class UniswapExchange:
         if is_whole:
             self._assert_exact_effects(draft, target, swap)
         terms = {
-            **draft.terms,
-            "fee_tier": swap.fee_tier,
-            "wanted": request.output_token.symbol,
-            "minimum": str(minimum_units),
-            "slippage_bps": request.slippage_bps,
+            **draft.terms, "fee_tier": swap.fee_tier, "wanted": request.output_token.symbol,
+            "minimum": str(minimum_units), "slippage_bps": request.slippage_bps,
             **(permit_facts.as_terms() if permit_facts is not None else {}),
-        }
+        }  # fmt: skip
         return replace(draft, terms=terms)
 
     def _permit_facts(self, request: SwapRequest) -> tuple[PermitFacts | None, int]:

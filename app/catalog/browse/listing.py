@@ -127,10 +127,6 @@ def service_detail(service_id: str) -> dict[str, Any]:
         specification = services.specification_of(session, service.id)
     text = render_summary(service, specification, day, public_url=app_state().settings.public_url)
     return {
-        **vars(service),
-        "totals": totals,
-        "last_24h": day,
-        "openapi_spec": json.loads(specification.document),
-        "endpoints": specification.endpoints,
-        "agent_summary": text,
-    }
+        **vars(service), "totals": totals, "last_24h": day, "openapi_spec": json.loads(specification.document),
+        "endpoints": specification.endpoints, "agent_summary": text,
+    }  # fmt: skip

@@ -22,10 +22,9 @@ from app.core import clock, identifiers, money
 from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import DomainNotAllowed, InvalidInput, NotFound, PaymentRequired, PerTxLimitExceeded, UpstreamError
-from app.forwarding import call, redaction
-from app.forwarding import headers as relayed_headers
+from app.forwarding import call, filters
+from app.forwarding.call import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
-from app.forwarding.views import target_under_prefix
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal, session_of
 from app.payments.x402 import gate, guard, terms
@@ -146,7 +145,7 @@ def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Re
     request = proxied.request
     outgoing = _signed_request(proxied, paid.client_id)
     for key in filter(is_ours, sdk_keys(request)):
-        redaction.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
+        filters.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
@@ -247,7 +246,7 @@ def _signed_request(proxied: _ProxiedCall, client_id: str) -> UpstreamRequest:
     if authorization:
         own_headers["Authorization"] = authorization
     own_headers |= call.idempotency_key(request, client_id, service.id)
-    headers = relayed_headers.for_upstream(request.headers, own_headers=own_headers)
+    headers = filters.for_upstream(request.headers, own_headers=own_headers)
     return UpstreamRequest(request.method, proxied.url.origin, request_target, headers, body)
 
 

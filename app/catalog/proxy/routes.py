@@ -2,25 +2,10 @@
 
 from werkzeug.wrappers import Response
 
+from app import errors
 from app.catalog import schemas
 from app.catalog.proxy import call as proxy_call
-from app.errors import (
-    DomainNotAllowed,
-    InsufficientCredits,
-    Overloaded,
-    PayloadTooLarge,
-    PaymentAlreadyUsed,
-    PaymentInvalid,
-    PaymentPending,
-    PaymentRequired,
-    PerTxLimitExceeded,
-    SessionLimitExceeded,
-    Unauthorized,
-    UpstreamError,
-    UpstreamTimeout,
-)
-from app.forwarding.entry import ForwardedRoute
-from app.forwarding.views import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, add_views
+from app.forwarding.call import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, ForwardedRoute, add_views
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
@@ -42,7 +27,7 @@ def _find_holder(request: ClientRequest) -> Principal | None:
     if (key := guards.api_key(request)) is not None or not keys:
         return recall_principal(key)
     if any(recall_principal(key) for key in keys):
-        raise Unauthorized("Send your API key in the X-API-Key header on this route, and nowhere else.")
+        raise errors.Unauthorized("Send your API key in the X-API-Key header on this route, and nowhere else.")
     return None
 
 
@@ -50,7 +35,7 @@ def _authenticate_key(request: ClientRequest) -> Principal:
     found = _find_holder(request)
     if found is None:
         guards.allow_keyless(request)
-        raise Unauthorized(
+        raise errors.Unauthorized(
             "A valid API key is required in the X-API-Key header. Without an account, this service can be called and"
             " paid for with USDC (x402) below /v1/x402/services."
         )
@@ -106,8 +91,8 @@ _NOTES = {
     "X-Upstream-Authorization": "Forwarded as `Authorization`, for services that gave you a key.",
 }
 _ERRORS = (
-    Unauthorized, InsufficientCredits, PerTxLimitExceeded, SessionLimitExceeded, DomainNotAllowed, PayloadTooLarge,
-    Overloaded, UpstreamError, UpstreamTimeout,
+    errors.Unauthorized, errors.InsufficientCredits, errors.PerTxLimitExceeded, errors.SessionLimitExceeded,
+    errors.DomainNotAllowed, errors.PayloadTooLarge, errors.Overloaded, errors.UpstreamError, errors.UpstreamTimeout,
 )  # fmt: skip
 _TEXT = """a service and return its response unchanged.
 
@@ -119,26 +104,15 @@ _OTHERS = {_RULE: UNDOCUMENTED_METHODS, "/<service_id>": (*DOCUMENTED_METHODS, *
 
 
 add_views(
-    proxy,
-    _RULE,
-    lambda service_id: proxy_call.forward(current_request(), service_id, guards.current_principal()),
-    name=proxy.name,
-    text=_TEXT,
-    answer=schemas.ProxiedAnswer,
-    errors=_ERRORS,
-    request_headers=_NOTES,
-    bodies=_BODIES,
+    proxy, _RULE, lambda service_id: proxy_call.forward(current_request(), service_id, guards.current_principal()),
+    name=proxy.name, text=_TEXT, answer=schemas.ProxiedAnswer, errors=_ERRORS, request_headers=_NOTES, bodies=_BODIES,
     others=_OTHERS,
-)
+)  # fmt: skip
 add_views(
-    paid_services,
-    _RULE,
+    paid_services, _RULE,
     lambda service_id: proxy_call.forward_payable(current_request(), service_id, guards.find_principal()),
-    name=paid_services.name,
-    text=f"{_TEXT}A call without a key and a payment is answered 402 with the terms.",
+    name=paid_services.name, text=f"{_TEXT}A call without a key and a payment is answered 402 with the terms.",
     answer=schemas.ProxiedAnswer,
-    errors=(*_ERRORS, PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending),
-    request_headers=_NOTES | PAYMENT_CHAIN,
-    bodies=_BODIES,
-    others=_OTHERS,
-)
+    errors=(*_ERRORS, errors.PaymentRequired, errors.PaymentInvalid, errors.PaymentAlreadyUsed, errors.PaymentPending),
+    request_headers=_NOTES | PAYMENT_CHAIN, bodies=_BODIES, others=_OTHERS,
+)  # fmt: skip

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.catalog.models import IS_ACTIVE, Service, ServiceSearchText
 from app.core.pagination import Page, PageRequest
-from app.db.statements import count
+from app.db.tables import count
 
 # Not in any input, so that nothing is found across the end of a name.
 _SEPARATOR = "\x1f"

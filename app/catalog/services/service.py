@@ -21,7 +21,7 @@ from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
-from app.db.statements import count, page_of
+from app.db.tables import count, page_of
 from app.db.unit_of_work import read_only_unit, striped_lock, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
 from app.idempotency.service import Claim
@@ -213,12 +213,10 @@ def owner_detail(service: Service) -> dict[str, Any]:
     with read_only_unit() as session:
         endpoints = session.scalar(specified) or ()
         return {
-            **vars(service),
-            "totals": statistics.totals(session, service.id),
-            "subscribers": subscriptions.count_active(session, service.id),
-            "endpoints": endpoints,
+            **vars(service), "totals": statistics.totals(session, service.id),
+            "subscribers": subscriptions.count_active(session, service.id), "endpoints": endpoints,
             "endpoints_count": len(endpoints),
-        }
+        }  # fmt: skip
 
 
 def owner_statistics(service: Service) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.core import clock
 from app.core.strict_json import JsonNumber, parse_json
-from app.db.columns import UtcDateTime
-from app.db.statements import insert_into
+from app.db.tables import UtcDateTime, insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
 from app.extensions import Model

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from app.errors import InvalidInput, RouteNotAllowed
-from app.gateway.dialects.request.offered_tools import is_tool_call, objects_in
+from app.gateway.dialects.request.cost_params import is_tool_call, objects_in
 
 _TOKEN = re.compile(r"\{(?P<name>[A-Za-z]+)(?P<stars>\*{0,2})\}|\{(?P<words>[^{}]*\|[^{}]*)\}|(?P<word>[^{}]+)")
 _LITERAL = re.compile(r"[A-Za-z0-9._~:/-]*", re.ASCII)

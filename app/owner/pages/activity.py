@@ -29,7 +29,7 @@ from app.usage import sums
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus
 from app.wallets.views import history
-from app.web.csv_rows import csv_response
+from app.web.blueprint import csv_response
 
 _AGENT = "/agents/<string:agent_id>"
 _PAGE_SIZE = 50

@@ -4,13 +4,11 @@ from typing import Any
 
 from flask import Response, request, url_for
 
-from app.core import addresses
-from app.core.addresses import AddressError
-from app.core.chains import ChainName
+from app.core.chains import AddressError, ChainName, address_for_chain
 from app.errors import LimitReached
 from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
-from app.owner.passkeys import confirmation
+from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, render_page, see_other, session_pages
 from app.owner.session.cookies import printable
@@ -35,7 +33,7 @@ def name_address(key: OwnerKeyView) -> Response:
         problems["chain"] = "Choose the network on which you know this address."
     else:
         try:
-            typed["address"] = addresses.for_chain(typed["address"], ChainName(typed["chain"]))
+            typed["address"] = address_for_chain(typed["address"], ChainName(typed["chain"]))
         except AddressError as error:
             problems["address"] = f"It {error}."
     if problems:
@@ -43,7 +41,7 @@ def name_address(key: OwnerKeyView) -> Response:
     alike = address_book.look_alikes(key.agent_id, [typed["address"]]).get(typed["address"], ())
     if alike and request.form.get("checked") != typed["address"]:
         return _render(key, typed, status=400, alike=alike)
-    is_owner, key_error = confirmation.check_owner(key)
+    is_owner, key_error = passkeys.check_owner(key)
     if not is_owner:
         return _render(key, typed, status=403, alike=alike, key_error=key_error)
     try:
@@ -66,5 +64,5 @@ def _render(key: OwnerKeyView, typed: dict[str, str], *, status: int = 200, **va
     usual: dict[str, Any] = {"problems": {}, "alike": (), "key_error": "", "done": request.args.get("done")}
     return render_page(
         "addresses.html", status=status, agent=agent_of(key), listed=address_book.entries(key.agent_id), typed=typed,
-        chains=[each.value for each in ChainName], prompt=confirmation.prompt_for(key), **usual | values,
+        chains=[each.value for each in ChainName], prompt=passkeys.prompt_for(key), **usual | values,
     )  # fmt: skip

@@ -16,17 +16,8 @@ from app.idempotency.service import Claim
 from app.identity.key_limits import MAX_KEYS
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
-from app.owner.passkeys import confirmation
-from app.owner.session import sessions
-from app.owner.session.auth import (
-    agent_of,
-    current_session,
-    render_page,
-    see_other,
-    session_pages,
-    set_session_cookie,
-    use_session_token,
-)
+from app.owner.passkeys import service as passkeys
+from app.owner.session import auth, sessions
 from app.platform.agents import fleet
 from app.platform.agents import service as platform
 from app.spending.controls import ControlsChange
@@ -44,55 +35,50 @@ def _requires_owner_key(operation: str) -> Callable[[_View], _View]:
     def decorate(view: _View) -> _View:
         @functools.wraps(view)
         def wrapper(key: OwnerKeyView) -> Response:
-            is_owner, error = confirmation.check_owner(key)
+            is_owner, error = passkeys.check_owner(key)
             if is_owner:
                 return view(key)
-            return render_page(
-                "confirm_owner_key.html",
-                status=403,
-                agent=agent_of(key),
-                operation=operation,
-                error=error,
-                grace=request.form.get("grace"),
-                prompt=confirmation.prompt_for(key),
-            )
+            return auth.render_page(
+                "confirm_owner_key.html", status=403, agent=auth.agent_of(key), operation=operation, error=error,
+                grace=request.form.get("grace"), prompt=passkeys.prompt_for(key),
+            )  # fmt: skip
 
         return wrapper
 
     return decorate
 
 
-@session_pages.get("")
+@auth.session_pages.get("")
 def show_agents() -> Response:
     """List the agents of the session; if there is only one, show it."""
-    keys = current_session().keys
+    keys = auth.current_session().keys
     if len(keys) == 1:
-        return see_other(url_for("owner.show_agent", agent_id=keys[0].agent_id))
-    return render_page("agents.html", agents=overview.agent_summaries(keys))
+        return auth.see_other(url_for("owner.show_agent", agent_id=keys[0].agent_id))
+    return auth.render_page("agents.html", agents=overview.agent_summaries(keys))
 
 
-@session_pages.get(_AGENT)
+@auth.session_pages.get(_AGENT)
 def show_agent(key: OwnerKeyView) -> Response:
     """Show an agent with its first wallet."""
     return _render_agent(key, wallet_id=None)
 
 
-@session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
+@auth.session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
 def show_wallet(key: OwnerKeyView, wallet_id: str) -> Response:
     return _render_agent(key, wallet_id=wallet_id)
 
 
-@session_pages.get(f"{_AGENT}/limits")
+@auth.session_pages.get(f"{_AGENT}/limits")
 def show_agent_limits(key: OwnerKeyView) -> Response:
     """Show the limits of the agent's first wallet."""
     with read_only_unit() as session:
         owned = wallets.all_of(session, key.agent_id)
     if not owned:
-        return see_other(url_for("owner.show_agent", agent_id=key.agent_id))
-    return see_other(url_for("owner.show_limits", agent_id=key.agent_id, wallet_id=owned[0].id))
+        return auth.see_other(url_for("owner.show_agent", agent_id=key.agent_id))
+    return auth.see_other(url_for("owner.show_limits", agent_id=key.agent_id, wallet_id=owned[0].id))
 
 
-@session_pages.post(f"{_AGENT}/freeze")
+@auth.session_pages.post(f"{_AGENT}/freeze")
 def freeze(key: OwnerKeyView) -> Response:
     """Freeze the agent immediately, without asking for the owner key."""
     block_keys = request.form.get("block_keys") == "on"
@@ -100,21 +86,21 @@ def freeze(key: OwnerKeyView) -> Response:
     return _redirect_done(key, "blocked" if block_keys else "frozen")
 
 
-@session_pages.post(f"{_AGENT}/unfreeze")
+@auth.session_pages.post(f"{_AGENT}/unfreeze")
 @_requires_owner_key("unfreeze")
 def unfreeze(key: OwnerKeyView) -> Response:
     platform.set_frozen(sessions.acting_owner(key), key.agent_id, frozen=False)
     return _redirect_done(key, "unfrozen")
 
 
-@session_pages.post(f"{_AGENT}/lock")
+@auth.session_pages.post(f"{_AGENT}/lock")
 def lock(key: OwnerKeyView) -> Response:
     """Prevent the agent's own key from loosening the limits of any of its wallets."""
     fleet.set_agent_controls(sessions.acting_owner(key), key.agent_id, ControlsChange(locked=True))
     return _redirect_done(key, "locked")
 
 
-@session_pages.post(f"{_AGENT}/unlock")
+@auth.session_pages.post(f"{_AGENT}/unlock")
 @_requires_owner_key("unlock")
 def unlock(key: OwnerKeyView) -> Response:
     """Permit the agent to change its limits itself, with the owner key."""
@@ -122,13 +108,13 @@ def unlock(key: OwnerKeyView) -> Response:
     return _redirect_done(key, "unlocked")
 
 
-@session_pages.get(f"{_AGENT}/keys")
+@auth.session_pages.get(f"{_AGENT}/keys")
 def show_keys(key: OwnerKeyView) -> Response:
     """Show the key operations; no key is on this page."""
     return _render_keys(key)
 
 
-@session_pages.post(f"{_AGENT}/keys/show")
+@auth.session_pages.post(f"{_AGENT}/keys/show")
 @_requires_owner_key("show")
 def show_api_key(key: OwnerKeyView) -> Response:
     view = platform.get_agent(sessions.acting_owner(key), key.agent_id)
@@ -137,7 +123,7 @@ def show_api_key(key: OwnerKeyView) -> Response:
     return _render_keys(key, api_key=view.api_key)
 
 
-@session_pages.post(f"{_AGENT}/keys/rotate")
+@auth.session_pages.post(f"{_AGENT}/keys/rotate")
 @_requires_owner_key("rotate")
 def rotate_api_key(key: OwnerKeyView) -> Response:
     """Create a new API key, with the owner key; the previous one works until its grace period ends."""
@@ -146,46 +132,42 @@ def rotate_api_key(key: OwnerKeyView) -> Response:
     return _render_keys(key, api_key=made.api_key, older_until=made.older_until if grace else None, rotated=True)
 
 
-@session_pages.post(f"{_AGENT}/keys/revoke")
+@auth.session_pages.post(f"{_AGENT}/keys/revoke")
 def revoke_key(key: OwnerKeyView) -> Response:
     """Revoke a further key of the agent."""
     with suppress(NotFound):
         agent_keys.revoke(sessions.acting_owner(key), key.agent_id, request.form.get("key_id", ""))
-    return see_other(url_for("owner.show_keys", agent_id=key.agent_id))
+    return auth.see_other(url_for("owner.show_keys", agent_id=key.agent_id))
 
 
-@session_pages.post(f"{_AGENT}/keys/replace-owner-key")
+@auth.session_pages.post(f"{_AGENT}/keys/replace-owner-key")
 @_requires_owner_key("replace")
 def replace_owner_key(key: OwnerKeyView) -> Response:
     """Create a new owner key, with the current one; other holders of the current key lose access."""
-    owner_key, token = sessions.replace_owner_key(sessions.acting_owner(key), current_session(), key)
-    use_session_token(token)
-    return set_session_cookie(_render_keys(key, owner_key=owner_key), token)
+    owner_key, token = sessions.replace_owner_key(sessions.acting_owner(key), auth.current_session(), key)
+    auth.use_session_token(token)
+    return auth.set_session_cookie(_render_keys(key, owner_key=owner_key), token)
 
 
 def _render_agent(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
     content = overview.agent_overview(key, wallet_id=wallet_id)
-    return render_page(
-        "agent.html",
-        overview=content,
-        agent=content["agent"],
-        selected=content["selected"],
-        prompt=confirmation.prompt_for(key),
-        done=request.args.get("done"),
-    )
+    return auth.render_page(
+        "agent.html", overview=content, agent=content["agent"], selected=content["selected"],
+        prompt=passkeys.prompt_for(key), done=request.args.get("done"),
+    )  # fmt: skip
 
 
 def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
-    return render_page(
+    return auth.render_page(
         "keys.html",
-        agent=agent_of(key),
+        agent=auth.agent_of(key),
         owner_key_since=key.created_at,
         further=agent_keys.list_keys(key.agent_id, _ALL_KEYS, with_revoked=False).items,
         # A new owner key has no passkeys yet.
-        prompt=None if "owner_key" in shown else confirmation.prompt_for(key),
+        prompt=None if "owner_key" in shown else passkeys.prompt_for(key),
         **shown,
     )
 
 
 def _redirect_done(key: OwnerKeyView, what: str) -> Response:
-    return see_other(url_for("owner.show_agent", agent_id=key.agent_id, done=what))
+    return auth.see_other(url_for("owner.show_agent", agent_id=key.agent_id, done=what))

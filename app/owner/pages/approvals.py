@@ -21,7 +21,7 @@ from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
-from app.owner.passkeys import challenges, confirmation
+from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, page_not_found, render_page, see_other, session_pages
@@ -104,15 +104,11 @@ def show_approvals(key: OwnerKeyView) -> Response:
         names = {each.id: each.name for each in wallets.all_of(session, key.agent_id)}
         approved = spending_accounts.list_payees(session, list(names))
     return render_page(
-        "approvals.html",
-        agent=agent_of(key),
-        **overview.waiting_approvals(key.agent_id),
-        prompt=confirmation.prompt_for(key),
-        decided=[each for each in found.items if each.status != ApprovalStatus.AWAITING],
-        payees=approved,
-        wallet_names=names,
-        withdrawn=request.args.get("done") == "withdrawn",
-    )
+        "approvals.html", agent=agent_of(key), **overview.waiting_approvals(key.agent_id),
+        prompt=passkeys.prompt_for(key),
+        decided=[each for each in found.items if each.status != ApprovalStatus.AWAITING], payees=approved,
+        wallet_names=names, withdrawn=request.args.get("done") == "withdrawn",
+    )  # fmt: skip
 
 
 @session_pages.post(f"{_LIST}/payees")
@@ -154,7 +150,7 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
         if request.form.get("passkey"):
             method = OwnerMethod.PASSKEY
         else:
-            is_owner, error = confirmation.check_owner(key)
+            is_owner, error = passkeys.check_owner(key)
             if not is_owner:
                 return _render(key, approval_id, key_error=error, status=403)
             method = OwnerMethod.OWNER_KEY
@@ -198,15 +194,9 @@ def _render(key: OwnerKeyView, approval_id: str, *, status: int = 200, **errors:
     approvals.expire_if_due(_owned(key, approval_id))
     approval = _owned(key, approval_id)
     return render_page(
-        "approval.html",
-        status=status,
-        agent=agent_of(key),
-        approval=approval,
-        **_evidence(approval),
-        **errors,
-        prompt=confirmation.prompt_for(key) if _waits(approval) else None,
-        is_late=request.args.get("late") == "1",
-    )
+        "approval.html", status=status, agent=agent_of(key), approval=approval, **_evidence(approval), **errors,
+        prompt=passkeys.prompt_for(key) if _waits(approval) else None, is_late=request.args.get("late") == "1",
+    )  # fmt: skip
 
 
 def _evidence(approval: Approval) -> dict[str, Any]:

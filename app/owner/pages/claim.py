@@ -117,13 +117,10 @@ def _find_code(code: str) -> dict[str, Any]:
         agent = identity.get_agent(session, found.agent_id)
         owned = [] if found.is_claimed else wallets.all_of(session, found.agent_id)
     return {
-        "code": claims.normalise_code(code) or code,
-        "name": agent.name,
-        "created_at": agent.created_at,
-        "email_required": found.is_email_required,
-        "claimed": found.is_claimed,
+        "code": claims.normalise_code(code) or code, "name": agent.name, "created_at": agent.created_at,
+        "email_required": found.is_email_required, "claimed": found.is_claimed,
         "holdings": overview.read_holdings(owned[0]) if owned else None,
-    }
+    }  # fmt: skip
 
 
 def _render_again(code: str, email: str, error: _FormError) -> Response:
@@ -138,13 +135,9 @@ def _render_again(code: str, email: str, error: _FormError) -> Response:
 
 def _render_agent_form(candidate: dict[str, Any], *, email: str = "", error: _FormError | None = None) -> Response:
     response = render_page(
-        "claim_agent.html",
-        status=200 if error is None else error.status,
-        candidate=candidate,
-        email=email[:254],
-        error=error,
-        wallet_chains=[name.value for name in ChainName],
-    )
+        "claim_agent.html", status=200 if error is None else error.status, candidate=candidate, email=email[:254],
+        error=error, wallet_chains=[name.value for name in ChainName],
+    )  # fmt: skip
     if not candidate["claimed"]:
         # Set before the claim, so that the browser can repeat a claim after a lost response.
         _set_receipt_cookie(response, _receipt() or identifiers.new_key(claims.RECEIPT_PREFIX))

@@ -22,7 +22,7 @@ from app.db.unit_of_work import read_only_unit
 from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.pages import overview
-from app.owner.passkeys import confirmation
+from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, render_page, see_other, session_pages
 from app.platform.agents import fleet
@@ -80,7 +80,7 @@ def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
         return _render_form(key, wallet, typed, problems=problems, status=400)
     if request.form.get("step") == "review":
         return _render_form(key, wallet, typed, changes=changes)
-    is_owner, error = confirmation.check_owner(key) if confirmation.is_filled() else (False, "")
+    is_owner, error = passkeys.check_owner(key) if passkeys.is_filled() else (False, "")
     if error:
         return _render_form(key, wallet, typed, changes=changes, key_error=error, status=403)
     try:
@@ -173,7 +173,7 @@ def _render_form(
         chosen=request.args.get("preset"), reviewed=changes is not None, preview=preview,
         most_payments=MOST_PAYMENTS, problems=problems or {}, key_error=key_error,
         alike=address_book.look_alikes(key.agent_id, preview.added) if preview else {},
-        prompt=confirmation.prompt_for(key) if key_error or (preview and preview.loosens) else None,
+        prompt=passkeys.prompt_for(key) if key_error or (preview and preview.loosens) else None,
     )  # fmt: skip
 
 

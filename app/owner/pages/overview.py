@@ -193,12 +193,9 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     both: list[Any] = [*transactions, *purchases]
     recent = sorted(both, key=lambda each: each.created_at, reverse=True)
     return {
-        "wallet": wallet,
-        "holdings": read_holdings(wallet),
-        "spending": status,
-        "recent": recent[:_RECENT],
+        "wallet": wallet, "holdings": read_holdings(wallet), "spending": status, "recent": recent[:_RECENT],
         "bought": bought(transactions),
-    }
+    }  # fmt: skip
 
 
 def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:

@@ -119,17 +119,6 @@ def kind_title(kind: str) -> str:
 
 
 FILTERS = (
-    kind_title,
-    usd,
-    usd_down,
-    token_amount,
-    short_amount,
-    instant,
-    clock_time,
-    short_instant,
-    age,
-    abbreviate,
-    chain_name,
-    transaction_title,
-    failure_reason,
-)
+    kind_title, usd, usd_down, token_amount, short_amount, instant, clock_time, short_instant, age, abbreviate,
+    chain_name, transaction_title, failure_reason,
+)  # fmt: skip

@@ -6,57 +6,51 @@ from flask import Response, request, url_for
 
 from app.errors import LimitReached, NotFound, Unauthorized
 from app.identity.owner_keys import OwnerKeyView
-from app.owner.passkeys import challenges, confirmation
+from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
-from app.owner.session import cookies, sessions
-from app.owner.session.auth import (
-    agent_of,
-    current_session,
-    public_pages,
-    render_page,
-    see_other,
-    session_pages,
-    session_token,
-    set_session_cookie,
-)
+from app.owner.session import auth, cookies, sessions
 from app.owner.session.cookies import printable
 from app.owner.session.sign_in import render_sign_in, safe_return_path
 
 _PAGE = "/agents/<string:agent_id>/passkeys"
 
 
-@public_pages.post("/owner/sign-in/passkey")
+@auth.public_pages.post("/owner/sign-in/passkey")
 def sign_in_by_passkey() -> Response:
     """Begin a session with a passkey instead of an owner key."""
     return_path = safe_return_path(request.form.get("next"))
     challenge = challenges.challenge_of(challenges.SIGN_IN, request.form.get("passkey_token", ""))
     try:
         token, key = passkeys.sign_in(
-            challenge if cookies.is_valid() else None, request.form.get("passkey", ""), previous_token=session_token()
+            challenge if cookies.is_valid() else None,
+            request.form.get("passkey", ""),
+            previous_token=auth.session_token(),
         )
     except Unauthorized:
         next_step = "You were not signed in. Try again, or use the owner key of your agent."
         return render_sign_in(return_path, status=403, error=("This passkey was not accepted.", next_step))
-    return set_session_cookie(see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token)
+    return auth.set_session_cookie(
+        auth.see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
+    )
 
 
-@session_pages.get(_PAGE)
+@auth.session_pages.get(_PAGE)
 def show_passkeys(key: OwnerKeyView) -> Response:
     """List an agent's passkeys, with the form that adds one."""
     return _render(key)
 
 
-@session_pages.post(_PAGE)
+@auth.session_pages.post(_PAGE)
 def begin_passkey(key: OwnerKeyView) -> Response:
     """Offer the creation of a passkey, with the owner key."""
-    is_owner, error = confirmation.check_owner(key)
+    is_owner, error = passkeys.check_owner(key)
     if not is_owner:
         return _render(key, error=error, status=403)
-    prompt = challenges.prompt_to_add(_adding(key), key, agent_of(key).name, passkeys.list_credential_ids(key))
+    prompt = challenges.prompt_to_add(_adding(key), key, auth.agent_of(key).name, passkeys.list_credential_ids(key))
     return _render(key, creation=prompt, name=_name())
 
 
-@session_pages.post(f"{_PAGE}/create")
+@auth.session_pages.post(f"{_PAGE}/create")
 def add_passkey(key: OwnerKeyView) -> Response:
     challenge = challenges.challenge_of(_adding(key), request.form.get("passkey_token", ""))
     try:
@@ -64,37 +58,31 @@ def add_passkey(key: OwnerKeyView) -> Response:
     except (Unauthorized, LimitReached) as failure:
         # A 401 would need a scheme, for which browsers open a dialog of their own.
         return _render(key, error=failure.message, status=403 if isinstance(failure, Unauthorized) else failure.status)
-    return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="added"))
+    return auth.see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="added"))
 
 
-@session_pages.post(f"{_PAGE}/remove")
+@auth.session_pages.post(f"{_PAGE}/remove")
 def remove_passkey(key: OwnerKeyView) -> Response:
     """Remove a passkey and sign out the agent's other sessions, without asking for the owner key."""
     passkey_id = request.form.get("passkey_id", "")
     removed = passkeys.remove_passkey(
-        sessions.acting_owner(key), key, passkey_id[:36], current_session_id=current_session().id
+        sessions.acting_owner(key), key, passkey_id[:36], current_session_id=auth.current_session().id
     )
     if not removed:
         raise NotFound("This agent has no such passkey.")
-    return see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="removed"))
+    return auth.see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="removed"))
 
 
 def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
-    return render_page(
-        "passkeys.html",
-        status=status,
-        agent=agent_of(key),
-        listed=passkeys.list_passkeys(key),
-        limit=passkeys.MAX_PASSKEYS,
-        party=challenges.relying_party(),
-        prompt=confirmation.prompt_for(key),
-        done=request.args.get("done"),
-        **values,
-    )
+    return auth.render_page(
+        "passkeys.html", status=status, agent=auth.agent_of(key), listed=passkeys.list_passkeys(key),
+        limit=passkeys.MAX_PASSKEYS, party=challenges.relying_party(), prompt=passkeys.prompt_for(key),
+        done=request.args.get("done"), **values,
+    )  # fmt: skip
 
 
 def _adding(key: OwnerKeyView) -> str:
-    return f"add {current_session().id} {key.id}"
+    return f"add {auth.current_session().id} {key.id}"
 
 
 def _name() -> str:

@@ -1,7 +1,7 @@
-"""Passkeys: add, list, remove, and verify what one has signed.
+"""Passkeys: add, list, remove, and verify what one has signed; and the confirmation of a sensitive form.
 
 A passkey belongs to one owner key. Replacing that key is the recovery, and ends its passkeys as well. The private keys
-never leave the owners' devices.
+never leave the owners' devices. A form is confirmed by the owner key, typed again, or by a passkey.
 """
 
 import base64
@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import webauthn
+from flask import request
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, Row, String, and_, delete, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
@@ -27,17 +28,19 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
-from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedInsert
-from app.db.statements import count, table_of
+from app.db.tables import ID, UtcDateTime, count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import LimitReached, Unauthorized
+from app.errors import LimitReached, RateLimited, Unauthorized
 from app.extensions import Model
 from app.identity import owner_keys
 from app.identity import service as identity
+from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
+from app.owner.passkeys.challenges import PasskeyPrompt
 from app.owner.session import sessions
+from app.owner.session.auth import current_session
 
 
 class OwnerPasskey(Authenticated, Model):
@@ -185,12 +188,10 @@ def verify_assertion(
         trail.record(session, sessions.owner_as_actor(valid[0]), refused)
         return None
     signed = {
-        "credential_id": row.credential_id,
-        "public_key": row.public_key,
-        "authenticator_data": response.response.authenticator_data,
-        "client_data": response.response.client_data_json,
+        "credential_id": row.credential_id, "public_key": row.public_key,
+        "authenticator_data": response.response.authenticator_data, "client_data": response.response.client_data_json,
         "signature": response.response.signature,
-    }
+    }  # fmt: skip
     evidence = {name: base64.b64encode(value).decode() for name, value in signed.items()}
     return VerifiedPasskey(row.id, valid[0], {"passkey_id": row.id, **evidence})
 
@@ -235,14 +236,9 @@ def _verified(row: OwnerPasskey, challenge: bytes, response: AuthenticationCrede
         _assert_same_origin(response.response.client_data_json)
         # The counter is compared when it is stored, so that of two concurrent assertions one is refused.
         verified = webauthn.verify_authentication_response(
-            credential=response,
-            expected_challenge=challenge,
-            expected_rp_id=party.id,
-            expected_origin=party.origin,
-            credential_public_key=row.public_key,
-            credential_current_sign_count=0,
-            require_user_verification=True,
-        )
+            credential=response, expected_challenge=challenge, expected_rp_id=party.id, expected_origin=party.origin,
+            credential_public_key=row.public_key, credential_current_sign_count=0, require_user_verification=True,
+        )  # fmt: skip
     except _MALFORMED:
         return None
     # The authenticator says at the creation whether a passkey may be copied; another answer is another key's.
@@ -286,3 +282,38 @@ def _digest(value: bytes) -> str:
 
 def _refused() -> Unauthorized:
     return Unauthorized("This passkey was not accepted.")
+
+
+def prompt_for(key: OwnerKeyView) -> PasskeyPrompt | None:
+    """Return the prompt of a form that asks for the owner key; None if the owner has no passkey."""
+    credential_ids = list_credential_ids(key)
+    return challenges.prompt_to_use(_purpose(key), credential_ids) if credential_ids else None
+
+
+def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
+    """Return whether the form contains the agent's owner key or a passkey's signature, and the message if not."""
+    assertion, owner_key = request.form.get("passkey", ""), request.form.get("owner_key", "").strip()
+    if assertion:
+        nonce = challenges.challenge_of(_purpose(key), request.form.get("passkey_token", ""))
+        path = request.script_root + request.path
+        challenge = None if nonce is None else challenges.challenge_of_form(nonce, path, request.form)
+        if confirm(key, challenge, assertion):
+            return True, ""
+        return False, "This passkey was not accepted. Nothing was changed."
+    if not owner_key:
+        return False, "Enter your owner key to continue. Nothing was changed."
+    try:
+        if sessions.verify_owner_key(owner_key, key, network=client_network(request.remote_addr)):
+            return True, ""
+    except RateLimited:
+        return False, "Too many wrong keys were entered from your network. Wait before you try again."
+    return False, "This is not the owner key of this agent. Nothing was changed."
+
+
+def is_filled() -> bool:
+    """Return whether the form contains anything to confirm it with."""
+    return bool(request.form.get("passkey") or request.form.get("owner_key", "").strip())
+
+
+def _purpose(key: OwnerKeyView) -> str:
+    return f"confirm {current_session().id} {key.id}"

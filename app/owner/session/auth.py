@@ -118,16 +118,10 @@ def render_page(template: str, *, status: int = 200, retry_after_seconds: int | 
         with read_only_unit() as session:
             values["waiting_count"] = approvals.count_awaiting(session, agent.id)
     body = render_template(
-        f"owner/{template}",
-        csrf_field=cookies.FIELD,
-        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""),
-        open_token=cookies.csrf_token(),
-        signed_in=signed_in,
-        settings=app_state().settings,
-        default_limits=DEFAULT,
-        version=VERSION,
-        **values,
-    )
+        f"owner/{template}", csrf_field=cookies.FIELD,
+        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""), open_token=cookies.csrf_token(),
+        signed_in=signed_in, settings=app_state().settings, default_limits=DEFAULT, version=VERSION, **values,
+    )  # fmt: skip
     response = make_response(body, status)
     if retry_after_seconds is not None:
         response.headers["Retry-After"] = str(max(1, retry_after_seconds))
@@ -181,13 +175,9 @@ def set_security_headers(response: Response) -> Response:
 def _on_service_error(failure: ServiceError) -> Response:
     title, next_step = _REMEDIES.get(type(failure), ("Something went wrong", "Nothing was changed. Try again."))
     return render_page(
-        "error.html",
-        status=failure.status,
-        retry_after_seconds=failure.retry_after_seconds,
-        title=title,
-        message=failure.message,
-        next_step=next_step,
-    )
+        "error.html", status=failure.status, retry_after_seconds=failure.retry_after_seconds, title=title,
+        message=failure.message, next_step=next_step,
+    )  # fmt: skip
 
 
 @public_pages.errorhandler(Exception)

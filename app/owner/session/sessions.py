@@ -19,9 +19,8 @@ from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, RowSeal, change, seal_of
 from app.core import clock, identifiers
-from app.db.columns import ID, UtcDateTime
 from app.db.prepared import PreparedInsert
-from app.db.statements import count
+from app.db.tables import ID, UtcDateTime, count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import LimitReached, RateLimited, Unauthorized

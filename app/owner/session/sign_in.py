@@ -8,18 +8,7 @@ from flask import Response, request, url_for
 from app.errors import LimitReached, RateLimited, ServiceError, Unauthorized
 from app.identity.limits import client_network
 from app.owner.passkeys import challenges
-from app.owner.session import cookies, sessions
-from app.owner.session.auth import (
-    SESSION_COOKIE,
-    current_session,
-    live_session,
-    public_pages,
-    render_page,
-    see_other,
-    session_pages,
-    session_token,
-    set_session_cookie,
-)
+from app.owner.session import auth, cookies, sessions
 
 # Only paths of these pages: a crafted link must not redirect a signed-in owner elsewhere.
 _RETURN_PATH = re.compile(
@@ -33,14 +22,14 @@ _INVALID_KEY_NEXT_STEP = (
 _LOCKED_NEXT_STEP = "Wait before you try again. The operator of this service can also freeze the agent for you."
 
 
-@public_pages.get("/owner/sign-in")
+@auth.public_pages.get("/owner/sign-in")
 def sign_in_form() -> Response:
-    if live_session() is not None:
-        return see_other(url_for("owner.show_agents"))
+    if auth.live_session() is not None:
+        return auth.see_other(url_for("owner.show_agents"))
     return render_sign_in(safe_return_path(request.args.get("next")))
 
 
-@public_pages.post("/owner/sign-in")
+@auth.public_pages.post("/owner/sign-in")
 def sign_in() -> Response:
     """Begin a session with a new token."""
     return_path = safe_return_path(request.form.get("next"))
@@ -54,51 +43,53 @@ def sign_in() -> Response:
         token, key = sessions.sign_in(
             request.form.get("owner_key", ""),
             network=client_network(request.remote_addr),
-            previous_token=session_token(),
+            previous_token=auth.session_token(),
         )
     except (Unauthorized, RateLimited) as failure:
         prompt = challenges.prompt_to_use(challenges.SIGN_IN)
         return _render_refusal("sign_in.html", failure, back=return_path, prompt=prompt)
-    return set_session_cookie(see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token)
+    return auth.set_session_cookie(
+        auth.see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
+    )
 
 
-@session_pages.post("/add")
+@auth.session_pages.post("/add")
 def add_agent() -> Response:
     try:
         token, key = sessions.add_agent(
-            current_session(), request.form.get("owner_key", ""), network=client_network(request.remote_addr)
+            auth.current_session(), request.form.get("owner_key", ""), network=client_network(request.remote_addr)
         )
     except (Unauthorized, RateLimited, LimitReached) as failure:
         return _render_refusal("add_agent.html", failure)
-    return set_session_cookie(see_other(url_for("owner.show_agent", agent_id=key.agent_id)), token)
+    return auth.set_session_cookie(auth.see_other(url_for("owner.show_agent", agent_id=key.agent_id)), token)
 
 
-@session_pages.get("/add")
+@auth.session_pages.get("/add")
 def add_form() -> Response:
-    return render_page("add_agent.html", error=None)
+    return auth.render_page("add_agent.html", error=None)
 
 
-@session_pages.get("/sessions")
+@auth.session_pages.get("/sessions")
 def show_sessions() -> Response:
     """List the sessions with access to the same agents."""
-    current = current_session()
-    return render_page(
+    current = auth.current_session()
+    return auth.render_page(
         "sessions.html", listed=sessions.list_sessions(current), done=request.args.get("done") == "ended"
     )
 
 
-@session_pages.post("/sessions/end-others")
+@auth.session_pages.post("/sessions/end-others")
 def end_other_sessions() -> Response:
-    sessions.end_other_sessions(current_session())
-    return see_other(url_for("owner.show_sessions", done="ended"))
+    sessions.end_other_sessions(auth.current_session())
+    return auth.see_other(url_for("owner.show_sessions", done="ended"))
 
 
-@session_pages.post("/sign-out")
+@auth.session_pages.post("/sign-out")
 def sign_out() -> Response:
     """End this session, including for a copy of its cookie."""
-    sessions.end_session(session_token())
-    response = see_other(url_for("owner_entrance.sign_in_form", done="signed-out"))
-    cookies.delete_cookie(response, SESSION_COOKIE)
+    sessions.end_session(auth.session_token())
+    response = auth.see_other(url_for("owner_entrance.sign_in_form", done="signed-out"))
+    cookies.delete_cookie(response, auth.SESSION_COOKIE)
     return response
 
 
@@ -110,7 +101,7 @@ def safe_return_path(path: str | None) -> str | None:
 def render_sign_in(back: str | None, *, status: int = 200, error: tuple[str, str] | None = None) -> Response:
     """Render the form that asks for the owner key or a passkey, with what went wrong and what to do, if anything."""
     prompt = challenges.prompt_to_use(challenges.SIGN_IN)
-    return render_page("sign_in.html", status=status, back=back, error=error, prompt=prompt)
+    return auth.render_page("sign_in.html", status=status, back=back, error=error, prompt=prompt)
 
 
 def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Response:
@@ -122,4 +113,6 @@ def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Resp
         error = ("This is not a valid owner key.", _INVALID_KEY_NEXT_STEP)
     # A 401 would need a scheme, for which browsers open a dialog of their own.
     status = 403 if isinstance(failure, Unauthorized) else failure.status
-    return render_page(template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values)
+    return auth.render_page(
+        template, status=status, retry_after_seconds=failure.retry_after_seconds, error=error, **values
+    )

@@ -14,7 +14,7 @@ from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.observability import logs
+from app.observability import telemetry
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentRail, PaymentRow
 from app.payments.models import Payment
@@ -133,7 +133,7 @@ def resolve(payment_id: str) -> PaymentRow:
     if payment.status != claimed_payments.PaymentStatus.SETTLING or payment.transaction_id is None:
         return payment
     view = history.current_view(payment.transaction_id)
-    with logs.caused_by(view.request_id):
+    with telemetry.caused_by(view.request_id):
         return _apply_outcome(payment, payment.transaction_id, view)
 
 

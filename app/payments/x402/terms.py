@@ -178,15 +178,10 @@ class PayableRequest(NamedTuple):
         self, nanos: int, body: bytes, *, provider_name: str, description: str, unavailable_reason: str | None
     ) -> PaymentPrice:
         return PaymentPrice(
-            nanos=nanos,
-            fingerprint=request_fingerprint(self.method, self.target, body),
-            provider=provider_name,
-            resource=app_state().settings.public_url + self.target.partition("?")[0],
-            description=description,
-            unavailable_reason=unavailable_reason,
-            headers=self.headers,
-            remote_address=self.remote_address,
-        )
+            nanos=nanos, fingerprint=request_fingerprint(self.method, self.target, body), provider=provider_name,
+            resource=app_state().settings.public_url + self.target.partition("?")[0], description=description,
+            unavailable_reason=unavailable_reason, headers=self.headers, remote_address=self.remote_address,
+        )  # fmt: skip
 
 
 def request_fingerprint(method: str, target: str, body: bytes) -> str:
@@ -256,14 +251,10 @@ def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], 
         "accepts": [_payment_requirements(price, each) for each in options],
     }
     return {
-        "X-Payment-Required": "true",
-        "X-Payment-Amount": price.amount,
-        "X-Payment-Currency": USDC.symbol,
-        "X-Payment-Recipient": treasury.recipient(chain),
-        "X-Payment-Chain": chain.value,
-        "X-Payment-Description": price.description,
-        REQUIRED_HEADER: encode_header(required_v2),
-    }
+        "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,
+        "X-Payment-Recipient": treasury.recipient(chain), "X-Payment-Chain": chain.value,
+        "X-Payment-Description": price.description, REQUIRED_HEADER: encode_header(required_v2),
+    }  # fmt: skip
 
 
 def _payment_requirements(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
@@ -271,26 +262,18 @@ def _payment_requirements(price: PaymentPrice, facilitator: Facilitator) -> dict
     if facilitator.name is ChainName.SOLANA:
         extra["feePayer"] = treasury.settler(facilitator.name)
     return {
-        "scheme": "exact",
-        "network": facilitator.asset.network,
-        "amount": str(price.units),
-        "asset": facilitator.asset.address,
-        "payTo": treasury.recipient(facilitator.name),
-        "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS,
-        "extra": extra,
-    }
+        "scheme": "exact", "network": facilitator.asset.network, "amount": str(price.units),
+        "asset": facilitator.asset.address, "payTo": treasury.recipient(facilitator.name),
+        "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS, "extra": extra,
+    }  # fmt: skip
 
 
 def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
     terms = _payment_requirements(price, facilitator)
     return {
-        "maxAmountRequired": terms.pop("amount"),
-        "resource": price.resource,
-        "description": price.description,
-        "mimeType": _MIME_TYPE,
-        **terms,
-        "network": facilitator.asset.legacy_network,
-    }
+        "maxAmountRequired": terms.pop("amount"), "resource": price.resource, "description": price.description,
+        "mimeType": _MIME_TYPE, **terms, "network": facilitator.asset.legacy_network,
+    }  # fmt: skip
 
 
 def _facilitators() -> dict[ChainName, Facilitator]:

@@ -29,8 +29,7 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.deposits import funding
 from app.wallets.views import balances, history
 from app.wallets.views.history import TransactionView
-from app.web.blueprint import Blueprint
-from app.web.csv_rows import offers_csv
+from app.web.blueprint import Blueprint, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint(
@@ -146,12 +145,9 @@ def get_controls(wallet: WalletView) -> dict[str, Any]:
         message = "No spending controls are set: this wallet spends without limits. Set them with PUT."
         return {"wallet_id": wallet.id, "controls": None, "message": message}
     return {
-        "wallet_id": wallet.id,
-        "controls": found.controls,
-        "usage_today": found.today,
-        "usage_week": found.week,
+        "wallet_id": wallet.id, "controls": found.controls, "usage_today": found.today, "usage_week": found.week,
         "usage_month": found.month,
-    }
+    }  # fmt: skip
 
 
 @blp.put("/<string:wallet_id>/controls")

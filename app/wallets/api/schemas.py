@@ -65,10 +65,6 @@ GAS_PURCHASE = fields.Enum(
         "cannot simulate before that: then `gas_fee` is set.",
     },
 )
-GAS_FEE = {
-    "description": "What the wallet pays the service in USDC for the network: the fee of a transfer that the service "
-    "submits, `0` if it is free, or the price of the native token that it buys; null if it needs neither."
-}
 SESSION_ID = SessionId(
     load_default=None,
     allow_none=True,
@@ -217,7 +213,7 @@ class TransactionShape(Schema):
     output_amount = fields.String(allow_none=True)
     output_currency = fields.String()
     minimum_output_amount = fields.String(allow_none=True)
-    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
+    gas_fee = fields.String(required=True, allow_none=True)
     tx_hash = fields.String(required=True, allow_none=True)
     previous_hashes = fields.List(fields.String(), required=True)
     status = fields.String(required=True, metadata={"enum": list(MovementStatus)})

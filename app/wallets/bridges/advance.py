@@ -16,7 +16,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.bridges import BridgeArrival, BridgePhase, BridgeProgress, BridgeProof
 from app.ports.bridges import BridgeProvider as BridgePort
 from app.ports.chain import BlockRef
@@ -63,7 +63,7 @@ def advance_due(*, seconds: int = _PASS_SECONDS) -> int:
             # An adapter that does not respond is skipped, so that it does not delay the bridges of others.
             _schedule_recheck(bridge_id)
             continue
-        with logs.caused_by(request_id):
+        with telemetry.caused_by(request_id):
             try:
                 unanswered[route] += not advance(bridge_id)
             except Exception:

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
-from app.db.statements import in_list
+from app.db.tables import in_list
 from app.db.unit_of_work import read_only_unit
 from app.ports.chain import OwnTransaction
 from app.wallets.bridges.state import BridgeStage

@@ -147,13 +147,9 @@ def _with_gas(
 
 def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_units: int) -> BridgeQuote:
     return BridgeQuote(
-        movement=movement,
-        fee_units=fee_units,
-        destination_chain=order.destination,
-        route=offer.route,
-        fee=TokenAmount(offer.fee_units, order.amount.token),
-        estimated_seconds=offer.seconds,
-    )
+        movement=movement, fee_units=fee_units, destination_chain=order.destination, route=offer.route,
+        fee=TokenAmount(offer.fee_units, order.amount.token), estimated_seconds=offer.seconds,
+    )  # fmt: skip
 
 
 def _retry_after_settling_pending(

@@ -21,7 +21,7 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import update_rows
+from app.db.tables import update_rows
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.bridges import BridgeProvider as BridgePort

@@ -70,13 +70,9 @@ def _write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArriva
     if partial_refund is not None and bridge_steps.is_claimed_by_another_bridge(session, bridge, partial_refund):
         raise TransactionInProgress("The refund belongs to another bridge of the wallet.")
     bridge_states.move(
-        session,
-        bridge,
-        BridgeStage.FAILED,
-        reason=StatusReason.WRITTEN_OFF,
-        next_step_at=None,
+        session, bridge, BridgeStage.FAILED, reason=StatusReason.WRITTEN_OFF, next_step_at=None,
         **({} if partial_refund is None else bridge_states.refund_columns(partial_refund)),
-    )
+    )  # fmt: skip
 
 
 def _is_final_partial_refund(ports: Ports, state: BridgeState, refund: BridgeArrival) -> bool:

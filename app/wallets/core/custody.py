@@ -16,7 +16,7 @@ from app.core.chains import Family, tokens
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import count, delete_rows, insert_into, table_of, update_rows
+from app.db.tables import count, delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InternalError, NotFound
 from app.ports.errors import Rejected

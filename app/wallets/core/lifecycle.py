@@ -20,9 +20,9 @@ from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import insert_into, table_of, update_rows
+from app.db.tables import insert_into, table_of, update_rows
 from app.events.outbox import EventType, OutboxOf
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import SignedPart
@@ -150,20 +150,11 @@ def announce(session: Session, row: Any, status: str, reason: str | None) -> Non
 
 def _data(row: Any, status: str, reason: str | None) -> dict[str, Any]:
     data = {
-        "transaction_id": row.id,
-        "wallet_id": row.wallet_id,
-        "type": row.type,
-        "kind": row.kind,
-        "chain": row.chain,
-        "status": status,
-        "reason": reason,
-        "to": row.to_address,
-        "amount": _amount(row.amount_units, row.currency),
-        "currency": row.currency,
-        "tx_hash": row.tx_hash,
-        "created_at": clock.isoformat(row.created_at),
+        "transaction_id": row.id, "wallet_id": row.wallet_id, "type": row.type, "kind": row.kind, "chain": row.chain,
+        "status": status, "reason": reason, "to": row.to_address, "amount": _amount(row.amount_units, row.currency),
+        "currency": row.currency, "tx_hash": row.tx_hash, "created_at": clock.isoformat(row.created_at),
         "confirmed_at": None if row.confirmed_at is None else clock.isoformat(row.confirmed_at),
-    }
+    }  # fmt: skip
     if row.output_currency is not None:
         received = None if row.output_units is None else _amount(row.output_units, row.output_currency)
         data |= {"output_currency": row.output_currency, "output_amount": received}
@@ -265,7 +256,7 @@ def record_authorization(session: Session, transaction: Transaction, part: Signe
 
 
 def record(session: Session, transaction: Transaction, *, status: MovementStatus) -> None:
-    transaction.request_id = logs.originating_request_id()
+    transaction.request_id = telemetry.originating_request_id()
     TRANSACTIONS.add(session, transaction, status, reason=transaction.error)
     if transaction.leg is None:
         _COUNT_IN_WALLET.execute(session, {"of_wallet": transaction.wallet_id})

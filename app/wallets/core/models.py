@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.columns import ID, SERIAL, Units, UtcDateTime, partial_index
+from app.db.tables import ID, SERIAL, Units, UtcDateTime, partial_index
 from app.extensions import Model
 
 

@@ -10,11 +10,11 @@ from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
-from app.core import addresses, clock, identifiers
-from app.core.chains import ChainName, Family
+from app.core import clock, identifiers
+from app.core.chains import AddressError, ChainName, Family, parse_any_address
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.statements import count, table_of
+from app.db.tables import count, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, NotFound, ServiceError, TransactionInProgress
 from app.events import outbox
@@ -94,16 +94,11 @@ def create(
     default_names = (f"wallet-{number}" for number in itertools.count(len(sibling_names) + 1))
     now = clock.now()
     row = {
-        "id": key.wallet_id,
-        "agent_id": agent_id,
+        "id": key.wallet_id, "agent_id": agent_id,
         "name": name or next(each for each in default_names if each not in sibling_names.values()),
-        "evm_address": key.evm_address,
-        "solana_address": key.solana_address,
-        "transaction_count": 0,
-        "created_at": now,
-        "active_at": now if scanned else None,
-        "new_to_scans": scanned,
-    }
+        "evm_address": key.evm_address, "solana_address": key.solana_address, "transaction_count": 0,
+        "created_at": now, "active_at": now if scanned else None, "new_to_scans": scanned,
+    }  # fmt: skip
     row = Wallet.stamp(row)
     _INSERT.execute(session, row)
     _INSERT_KEY.execute(session, {"wallet_id": key.wallet_id, "sealed": key.sealed})
@@ -222,8 +217,8 @@ def agents_with(session: Session, named: str) -> Sequence[str]:
         is_named = Wallet.id == named
     else:
         try:
-            family, address = addresses.parse_any(named)
-        except addresses.AddressError:
+            family, address = parse_any_address(named)
+        except AddressError:
             return []
         is_named = (Wallet.evm_address if family is Family.EVM else Wallet.solana_address) == address
     return session.scalars(select(Wallet.agent_id).where(is_named)).all()

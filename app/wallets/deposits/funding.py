@@ -20,12 +20,12 @@ from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
-from app.db.statements import count
+from app.db.tables import count
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import BalanceFetchError, InvalidInput, LimitReached, NotFound
 from app.idempotency.service import Claim
 from app.jobs import JobName
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.chain import Terms
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.services import Faucet
@@ -171,7 +171,7 @@ def pay_from_faucet(request_id: str) -> None:
         row = session.get(Transaction, request_id)
         rows = [] if row is None else [*_older_open_requests(session, row), row]
     for each in rows:
-        with logs.caused_by(each.request_id):
+        with telemetry.caused_by(each.request_id):
             if not _request_faucet_payment(faucet, _first_response(each)):
                 return
 

@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName
-from app.db.statements import delete_rows, update_rows
+from app.db.tables import delete_rows, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import BlockRef, Chain

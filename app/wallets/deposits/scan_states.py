@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.db.statements import insert_into, update_rows
+from app.db.tables import insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Chain, Terms
 from app.wallets.core import lifecycle

@@ -21,7 +21,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
-from app.db.statements import in_list, insert_into, update_rows
+from app.db.tables import in_list, insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
 from app.ports.errors import PortError
@@ -214,15 +214,10 @@ def _advance_cursor(
             insert_into(session, DepositCursor).values(chain=name.value, tier=tier.value).on_conflict_do_nothing()
         )
     updated = update_rows(
-        session,
-        DepositCursor,
-        DepositCursor.chain == name.value,
-        DepositCursor.tier == tier.value,
+        session, DepositCursor, DepositCursor.chain == name.value, DepositCursor.tier == tier.value,
         DepositCursor.block_number.is_not_distinct_from(number),
-        DepositCursor.block_hash.is_not_distinct_from(block_hash),
-        block_number=to.number,
-        block_hash=to.hash,
-    )
+        DepositCursor.block_hash.is_not_distinct_from(block_hash), block_number=to.number, block_hash=to.hash,
+    )  # fmt: skip
     if not updated:
         raise _ConcurrentScanError
 

@@ -10,7 +10,7 @@ from app.approvals.schemas import APPROVAL_NOTE
 from app.audit_log import actors
 from app.core.movement_kinds import MovementKind
 from app.errors import BridgeFailed, GasPending, InvalidInput, ServiceError
-from app.observability import logs
+from app.observability import telemetry
 from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, BridgeLegShape
 from app.wallets.bridges import advance, service, state
@@ -29,7 +29,7 @@ class BridgeBody(AcceptsCamelCase):
     source_chain = Symbol(required=True, metadata={**CHAIN})
     destination_chain = Symbol(required=True, metadata={**CHAIN, "example": "ethereum"})
     token = Symbol(required=True, metadata={**CURRENCY})
-    amount = definition.amount_field(description="The amount to send, including the fee.")
+    amount = definition.AMOUNT
     gas = GAS_PURCHASE
     max_network_fee_usd = definition.MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
@@ -64,7 +64,7 @@ class BridgeQuoteShape(definition.MovementQuoteShape):
     amount = fields.String(required=True, attribute="movement.amount")
     route = fields.String(required=True)
     fee = fields.String(required=True)
-    value_usd = definition.value_field(description="What counts against the limits: the fee.")
+    value_usd = definition.VALUE_USD
     network_fee = definition.network_fee_field("the source chain's")
     estimated_seconds = fields.Integer(required=True)
 
@@ -93,7 +93,7 @@ def bridge(body: dict[str, Any]) -> BridgeOrder:
     return BridgeOrder(source, destination, amount, body["gas"], body["max_network_fee_usd"])
 
 
-commands = AppGroup("bridges", callback=logs.redirect_to_stderr, help="Bridges that were never paid out.")
+commands = AppGroup("bridges", callback=telemetry.redirect_to_stderr, help="Bridges that were never paid out.")
 
 
 @commands.command("write-off")

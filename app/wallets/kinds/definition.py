@@ -1,5 +1,6 @@
-"""The definition of a kind of movement, and what their schemas share; `app.movements` lists all of them."""
+"""The definition of a kind of movement, what their schemas share, and the route of one; `app.movements` lists all."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -7,35 +8,35 @@ from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 
 import click
-from flask import Response
+from flask import Response, jsonify
 from marshmallow import fields
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
-from app import long_poll
 from app.approvals import service
-from app.approvals.kinds import ApprovableMovement, ApprovedRequest
+from app.approvals.schemas import ApprovableMovement, ApprovedRequest, AwaitingApproval
 from app.errors import ServiceError
+from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
-from app.wallets.api.schemas import GAS_FEE
+from app.identity import guards, principal
+from app.wallets.api.routes import IDEMPOTENCY_NOTE, LIMIT_ERRORS, blp
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import failures
+from app.wallets.views import history
+from app.web import error_responses
+from app.web.client_request import current_request, wait_seconds
 from app.web.fields import AmountField, StrictBoolean, Usd
+from app.web.request_bodies import parsed_body
 from app.web.schemas import Schema
 
 OrderT = TypeVar("OrderT")
 OrderT_contra = TypeVar("OrderT_contra", contravariant=True)
 _NO_WAIT = Decimal(0)
-MAX_NETWORK_FEE = Usd(
-    load_default=None,
-    allow_none=True,
-    metadata={
-        "example": 1,
-        "description": "Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees "
-        "follow the market: allow twice what a dry run returned.",
-    },
-)
+AMOUNT = AmountField(required=True, metadata={"type": "string", "example": "12.5"})
+VALUE_USD = Usd(required=True, allow_none=True, attribute="movement.value_nanos")
+MAX_NETWORK_FEE = Usd(load_default=None, allow_none=True, metadata={"example": 1})
 
 
 class Send(Protocol[OrderT_contra]):
@@ -78,7 +79,7 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
 
     def request(self, wallet: WalletView, order: OrderT, *, body: Mapping[str, Any], claim: Claim) -> Any | Response:
         """Return what `send` returns, or the answer 202 if the owner has to approve it. Raises: ServiceError."""
-        quote, wait = self.quote, long_poll.wait_seconds()
+        quote, wait = self.quote, wait_seconds()
         return service.or_ask(
             self,
             lambda: self.send(wallet, order, wait_seconds=wait, claim=claim),
@@ -105,10 +106,6 @@ class WalletMovement(MovementDefinition[OrderT]):
     errors: tuple[type[ServiceError], ...]
 
 
-def amount_field(**metadata: str) -> AmountField:
-    return AmountField(required=True, metadata={"type": "string", "example": "12.5", **metadata})
-
-
 def dry_run_field(what: str) -> StrictBoolean:
     text = f"Check the limits, simulate {what} and return a quote; nothing is signed."
     return StrictBoolean(load_default=False, metadata={"description": text})
@@ -122,10 +119,6 @@ class MovementState(Schema):
     error = fields.String(allow_none=True)
 
 
-def value_field(**metadata: str) -> Usd:
-    return Usd(required=True, allow_none=True, attribute="movement.value_nanos", metadata=metadata)
-
-
 def network_fee_field(chain: str) -> fields.String:
     return fields.String(required=True, metadata={"description": f"The maximum, in {chain} native token."})
 
@@ -135,4 +128,51 @@ class MovementQuoteShape(Schema):
     network_fee = network_fee_field("the chain's")
     network_fee_currency = fields.String(required=True, attribute="network_fee.token.symbol")
     network_fee_usd = Usd(required=True, allow_none=True, attribute="network_fee_nanos")
-    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
+    gas_fee = fields.String(required=True, allow_none=True)
+
+
+PREFER_NOTE = "`respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation."
+_DRY_RUN_FIELDS = ("dry_run", "dryRun")
+
+
+def is_not_dry_run() -> bool:
+    body = parsed_body(current_request())
+    return not any(body.get(name) is True for name in _DRY_RUN_FIELDS)
+
+
+def rebuild_from_record(subject_id: str) -> Any:
+    """Return a transaction in its current state, or the response of its failure, or of its approval."""
+    return service.rebuilt(subject_id, _rebuild_transaction)
+
+
+def _rebuild_transaction(transaction_id: str) -> Any:
+    view = history.current_view(transaction_id)
+    if view.status == MovementStatus.FAILED:
+        return error_responses.error_response(failures.recorded_failure(view))
+    return view
+
+
+def add_route(kind: WalletMovement[Any]) -> None:
+    """Add the route of a kind. It is idempotent, with `Prefer`; the order is sent, or quoted if it is a dry run."""
+    content = {"application/json": {"schema": {"oneOf": [kind.result, kind.quote_result]}}}
+    responses = {"200": {"description": f"The {kind.noun}, or the quote of a dry run.", "content": content}}
+
+    @blp.post(f"/<string:wallet_id>/{kind.parse.__name__}")
+    @idempotent(
+        owner=guards.idempotency_owner, rebuild=rebuild_from_record, note=IDEMPOTENCY_NOTE, applies=is_not_dry_run
+    )
+    @blp.arguments(kind.body)
+    @blp.response(200, kind.result)
+    @blp.alt_response(service.ACCEPTED, schema=AwaitingApproval, description=service.DESCRIPTION)
+    @blp.doc(responses=responses)
+    @blp.raises(*LIMIT_ERRORS, *kind.errors)
+    @blp.header("Prefer", PREFER_NOTE)
+    @functools.wraps(kind.parse)
+    def view(body: dict[str, Any], *, wallet: WalletView, claim: Claim) -> Any:
+        body["session_id"] = principal.session_of(
+            guards.current_principal(), body.get("session_id"), is_counted="session_id" in kind.body.fields
+        )
+        order = kind.parse(body)
+        if body["dry_run"]:
+            return jsonify(kind.quote_result().dump(kind.quote(wallet, order)))
+        return kind.request(wallet, order, body=body, claim=claim)

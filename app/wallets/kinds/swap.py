@@ -228,13 +228,9 @@ def _concurrent_outflows(
     """Return the wallet's earlier outflows that a draft does not include."""
     if nonce is not None and draft.sequence is not None:
         pending_swaps = settlement.count_swaps(
-            session,
-            movement.sender,
-            movement.chain,
-            movement.amount.token.symbol,
-            since_sequence=draft.sequence,
+            session, movement.sender, movement.chain, movement.amount.token.symbol, since_sequence=draft.sequence,
             before_sequence=nonce,
-        )
+        )  # fmt: skip
         return ConcurrentOutflows(earlier_swaps=pending_swaps)
     unmined_units, fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=None, since_block=draft.as_of
@@ -249,7 +245,7 @@ class SwapBody(AcceptsCamelCase):
     chain = Symbol(required=True, metadata=CHAIN)
     input_token = Symbol(required=True, metadata={**CURRENCY})
     output_token = Symbol(required=True, metadata={**CURRENCY, "example": "ETH"})
-    amount = definition.amount_field(description="The exact amount of `input_token` to sell.")
+    amount = definition.AMOUNT
     slippage_bps = WholeNumber(load_default=50, metadata={"default": 50})
     gas = GAS_PURCHASE
     max_network_fee_usd = MAX_NETWORK_FEE
@@ -280,9 +276,7 @@ class SwapQuoteShape(MovementQuoteShape):
     slippage_bps = fields.Integer(required=True)
     chain = fields.String(required=True, attribute="movement.chain")
     route = fields.String(required=True)
-    value_usd = definition.value_field(
-        description="What counts against the limits: the value of the input less the minimum output."
-    )
+    value_usd = definition.VALUE_USD
 
 
 def swap(body: dict[str, Any]) -> SwapOrder:

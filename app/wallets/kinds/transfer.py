@@ -7,8 +7,7 @@ from typing import Any
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
-from app.core import addresses
-from app.core.chains import USDC
+from app.core.chains import USDC, AddressError, address_for_chain
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.errors import AddressNotAllowed, TransferFailed, WithdrawalFailed
@@ -17,7 +16,7 @@ from app.ports.chain import CONTRACT
 from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets import transfers
-from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, GAS_FEE, SESSION_ID
+from app.wallets.api.schemas import CHAIN, CURRENCY, GAS, SESSION_ID
 from app.wallets.core import parsing
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
@@ -37,10 +36,7 @@ class MovementBody(AcceptsCamelCase):
 
     chain = Symbol(required=True, metadata=CHAIN)
     to = Recipient(required=True)
-    amount = definition.amount_field(
-        description="In units of the token, such as `12.5`, without more decimals than it has. `max`: all that can "
-        "leave after fees, as decided when it is signed; the response states the amount."
-    )
+    amount = definition.AMOUNT
     currency = Symbol(required=True, metadata=CURRENCY)
     gas = GAS
     session_id = SESSION_ID
@@ -59,7 +55,7 @@ class MovementShape(MovementState):
     chain = fields.String(required=True)
     type = fields.String(required=True, metadata={"enum": ["transfer", "withdrawal"]})
     kind = fields.String(allow_none=True)
-    gas_fee = fields.String(required=True, allow_none=True, metadata=GAS_FEE)
+    gas_fee = fields.String(required=True, allow_none=True)
 
 
 class TransferQuoteShape(MovementQuoteShape):
@@ -70,10 +66,7 @@ class TransferQuoteShape(MovementQuoteShape):
     amount = fields.String(required=True, attribute="movement.amount")
     currency = fields.String(required=True, attribute="movement.amount.token.symbol")
     chain = fields.String(required=True, attribute="movement.chain")
-    value_usd = definition.value_field(
-        description="What counts against the limits: the amount, and on Solana the rent of the token account that the "
-        "payment creates for its recipient, which is a part of `network_fee`."
-    )
+    value_usd = definition.VALUE_USD
     recipient_is = fields.String(required=True, allow_none=True, metadata={"enum": [CONTRACT, None]})
     similar_recipients = fields.List(fields.String(), required=True)
 
@@ -91,8 +84,8 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     recipient = None
     if name is not None:
         try:
-            recipient = addresses.for_chain(body["to"], name)
-        except addresses.AddressError as error:
+            recipient = address_for_chain(body["to"], name)
+        except AddressError as error:
             problems["to"] = [str(error)]
     if name is not None and recipient is not None and parsed is not None:
         refusal = app_state().ports.chains[name].recipient_rejection(recipient, parsed.token)

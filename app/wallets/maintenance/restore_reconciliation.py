@@ -16,7 +16,7 @@ from app.core.chains import ChainName, Family
 from app.core.identifiers import new_id
 from app.core.money import value_nanos
 from app.core.movement_kinds import MovementKind
-from app.db.statements import update_rows
+from app.db.tables import update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction, TransactionOutcome, TransactionStatus

@@ -9,7 +9,7 @@ from functools import partial
 
 from sqlalchemy import delete, select, text
 
-from app.db.statements import add_amounts, delete_rows, in_list, table_of
+from app.db.tables import add_amounts, delete_rows, in_list, table_of
 from app.db.unit_of_work import delete_in_batches, read_only_unit, run_in_batches, unit_of_work
 from app.spending import accounts as spending_accounts
 from app.wallets.core.lifecycle import MovementStatus

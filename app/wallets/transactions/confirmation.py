@@ -13,9 +13,9 @@ import structlog
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.db.statements import update_rows
+from app.db.tables import update_rows
 from app.db.unit_of_work import unit_of_work
-from app.observability import logs
+from app.observability import telemetry
 from app.ports.chain import BlockRef, Chain, TransactionOutcome, TransactionStatus
 from app.ports.errors import PortError
 from app.state import app_state
@@ -121,7 +121,7 @@ def _process_each(movements: Iterable[OpenMovement], action: Callable[[OpenMovem
     succeeded = 0
     failed: list[OpenMovement] = []
     for movement in movements:
-        with logs.caused_by(movement.request_id):
+        with telemetry.caused_by(movement.request_id):
             try:
                 succeeded += action(movement)
             except Exception:
@@ -146,7 +146,7 @@ def _recheck_decided(
     reorganised = [m for m in decided if m.block in orphaned]
     canonical = [m for m in decided if m.block not in orphaned]
     for movement in reorganised:
-        with logs.caused_by(movement.request_id):
+        with telemetry.caused_by(movement.request_id):
             _log.warning("movement_reorganised", transaction_id=movement.id, chain=movement.chain)
     reopened = _process_each(reorganised, lambda m: settlement.reopen(m.id), deadline=deadline)
     missing_fee = [m for m in canonical if m.lacks_fee]
@@ -221,7 +221,7 @@ def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datet
     with unit_of_work() as session:
         update_rows(session, SignedAttempt, SignedAttempt.id.in_([each.latest.id for each in stale]), sent_at=now)
     for movement in stale:
-        with logs.caused_by(movement.request_id):
+        with telemetry.caused_by(movement.request_id):
             _log.info("movement_rebroadcast", transaction_id=movement.id, tx_hash=movement.latest.tx_hash)
     return len(stale)
 

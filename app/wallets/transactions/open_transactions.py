@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Row, bindparam, case, exists, func, select
 from app.authenticated import RowChanged, seal_of
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
-from app.db.statements import table_of
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
 from app.ports.chain import BlockRef, StoredTransaction, TransactionQuery, TransferIntent
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason

@@ -20,8 +20,8 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
-from app.ports.chain import Chain, SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Shortage, Unreachable
+from app.ports.chain import Chain, Shortage, SignedTransaction, TransactionDraft
+from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -94,15 +94,10 @@ class Movement:
     def spending_request(self) -> SpendingRequest:
         is_fee = self.kind == MovementKind.GAS
         return SpendingRequest(
-            self.value_nanos,
-            self.payee,
-            self.chain.family,
-            self.domain,
-            self.session_id,
-            approved=None if is_fee else self.wallet.approved,
-            is_network_fee=is_fee,
+            self.value_nanos, self.payee, self.chain.family, self.domain, self.session_id,
+            approved=None if is_fee else self.wallet.approved, is_network_fee=is_fee,
             buys_credits=self.kind == MovementKind.TOPUP,
-        )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

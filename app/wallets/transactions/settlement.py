@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.db.prepared import PreparedRead
-from app.db.statements import count, table_of, update_rows
+from app.db.tables import count, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.ports.chain import Chain, SignedTransaction, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
@@ -142,15 +142,10 @@ def record_fee(transaction_id: str, outcome: TransactionOutcome) -> bool:
         status = MovementStatus(transaction.status)
         # A block other than the recorded one means a reorg, after which it is settled again.
         updated = update_rows(
-            session,
-            Transaction,
-            Transaction.id == transaction_id,
-            Transaction.status == status.value,
-            Transaction.status != MovementStatus.PENDING.value,
-            Transaction.block_hash == outcome.block.hash,
-            fee_units=outcome.fee_units,
-            native_out_units=_native_out(transaction, outcome, status),
-        )
+            session, Transaction, Transaction.id == transaction_id, Transaction.status == status.value,
+            Transaction.status != MovementStatus.PENDING.value, Transaction.block_hash == outcome.block.hash,
+            fee_units=outcome.fee_units, native_out_units=_native_out(transaction, outcome, status),
+        )  # fmt: skip
         return updated > 0
 
 

@@ -13,7 +13,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.statements import in_list, rows_after, table_of, within
+from app.db.tables import in_list, rows_after, table_of, within
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state
@@ -248,12 +248,10 @@ def _view(
         output_amount=_output(row, _current_output_units(row)),
         minimum_output_amount=_output(row, row.output_minimum_units),
         gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
-        network_fee=_network_fee(row),
-        previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
-        explorer_url=None if row.chain == PERPDEX_CHAIN else explorer_url(row.chain, row.tx_hash),
-        events=events,
+        network_fee=_network_fee(row), previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
+        explorer_url=None if row.chain == PERPDEX_CHAIN else explorer_url(row.chain, row.tx_hash), events=events,
         details=details,
-    )
+    )  # fmt: skip
 
 
 def _network_fee(row: _TransactionRow) -> str | None:

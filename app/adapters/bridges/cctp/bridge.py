@@ -189,14 +189,11 @@ class CctpBridge:
     def _expected_burn(self, transfer: BridgeTransfer) -> CctpBurn:
         request = transfer.request
         return CctpBurn(
-            source_domain=DOMAINS[self._source.name],
-            destination_domain=DOMAINS[self._destination.name],
-            token=self._source.token(),
-            sender=messages.address_word(request.sender, request.source),
-            recipient=self._destination.mint_recipient(request.recipient),
-            units=request.amount.units,
+            source_domain=DOMAINS[self._source.name], destination_domain=DOMAINS[self._destination.name],
+            token=self._source.token(), sender=messages.address_word(request.sender, request.source),
+            recipient=self._destination.mint_recipient(request.recipient), units=request.amount.units,
             max_fee_units=int(str(transfer.terms["most_fee"])),
-        )
+        )  # fmt: skip
 
     def _fast_fee_units(self, fees: BurnFees, request: BridgeRequest) -> int | None:
         """Return the most that a fast transfer may cost, or None if that exceeds the limit."""

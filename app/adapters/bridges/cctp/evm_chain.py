@@ -14,10 +14,9 @@ from app.adapters.bridges.cctp.messages import (
     first_arrival,
 )
 from app.adapters.bridges.deployments import CctpDeployment
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EventLog, EvmRpc, logs_call
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import logs_call
-from app.adapters.evm.client.rpc import EventLog, EvmRpc
 from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
@@ -26,8 +25,7 @@ from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
-from app.ports.chain import TransactionDraft, TransferIntent
-from app.ports.errors import Shortage
+from app.ports.chain import Shortage, TransactionDraft, TransferIntent
 
 _USED_NONCES = Function("cctp_transmitter", "usedNonces")
 _RECEIVED_EVENT = ContractEvent("cctp_transmitter", "MessageReceived")

@@ -61,15 +61,12 @@ def read(raw: bytes) -> CctpMessage:
         fee_units=_number(raw, BODY_OFFSET + 164),
         expires_at_block=_number(raw, BODY_OFFSET + 196),
         burn=CctpBurn(
-            source_domain=_number(raw, 4, 4),
-            destination_domain=_number(raw, 8, 4),
-            token=raw[BODY_OFFSET + 4 : BODY_OFFSET + 36],
-            recipient=raw[BODY_OFFSET + 36 : BODY_OFFSET + 68],
-            units=_number(raw, BODY_OFFSET + 68),
-            sender=raw[BODY_OFFSET + 100 : BODY_OFFSET + 132],
+            source_domain=_number(raw, 4, 4), destination_domain=_number(raw, 8, 4),
+            token=raw[BODY_OFFSET + 4 : BODY_OFFSET + 36], recipient=raw[BODY_OFFSET + 36 : BODY_OFFSET + 68],
+            units=_number(raw, BODY_OFFSET + 68), sender=raw[BODY_OFFSET + 100 : BODY_OFFSET + 132],
             max_fee_units=_number(raw, BODY_OFFSET + 132),
         ),
-    )
+    )  # fmt: skip
 
 
 def assert_attests(message: CctpMessage, burn: CctpBurn) -> None:

@@ -38,8 +38,8 @@ from app.adapters.solana.track import account_history
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
-from app.ports.chain import BlockRef, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected, Shortage, Unreachable
+from app.ports.chain import BlockRef, Shortage, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected, Unreachable
 
 _MAX_PAGES = 10
 _READ_TIMEOUT_NANOSECONDS = 10 * 10**9

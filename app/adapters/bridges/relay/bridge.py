@@ -7,20 +7,12 @@ from enum import StrEnum
 
 from app.adapters.bridges.ether import EtherBridge
 from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, OrderStatus
+from app.adapters.evm import calls
+from app.adapters.evm.calls import TransactionReceipt
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import TransactionReceipt
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import accept_any_error
-from app.ports.bridges import (
-    BridgeArrival,
-    BridgeOffer,
-    BridgePhase,
-    BridgeProgress,
-    BridgeRequest,
-    BridgeStep,
-    BridgeTransfer,
-)
+from app.ports import bridges
 from app.ports.errors import Rejected, Unreachable
 
 _MAX_REORG_BLOCKS = 8
@@ -36,7 +28,7 @@ class PaymentNotFound(StrEnum):
 
 def find_payment(
     chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int, not_before: int
-) -> BridgeArrival | PaymentNotFound:
+) -> bridges.BridgeArrival | PaymentNotFound:
     """Return what a transaction paid a recipient in native coins, or why that is unknown.
 
     A payment before block `not_before` does not count. A direct payment shows its value; one by a contract shows in
@@ -58,7 +50,7 @@ def find_payment(
         units, _ = changed
     if units < at_least:
         return PaymentNotFound.NOT_FOUND
-    return BridgeArrival(units, landed.tx_hash, landed.block, is_single_payment=True)
+    return bridges.BridgeArrival(units, landed.tx_hash, landed.block, is_single_payment=True)
 
 
 def paid_nothing(chain: EvmChain, tx_hash: str, *, recipient: str) -> bool:
@@ -97,12 +89,12 @@ class OrderBridge(EtherBridge):
         self.name = service.name
         self._chains = BridgeChainIds(source.deployment.chain_id, destination.deployment.chain_id)
 
-    def quote(self, request: BridgeRequest) -> BridgeOffer:
+    def quote(self, request: bridges.BridgeRequest) -> bridges.BridgeOffer:
         """Request an order. Raises: Rejected for a quote that is missing or unsafe; Unreachable."""
         order_quote = self._service.quote(request, self._chains)
         if not 0 < order_quote.minimum_units <= request.amount.units:
             raise Rejected("quote_unavailable")
-        return BridgeOffer(
+        return bridges.BridgeOffer(
             request=request,
             route=self._service.route,
             fee_units=request.amount.units - order_quote.minimum_units,
@@ -117,18 +109,18 @@ class OrderBridge(EtherBridge):
             is_refundable=True,
         )
 
-    def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
+    def prepare(self, offer: bridges.BridgeOffer) -> tuple[bridges.BridgeStep, ...]:
         target = CallTarget.from_terms(offer.terms)
         if target is None:
             raise ValueError("this is not an offer of an order")
         return self._draft_deposit(offer.request, target, gas=_TYPICAL_GAS)
 
-    def progress(self, transfer: BridgeTransfer) -> BridgeProgress:
+    def progress(self, transfer: bridges.BridgeTransfer) -> bridges.BridgeProgress:
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""
         request, terms = transfer.request, transfer.terms
         order_state = self._service.order_state(terms, transfer.source_hash, self._chains)
         if order_state.status is OrderStatus.OPEN or order_state.tx_hash is None:
-            return BridgeProgress(BridgePhase.WAITING, note=order_state.note)
+            return bridges.BridgeProgress(bridges.BridgePhase.WAITING, note=order_state.note)
         is_refund = order_state.status is OrderStatus.REFUNDED
         if is_refund:
             chain, recipient, at_least, since = self._source, request.sender, 1, terms.get("source_since")
@@ -139,9 +131,11 @@ class OrderBridge(EtherBridge):
             chain, order_state.tx_hash, recipient=recipient, at_least=at_least, not_before=int(since or 0)
         )
         if isinstance(arrival, PaymentNotFound):
-            return BridgeProgress(
-                BridgePhase.WAITING,
+            return bridges.BridgeProgress(
+                bridges.BridgePhase.WAITING,
                 note=f"{'refund' if is_refund else 'payment'}_{arrival}",
                 is_payout_missing=paid_nothing(chain, order_state.tx_hash, recipient=recipient),
             )
-        return BridgeProgress(BridgePhase.REFUNDED if is_refund else BridgePhase.ARRIVED, arrival=arrival)
+        return bridges.BridgeProgress(
+            bridges.BridgePhase.REFUNDED if is_refund else bridges.BridgePhase.ARRIVED, arrival=arrival
+        )

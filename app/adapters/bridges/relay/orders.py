@@ -22,7 +22,7 @@ from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
-from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.chains import ZERO_EVM_ADDRESS
 from app.core.foreign import ForeignModel, HexBytes, Items, OptionalItems, OptionalText, U64Digits, U256Digits, parsed
 from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms

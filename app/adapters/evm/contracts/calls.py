@@ -16,9 +16,8 @@ from eth_utils.abi import function_abi_to_4byte_selector, get_abi_input_types, g
 from web3.exceptions import Web3Exception
 from web3.types import TxParams
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import Block, Tolerance
-from app.adapters.evm.client.rpc import WEB3, EventLog
+from app.adapters.evm import calls
+from app.adapters.evm.calls import WEB3, Block, EventLog, Tolerance
 from app.adapters.jsonrpc.calls import RpcCall
 from app.core.foreign import MalformedResponseError
 

@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 import structlog
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import RpcTransaction
+from app.adapters.evm import calls
+from app.adapters.evm.calls import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
@@ -49,13 +49,10 @@ class EvmScanState:
     def as_terms(self) -> Terms:
         """Return JSON values; wei would not fit the integers of every JSON reader."""
         return {
-            "since": self.since,
-            "number": self.number,
-            "native": str(self.native_units),
-            "sequence": self.sequence,
+            "since": self.since, "number": self.number, "native": str(self.native_units), "sequence": self.sequence,
             "fresh": int(self.is_unscanned),
             "readings": " ".join(":".join(map(str, reading)) for reading in self.readings),
-        }
+        }  # fmt: skip
 
     def at_block(self, number: int, native_units: int, sequence: int) -> Self:
         later = tuple(reading for reading in self.readings if reading[0] > number)
@@ -222,15 +219,10 @@ def _deposits(
         parts.append((rest, None, None, at, increase.scan_state.number))
     for units, tx_hash, payer, block, arrived_after in parts:
         yield Deposit(
-            address=increase.address,
-            amount=TokenAmount(units, native_token),
-            tx_hash=tx_hash,
-            payer=payer,
+            address=increase.address, amount=TokenAmount(units, native_token), tx_hash=tx_hash, payer=payer,
             position=f"native:{increase.address}" if tx_hash else f"native:{increase.address}:{increase.until}",
-            block=block,
-            scan_state_before=increase.scan_state.as_terms(),
-            arrived_after=arrived_after,
-        )
+            block=block, scan_state_before=increase.scan_state.as_terms(), arrived_after=arrived_after,
+        )  # fmt: skip
     if rest < 0:
         _log.warning("unexplained_outflow", address=increase.address, units=str(-rest), block=at.number)
 

@@ -8,17 +8,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import EventLog, EvmRpc
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EventLog, EvmRpc, read_logs
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.core.addresses import ZERO_EVM_ADDRESS
-from app.core.chains import USDC, Token
+from app.core.chains import USDC, ZERO_EVM_ADDRESS, Token
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, DepositScan, Terms, WatchedAddress
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from web3.types import TxParams, Wei
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.rpc import EvmRpc, call, count, fee
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EvmRpc, call, count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals, transactions
@@ -16,8 +16,8 @@ from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, e
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.chains import Token
 from app.core.money import TokenAmount
-from app.ports.chain import CONTRACT, StoredTransaction, Terms, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected, Shortage
+from app.ports.chain import CONTRACT, Shortage, StoredTransaction, Terms, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
 
 _FEE_BLOCKS = 20  # as many as geth's own suggestion is made of
 _TIP_PERCENTILE = 50
@@ -177,14 +177,10 @@ class EvmDrafter:
             )
             self._market_price = time.monotonic(), price
         return EvmDraftData(
-            sequence=sequence.result,
-            native_units=native_units,
-            token_units=token_units,
-            price=price,
-            l1_fee_units=l1_fee_units,
-            gas=estimate.result_or_none,
+            sequence=sequence.result, native_units=native_units, token_units=token_units, price=price,
+            l1_fee_units=l1_fee_units, gas=estimate.result_or_none,
             revert=refusals.revert_text(estimate.error) if estimate.error is not None else None,
-        )
+        )  # fmt: skip
 
     def _simulate_priced(self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int) -> EvmDraftData:
         price = readings.price

@@ -10,13 +10,13 @@ from typing import Any
 
 import structlog
 
-from app.adapters.evm.client.rpc import EvmRpc, call
+from app.adapters.evm.calls import EvmRpc, call
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import RpcError, accept_any_error
-from app.core.addresses import ZERO_EVM_ADDRESS
+from app.core.chains import ZERO_EVM_ADDRESS
 from app.ports.errors import Rejected
 
 _log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_utils.crypto import keccak
 
-from app.adapters.evm.client.rpc import FeeHistory
+from app.adapters.evm.calls import FeeHistory
 from app.adapters.evm.contracts import calls as contracts
 from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent

@@ -11,9 +11,8 @@ from typing import Any, Self
 
 import structlog
 
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import EventLog, EvmRpc
+from app.adapters.evm import calls
+from app.adapters.evm.calls import EventLog, EvmRpc, read_logs
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function, MulticallItem
 from app.adapters.evm.contracts.deployments import PERMIT2, EvmDeployment

@@ -8,18 +8,16 @@ from typing import Any
 
 from web3.types import TxParams
 
-from app.adapters.evm import signatures
+from app.adapters.evm import calls, signatures
+from app.adapters.evm.calls import EventLog, TransactionReceipt, read_logs
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
-from app.adapters.evm.client.calls import read_logs
-from app.adapters.evm.client.rpc import EventLog, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
-from app.adapters.evm.x402 import eip3009, known_wallets
-from app.adapters.evm.x402.eip3009 import SignedAuthorization
+from app.adapters.evm.x402 import known_wallets, payments
+from app.adapters.evm.x402.payments import SignedAuthorization
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import native
@@ -56,8 +54,8 @@ class EvmFacilitator:
         self._multicall = deployment.multicall3
         self._confirmations = confirmations
         self._drafter = EvmDrafter(chain.rpc, deployment, native(chain.name))
-        self._domain = eip3009.usdc_domain(deployment)
-        self.asset = eip3009.usdc_asset(deployment)
+        self._domain = payments.usdc_domain(deployment)
+        self.asset = payments.usdc_asset(deployment)
 
     def canonical_hash(self, text: str) -> str | None:
         return text.lower() if _HASH.fullmatch(text) else None
@@ -90,7 +88,7 @@ class EvmFacilitator:
         self._rpc.run(*account)
         is_deployed = self._assert_known_wallet(authorization.terms, account)
         call = bytes.fromhex(str(authorization.terms["call"]))
-        digest, signature = eip3009.signature_of_contract(call, self._domain)
+        digest, signature = payments.signature_of_contract(call, self._domain)
         inner = [(authorization.payer, True, _IS_VALID_SIGNATURE.encode(digest, signature))]
         if not is_deployed:
             inner.insert(0, self._deployment_call(authorization.terms))
@@ -124,7 +122,7 @@ class EvmFacilitator:
             raise Rejected("insufficient_funds")
         # The token accepts it in a block after that time.
         if block_time <= int(str(terms.get("valid_after", 0))):
-            raise Rejected(eip3009.NOT_YET_VALID, details={"valid_after": str(terms["valid_after"])})
+            raise Rejected(payments.NOT_YET_VALID, details={"valid_after": str(terms["valid_after"])})
         is_contract = "max_gas" in terms
         is_deployed = self._assert_known_wallet(terms, account) if is_contract else True
         # A key's account may have code (EIP-7702), which the token calls for the signature: it would burn our gas.
@@ -148,7 +146,7 @@ class EvmFacilitator:
 
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
-        submission = CallTarget(self._usdc, 0, eip3009.SAMPLE_CALL)
+        submission = CallTarget(self._usdc, 0, payments.SAMPLE_CALL)
         readings = self._drafter.read(settler, submission, estimates=False)
         price, l1_fee_units = readings.price, readings.l1_fee_units
         most = FeeTerms(_TYPICAL_GAS_LIMIT, price, l1_fee_units).max_units
@@ -180,7 +178,7 @@ class EvmFacilitator:
         """Refuse a contract that is no known wallet; return whether it is deployed. Raises: Rejected, Unreachable."""
         code, *slots = (each.result for each in account)
         call = bytes.fromhex(str(terms["call"]))
-        _digest, signature = eip3009.signature_of_contract(call, self._domain)
+        _digest, signature = payments.signature_of_contract(call, self._domain)
         owner: int | bytes | None
         if code:
             owner = known_wallets.owner_by_code(code, slots, signature)
@@ -229,14 +227,10 @@ class EvmFacilitator:
             elif used := contracts.AUTHORIZATION_USED_EVENT.decode(log):
                 claims.append(self._claim(*used))
         return IncomingPayment(
-            tx_hash=tx_hash,
-            succeeded=receipt.succeeded,
-            units=max(units, 0),
-            payers=frozenset(payers),
-            claims=tuple(dict.fromkeys(claims)),
-            block_time=mined_in.time,
+            tx_hash=tx_hash, succeeded=receipt.succeeded, units=max(units, 0), payers=frozenset(payers),
+            claims=tuple(dict.fromkeys(claims)), block_time=mined_in.time,
             is_final=head.result - receipt.block.number + 1 >= self._confirmations,
-        )
+        )  # fmt: skip
 
     def _find_settlement(self, endpoint: RpcEndpoint, authorization: PaymentAuthorization) -> str | None:
         head = endpoint.ask(calls.head())

@@ -4,19 +4,18 @@ from dataclasses import replace
 
 from web3.types import StateOverride, TxParams, Wei
 
+from app.adapters.evm import calls
 from app.adapters.evm.chain import EvmChain
-from app.adapters.evm.client import calls
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
-from app.adapters.evm.x402 import eip3009
-from app.adapters.evm.x402.eip3009 import SignedAuthorization
-from app.adapters.evm.x402.payment_signer import EvmPaymentSigner
+from app.adapters.evm.x402 import payments
+from app.adapters.evm.x402.payments import EvmPaymentSigner, SignedAuthorization
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
-from app.ports.chain import CONTRACT, AvailableFunds, TransferIntent
-from app.ports.errors import Rejected, Shortage
+from app.ports.chain import CONTRACT, AvailableFunds, Shortage, TransferIntent
+from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedTransfer, PaymentIntent, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
@@ -51,7 +50,7 @@ class EvmTransferSponsor:
         Shortage.check(USDC, "insufficient_funds", token_units, transfer.units)
         if simulated.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.revert_text(simulated.error) or ""})
-        sample = self._target(eip3009.SAMPLE_CALL, eip3009.SAMPLE_CALL)
+        sample = self._target(payments.SAMPLE_CALL, payments.SAMPLE_CALL)
         readings = self._drafter.read(submitter, sample, estimates=False)
         fee_terms = FeeTerms(_GAS_LIMIT, readings.price, readings.l1_fee_units)
         if readings.native_units < fee_terms.max_units:

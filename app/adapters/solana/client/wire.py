@@ -19,7 +19,7 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from werkzeug.utils import cached_property
 
-from app.core.addresses import base58_bytes
+from app.core.chains import base58_bytes
 from app.core.foreign import (
     U64,
     ForeignModel,

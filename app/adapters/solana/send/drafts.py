@@ -13,8 +13,8 @@ from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import CONTRACT, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected, Shortage
+from app.ports.chain import CONTRACT, Shortage, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,11 +113,8 @@ def _simulate(
     if max(slots) - min(slots) > _MAX_SLOT_SPREAD:
         raise EndpointError("lagging", perhaps_executed=False)
     return SimulatedTransaction(
-        latest=latest.result,
-        slot=found.result.slot,
-        before=found.result.found,
-        after=tried.accounts if tried.error is None else (),
-        simulation=tried,
+        latest=latest.result, slot=found.result.slot, before=found.result.found,
+        after=tried.accounts if tried.error is None else (), simulation=tried,
         price=transactions.priority_price(prices.result, estimate.result_or_none),
         rents={size: call.result for size, call in rents.items()},
-    )
+    )  # fmt: skip

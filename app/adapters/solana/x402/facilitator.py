@@ -59,14 +59,11 @@ class SolanaFacilitator:
         paid = balance_changes.token_payments(landed, str(self._mint))
         change = balance_changes.balance_change(TokenHolder(recipient, account, str(self._mint)), landed)
         return IncomingPayment(
-            tx_hash=tx_hash,
-            succeeded=not landed.failed,
-            units=max(change.usdc_units, 0),
+            tx_hash=tx_hash, succeeded=not landed.failed, units=max(change.usdc_units, 0),
             payers=frozenset(owner for owner, units in paid.items() if units > 0),
             claims=(self._claim(hashlib.sha256(to_bytes_versioned(landed.transaction.message)).hexdigest()),),
-            block_time=landed.block_time,
-            is_final=True,
-        )
+            block_time=landed.block_time, is_final=True,
+        )  # fmt: skip
 
     def claim_of(self, payload: Mapping[str, Any]) -> str:
         return self._claim(payments.digest_of(payload))
@@ -148,13 +145,9 @@ class SolanaFacilitator:
         # The blockhash is the payer's, and no newer than the newest: it expires no later. It cannot have landed
         # before this slot, because our signature was missing.
         return TransactionDraft(
-            intent=TransferIntent(settler, self.asset.address, TokenAmount(0, SOL)),
-            fee_units=fee_units,
-            native_units=lamports,
-            token_units=lamports,
-            sequence=None,
-            terms=transactions.transaction_terms(partial, latest.result),
-            as_of=found.result.slot,
+            intent=TransferIntent(settler, self.asset.address, TokenAmount(0, SOL)), fee_units=fee_units,
+            native_units=lamports, token_units=lamports, sequence=None,
+            terms=transactions.transaction_terms(partial, latest.result), as_of=found.result.slot,
             payer_units=held.amount if held else None,
             is_risky=source is not None and fee_units > payments.USUAL_FEE_LAMPORTS,
-        )
+        )  # fmt: skip

@@ -20,8 +20,8 @@ from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
 from app.core.chains import SOL, USDC
 from app.core.money import TokenAmount
-from app.ports.chain import AvailableFunds, TransferIntent
-from app.ports.errors import Rejected, Shortage
+from app.ports.chain import AvailableFunds, Shortage, TransferIntent
+from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 

@@ -30,8 +30,8 @@ from app.adapters.swaps.jupiter import balances
 from app.adapters.swaps.jupiter.api import JupiterApi, JupiterRoute
 from app.adapters.swaps.jupiter.balances import SwapBalances
 from app.core.chains import SOL, USDC, Token
-from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
-from app.ports.errors import Rejected, Shortage
+from app.ports.chain import Shortage, SignedTransaction, TransactionDraft, TransferIntent
+from app.ports.errors import Rejected
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Output tokens: held for a call without a limit; the most that current models write for such a call; more than any
 # model writes in one response.
@@ -199,3 +199,40 @@ class CostParams(NamedTuple):
         if self.tools.searches or self.tools.is_unbounded or self.tools.image or self.tools.sub_calls:
             found["tools"] = "must be fewer, or limited by max_tool_calls or max_uses"
         return found
+
+
+# Schemas of a client's own tools, and arguments that a model wrote for them: the names inside are the client's own.
+CLIENT_DEFINED_FIELDS = frozenset(
+    {
+        "parameters", "input_schema", "inputSchema", "parametersJsonSchema", "schema", "json_schema",
+        "responseSchema", "response_schema", "responseJsonSchema", "args", "arguments", "response", "metadata",
+    }
+)  # fmt: skip
+_CONTAINERS = (dict, list)
+_TOOL_CALL_TYPES = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+
+def is_tool_call(node: Mapping[str, Any]) -> bool:
+    """Return whether an object is a call of a tool, with arguments in `input`."""
+    kind = node.get("type")
+    return isinstance(kind, str) and kind in _TOOL_CALL_TYPES
+
+
+def objects_in(parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS) -> Sequence[Mapping[str, Any]]:
+    """Return the objects of a body, without those below some fields and the arguments of calls."""
+    found = []
+    stack = [parsed]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list):
+            stack += node
+        elif isinstance(node, dict):
+            found.append(node)
+            for name, value in node.items():
+                if (
+                    isinstance(value, _CONTAINERS)
+                    and name not in skipped
+                    and not (name == "input" and is_tool_call(node))
+                ):
+                    stack.append(value)
+    return found

@@ -6,16 +6,26 @@ from typing import Any
 
 from app.errors import InvalidInput
 from app.gateway.dialects.request import images as image_bounds
-from app.gateway.dialects.request.cost_params import MAX_CALLS, NO_TOOLS, Dialect, HostedTools, SubCall, Surface
-from app.gateway.dialects.request.offered_tools import (
+from app.gateway.dialects.request.cost_params import (
     CLIENT_DEFINED_FIELDS,
-    OFFERED_PLUGINS,
-    OFFERED_TOOLS,
-    ToolBilling,
-    not_offered_error,
+    MAX_CALLS,
+    NO_TOOLS,
+    Dialect,
+    HostedTools,
+    SubCall,
+    Surface,
     objects_in,
 )
-from app.gateway.dialects.request.tool_costs import ADVISOR_TOKENS, LIMITED, HostedTool, ToolRequest
+from app.gateway.dialects.request.tool_costs import (
+    ADVISOR_TOKENS,
+    LIMITED,
+    OFFERED_PLUGINS,
+    OFFERED_TOOLS,
+    HostedTool,
+    ToolBilling,
+    ToolRequest,
+    not_offered_error,
+)
 
 # Results of OpenRouter's web plugin and search tool.
 _MAX_RESULTS = 25

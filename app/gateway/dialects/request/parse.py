@@ -99,24 +99,13 @@ def read_cost_params(
         else explicit_tokens_out
     )
     params = CostParams(
-        surface,
-        dialect,
-        model,
-        alternatives,
-        is_streamed=is_streamed,
-        **bound._asdict(),
-        tokens_out=each * candidates,
-        is_tokens_out_set=explicit_tokens_out is not None,
-        min_tokens_out=min_tokens_out,
-        candidates=candidates,
-        searches=hosted.searches,
-        characters=len(spoken) if isinstance(spoken := parsed.get("input"), str) else 0,
-        tier=_tier(parsed),
-        speed=_string(parsed, "speed"),
-        region=_string(parsed, "inference_geo"),
-        tools=hosted,
+        surface, dialect, model, alternatives, is_streamed=is_streamed, **bound._asdict(),
+        tokens_out=each * candidates, is_tokens_out_set=explicit_tokens_out is not None,
+        min_tokens_out=min_tokens_out, candidates=candidates, searches=hosted.searches,
+        characters=len(spoken) if isinstance(spoken := parsed.get("input"), str) else 0, tier=_tier(parsed),
+        speed=_string(parsed, "speed"), region=_string(parsed, "inference_geo"), tools=hosted,
         body=injection.limit_tools(body, hosted.limits),
-    )
+    )  # fmt: skip
     if requests_usage and _needs_usage_request(params):
         return injection.request_usage(params, parsed)
     return params

@@ -1,13 +1,16 @@
-"""The possible cost of a request's hosted tools and of searches, at any limit on their calls.
+"""Hosted tools by provider, how each is billed, and what it costs.
 
 List prices are from the providers' pricing pages of November 2026, among them Exa's "Pricing" (exa.ai/docs/reference)
 and Tavily's "Credits & Pricing" (docs.tavily.com).
+
+A tool is offered only if its cost can be bounded before the call and charged after it; all others are refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import (
     MAX_CALLS,
     NO_TOOLS,
@@ -17,7 +20,94 @@ from app.gateway.dialects.request.cost_params import (
     Surface,
     ToolLimit,
 )
-from app.gateway.dialects.request.offered_tools import OPENAI_TOOLS, ToolBilling, not_offered_error
+
+
+class ToolBilling(Enum):
+    """How a kind of tool is billed."""
+
+    # It runs at the client, or costs only the model's own tokens.
+    NOTHING = auto()
+    # Its results become input tokens.
+    TOKENS = auto()
+    # Fetched pages become input tokens; their number and size have limits.
+    FETCHES = auto()
+    # Others choose what it returns: up to a whole context window.
+    UNBOUNDED = auto()
+    SEARCHES = auto()
+    MAPS = auto()
+    CONTAINER = auto()
+    CODE = auto()
+    IMAGE = auto()
+    ADVISOR = auto()
+
+
+def _kinds(by_billing: Mapping[ToolBilling, str]) -> Mapping[str, ToolBilling]:
+    return {kind: billing for billing, kinds in by_billing.items() for kind in kinds.split()}
+
+
+# A star matches a date of eight digits.
+OPENAI_TOOLS = _kinds(
+    {
+        ToolBilling.NOTHING: "function custom namespace tool_search apply_patch local_shell computer computer_use "
+        "computer_use_preview",
+        ToolBilling.UNBOUNDED: "mcp",
+        ToolBilling.SEARCHES: "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11",
+        ToolBilling.CONTAINER: "code_interpreter shell",
+        ToolBilling.IMAGE: "image_generation",
+    }
+)
+_ANTHROPIC_TOOLS = _kinds(
+    {
+        ToolBilling.NOTHING: "function custom bash_* text_editor_* computer_* memory_* computer_toolset_* "
+        "browser_toolset_*",
+        ToolBilling.TOKENS: "tool_search_tool_bm25 tool_search_tool_bm25_* tool_search_tool_regex "
+        "tool_search_tool_regex_*",
+        ToolBilling.UNBOUNDED: "mcp_toolset",
+        ToolBilling.FETCHES: "web_fetch_*",
+        ToolBilling.SEARCHES: "web_search_*",
+        ToolBilling.CODE: "code_execution_*",
+        ToolBilling.ADVISOR: "advisor_*",
+    }
+)
+_GEMINI_TOOLS = _kinds(
+    {
+        ToolBilling.NOTHING: "function functionDeclarations computerUse",
+        ToolBilling.TOKENS: "codeExecution",
+        ToolBilling.UNBOUNDED: "urlContext mcpServers mcpServer",
+        ToolBilling.SEARCHES: "googleSearch googleSearchRetrieval",
+        ToolBilling.MAPS: "googleMaps",
+    }
+)
+_REPORTED_BY_OPENROUTER = frozenset(
+    {ToolBilling.NOTHING, ToolBilling.TOKENS, ToolBilling.FETCHES, ToolBilling.UNBOUNDED, ToolBilling.SEARCHES}
+)
+OFFERED_TOOLS: Mapping[Dialect, Mapping[str, ToolBilling]] = {
+    Dialect.OPENAI: OPENAI_TOOLS,
+    Dialect.ANTHROPIC: _ANTHROPIC_TOOLS,
+    Dialect.GEMINI: _GEMINI_TOOLS,
+    Dialect.GROQ: {"function": ToolBilling.NOTHING, "mcp": ToolBilling.UNBOUNDED},
+    # OpenRouter reports the whole cost of a call, searches included. Tools that call other models have no bound.
+    Dialect.OPENROUTER: {
+        **{
+            kind: billing
+            for kind, billing in {**OPENAI_TOOLS, **_ANTHROPIC_TOOLS}.items()
+            if billing in _REPORTED_BY_OPENROUTER
+        },
+        "openrouter:datetime": ToolBilling.NOTHING,
+        "openrouter:web_fetch": ToolBilling.FETCHES,
+        "openrouter:web_search": ToolBilling.SEARCHES,
+    },
+}
+OFFERED_PLUGINS = frozenset({"web", "file-parser", "response-healing", "context-compression"})
+
+
+def not_offered_error(field: str, what: str, hint: str, *, allowed: Sequence[str] = ()) -> RouteNotAllowed:
+    """Return the error for a tool of unknown cost."""
+    return RouteNotAllowed(
+        f"{what[:100]!r} is not available here: its cost has no limit that the gateway can enforce and charge. {hint}",
+        details={"fields": {field: ["is not available here"]}, **({"allowed": list(allowed)} if allowed else {})},
+    )
+
 
 SEARCH_SURFACES = frozenset({Surface.SEARCH, Surface.CONTENTS, Surface.ANSWER})
 _MILLI_USD = 1_000_000
