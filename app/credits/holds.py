@@ -250,7 +250,7 @@ def total_since(session: Session, account_id: str, since: datetime, *, api_key_i
 
 def total_in_budget(session: Session, budget_id: str, since: datetime) -> int:
     """Return what the holds that a shared budget counts have reserved and charged since an instant. For audits."""
-    return _total(session, CreditHold.created_at >= since, cast(CreditHold.memo, String).contains(budget_id))
+    return _total(session, CreditHold.created_at >= since, cast(CreditHold.memo["budgets"], String).contains(budget_id))
 
 
 def _total(session: Session, *conditions: ColumnElement[bool]) -> int:
