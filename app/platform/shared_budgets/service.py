@@ -76,7 +76,8 @@ def announce() -> None:
     with once_per_period(_PERIOD, "shared_budgets", duration=_LEASE) as is_due:
         if not is_due:
             return
-        with read_only_unit() as session:
+        with unit_of_work() as session:
+            budgets.drop_returns(session)
             due = budgets.due_for_announcement(session)
         for budget_id in due:
             # A row that somebody else changed must not silence the others.
