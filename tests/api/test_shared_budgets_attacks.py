@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from app.core import identifiers
 from app.core.money import NANOS_PER_USD
@@ -28,7 +28,7 @@ from tests.api.test_model_endpoints import LLAMA, LLAMA_NANOS, ROUTED, behave, s
 from tests.api.test_shared_budgets import CHAT_USD, assert_audited, budget, further_key, hold_payment, used
 from tests.support.agents import register
 from tests.support.gateway import Stage, gateway_stage
-from tests.support.ledger import race
+from tests.support.ledger import race, statements
 from tests.support.operators import Operator, operator
 from tests.support.upstreams import chat_answer
 from tests.support.waiting import wait_until
@@ -218,3 +218,19 @@ def test_a_budget_deleted_or_lowered_between_hold_and_settlement(stage: Stage, o
     platform_budgets.announce()
     with read_only_unit() as session:
         assert session.query(BudgetReturn).count() == 0
+
+
+def test_the_audit_reads_the_calls_once_for_all_budgets_and_finds_what_one_lacks(stage: Stage, ops: Operator) -> None:
+    members = {"agents": [stage.agent.id]}
+    with time_machine.travel(datetime(2030, 1, 30, 12, tzinfo=UTC), tick=False) as clock:
+        ids = [budget(ops, limit_usd=1, members=members, window=window) for window in ("day", "month", "total")]
+        for _ in range(2):
+            assert stage.chat().status_code == 200
+            clock.shift(timedelta(days=1))
+        assert_audited()
+        clock.shift(timedelta(days=-1))
+        with unit_of_work() as session:
+            session.execute(update(Budget).where(Budget.id != ids[1]).values(used_nanos=Budget.used_nanos - 1))
+        with read_only_unit() as session, statements() as seen:
+            assert len(platform_budgets.check(session)) == 2
+        assert sum("credit_holds" in each for each in seen) == 1
