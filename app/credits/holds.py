@@ -255,7 +255,7 @@ def total_since(session: Session, account_id: str, since: datetime, *, api_key_i
 
 
 def totals_in_budgets(session: Session, since: datetime) -> Iterator[tuple[list[str], date, int]]:
-    """Yield what holds since an instant have reserved and charged, by all budgets that count each, and day. For audits."""
+    """Yield what holds since an instant have reserved and charged, by their shared budgets, and day. For audits."""
     counted_by = cast(CreditHold.memo["budgets"], String).label("counted_by")
     day = utc_day(CreditHold.created_at, dialect=session.get_bind().dialect.name).label("on_day")
     rows = session.execute(
