@@ -3,13 +3,13 @@
 Every function is conditional on the state, so that repeating it changes nothing. The hold is locked before its account.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, case, cast, delete, func, select, update
+from sqlalchemy import BigInteger, Row, String, bindparam, case, cast, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
@@ -18,6 +18,7 @@ from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
+from app.db.statements import day_of, utc_day
 from app.errors import InsufficientCredits
 
 
@@ -108,6 +109,9 @@ _READ = PreparedRead(select(*_COLUMNS).where(CreditHold.id == bindparam("hold_id
 _INSERT = PreparedInsert(CreditHold, unique=[CreditHold.id])
 # An open hold is charged the cost of the call, up to its amount.
 _CHARGED = case((CreditHold.amount_nanos < _COST, CreditHold.amount_nanos), else_=_COST)
+_RESERVED_OR_CHARGED = case(
+    (CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=CreditHold.settled_nanos
+)
 _IS_EXPIRED = CreditHold.lease_until <= bindparam("now")
 
 
@@ -245,19 +249,20 @@ def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHol
 def total_since(session: Session, account_id: str, since: datetime, *, api_key_id: str) -> int:
     """Return what the holds of a key since an instant have reserved and charged. For audits."""
     of_key = CreditHold.memo["api_key_id"].as_string() == api_key_id
-    return _total(session, CreditHold.account_id == account_id, CreditHold.created_at >= since, of_key)
+    of_account = CreditHold.account_id == account_id, CreditHold.created_at >= since
+    return int(session.scalar(select(func.sum(_RESERVED_OR_CHARGED)).where(*of_account, of_key)) or 0)
 
 
-def total_in_budget(session: Session, budget_id: str, since: datetime) -> int:
-    """Return what the holds that a shared budget counts have reserved and charged since an instant. For audits."""
-    return _total(session, CreditHold.created_at >= since, cast(CreditHold.memo, String).contains(budget_id))
-
-
-def _total(session: Session, *conditions: ColumnElement[bool]) -> int:
-    nanos = case(
-        (CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=CreditHold.settled_nanos
+def totals_in_budgets(session: Session, since: datetime) -> Iterator[tuple[list[str], date, int]]:
+    """Yield what holds since an instant have reserved and charged, by their shared budgets, and day. For audits."""
+    counted_by = cast(CreditHold.memo["budgets"], String).label("counted_by")
+    day = utc_day(CreditHold.created_at, dialect=session.get_bind().dialect.name).label("on_day")
+    rows = session.execute(
+        select(counted_by, day, func.sum(_RESERVED_OR_CHARGED))
+        .where(CreditHold.created_at >= since, counted_by.contains('"'))
+        .group_by("counted_by", "on_day")
     )
-    return int(session.scalar(select(func.sum(nanos)).where(*conditions)) or 0)
+    yield from ((budget_ids.split('"')[1::2], day_of(on_day), int(nanos)) for budget_ids, on_day, nanos in rows)
 
 
 def references_of(hold_id: str) -> list[str]:

@@ -196,9 +196,10 @@ class FixedCharge(GatewayCharge):
         metered = self._quote.worst_case._replace(cost_nanos=nanos)
 
         def reduced(session: Session) -> HoldResult:
+            usage.lock_budgets(session, self._account_id, self._call)
             usage.refund(session, self.id)
             return usage.charge(
-                session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered, replaces_refund=True
+                session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered, is_paid=True
             )
 
         self._settle(reduced)

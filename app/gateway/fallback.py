@@ -115,8 +115,9 @@ class ModelCharge(HeldCharge):
         if (bound := self._quote.output_bound(self._held_nanos)) is not None:
             self.params = injection.limit_output(self.params, bound)
         if self._is_asked:
-            memo = usage.memo_of(self._call, self._quote.estimate)
             with self._account_unit() as session:
+                # With the budgets that counted the hold.
+                memo = {**credit_holds.memo_of(session, self.id), **usage.memo_of(self._call, self._quote.estimate)}
                 if not credit_holds.renew(session, self.id, lease=self._lease, memo=memo):
                     raise UpstreamTimeout
         self._is_asked = True

@@ -21,7 +21,12 @@ def resets_at(period: str, at: datetime) -> datetime | None:
     return None if start is None else start_of(period, start + timedelta(days={"day": 1, "week": 7}.get(period, 32)))
 
 
+def start_of_window(row: Any, now: datetime) -> datetime:
+    """Return when the window of a row began in which now is; the row may have counted in an earlier one only."""
+    start: datetime = max(row.window_start, start_of(row.period, now) or row.window_start)
+    return start
+
+
 def used_in_window(row: Any, now: datetime) -> int:
     """Return what a row has counted in the window of now."""
-    start = start_of(row.period, now)
-    return 0 if start is not None and start > row.window_start else int(row.used_nanos)
+    return 0 if start_of_window(row, now) > row.window_start else int(row.used_nanos)

@@ -8,7 +8,7 @@ waits for the lock may miss it, which is safe. The only writer of `budget_member
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from app.db import lock_order
 from app.db.prepared import PreparedRead
 from app.db.tables import count, page_of, table_of
 from app.errors import InvalidInput, LimitReached, NotFound
-from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, used_in_window
+from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, start_of_window, used_in_window
 from app.identity.models import Agent, ApiKey, Budget, BudgetMember, BudgetReturn, KeyLimit
 from app.identity.principal import BudgetPeriod
 
@@ -172,11 +172,11 @@ def lock(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
     return [_view(session, row) for row in rows]
 
 
-def add(session: Session, budget_ids: Collection[str], nanos: int) -> None:
+def add(session: Session, budget_ids: Collection[str], nanos: int, *, at: datetime | None = None) -> None:
     """Add what is held or spent to locked budgets."""
-    now = clock.now()
+    now = at or clock.now()
     for row in session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if budget_ids else ():
-        start = max(row.window_start, start_of(row.period, now) or row.window_start)
+        start = start_of_window(row, now)
         session.execute(
             update(Budget)
             .where(Budget.id == row.id)
@@ -196,6 +196,11 @@ def give_back(session: Session, budget_ids: Iterable[str], nanos: int, *, held_a
         session.execute(insert(_RETURNS), rows)
 
 
+def drop_returns(session: Session) -> None:
+    """Delete what was returned to budgets after they were deleted."""
+    session.execute(delete(_RETURNS).where(_RETURNS.c.budget_id.not_in(select(_TABLE.c.id))))
+
+
 def least_left(found: Iterable[SharedBudget]) -> SharedBudget | None:
     """Return the budget of which the least is left; None if none has a limit."""
     limited = [each for each in found if each.remaining_nanos is not None]
@@ -211,9 +216,9 @@ def read(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
 
 def counted(session: Session) -> Sequence[tuple[str, int, datetime]]:
     """Return id, what is counted, and since when, of each budget. For audits."""
-    rows = session.scalars(select(Budget)).all()
-    returned = _returned(session, rows)
-    return [(row.id, row.used_nanos - returned[row.id], row.window_start) for row in rows]
+    rows, now = session.scalars(select(Budget)).all(), clock.now()
+    returned = _returned(session, rows, now)
+    return [(row.id, used_in_window(row, now) - returned[row.id], start_of_window(row, now)) for row in rows]
 
 
 def due_for_announcement(session: Session) -> Sequence[str]:
@@ -232,41 +237,41 @@ def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int]
         reached = max((each for each in PERCENTAGES if row.limit_nanos and used >= row.limit_nanos * each), default=0)
         if reached > row.announced_percent:
             row.announced_percent = reached
-            return found, reached
+            # In the window in which it was reached, which may just have ended.
+            return replace(found, used_nanos=row.used_nanos), reached
     return None
 
 
 def _take_back(session: Session, budget_ids: Collection[str]) -> None:
     """Subtract what was returned to locked budgets; what was held in an earlier window is dropped."""
-    taken = delete(_RETURNS).where(_RETURNS.c.budget_id.in_(budget_ids))
-    rows = session.execute(taken.returning(_RETURNS.c.budget_id, _RETURNS.c.nanos, _RETURNS.c.held_at)).all()
-    for row in rows:
-        is_current = or_(Budget.period == "total", Budget.window_start <= row.held_at)
-        session.execute(
-            update(Budget)
-            .where(Budget.id == row.budget_id, is_current)
-            .values(used_nanos=Budget.used_nanos - row.nanos)
-            .execution_options(synchronize_session=False)
-        )
+    taken, now = delete(_RETURNS).where(_RETURNS.c.budget_id.in_(budget_ids)), clock.now()
+    returns = session.execute(taken.returning(*_RETURNS.c)).all()
+    rows = session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if returns else ()
+    for budget_id, nanos in _sums(rows, returns, now).items():
+        add(session, [budget_id], -nanos, at=now)
 
 
-def _returned(session: Session, rows: Iterable[Budget]) -> dict[str, int]:
+def _returned(session: Session, rows: Collection[Any], now: datetime) -> dict[str, int]:
     """Return what is returned to budgets and not yet subtracted."""
+    returns = select(_RETURNS).where(_RETURNS.c.budget_id.in_([row.id for row in rows]))
+    return _sums(rows, session.execute(returns).all() if rows else (), now)
+
+
+def _sums(rows: Iterable[Any], returns: Iterable[Any], now: datetime) -> dict[str, int]:
+    """Return what was returned to each budget of what was held in the window of now."""
     budgets = {row.id: row for row in rows}
     totals: dict[str, int] = defaultdict(int)
-    for row in session.execute(select(_RETURNS).where(_RETURNS.c.budget_id.in_(budgets))) if budgets else ():
-        budget = budgets[row.budget_id]
-        if budget.period == "total" or budget.window_start <= row.held_at:
-            totals[row.budget_id] += row.nanos
+    for each in returns:
+        budget = budgets[each.budget_id]
+        if budget.period == "total" or start_of_window(budget, now) <= each.held_at:
+            totals[each.budget_id] += each.nanos
     return totals
 
 
 def _view(session: Session, row: Budget) -> SharedBudget:
     _SEAL.verify(session, row)
     now, velocity = clock.now(), None
-    used_nanos = used_in_window(row, now)
-    if used_nanos:
-        used_nanos = max(0, used_nanos - _returned(session, [row])[row.id])
+    used_nanos = max(0, used_in_window(row, now) - _returned(session, [row], now)[row.id])
     if row.velocity_minutes is not None:
         velocity = Velocity(row.velocity_payments, row.velocity_nanos, row.velocity_minutes)
     return SharedBudget(

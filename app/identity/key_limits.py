@@ -19,7 +19,7 @@ from app.db.tables import count, page_of, table_of
 from app.errors import LimitReached, NotFound
 from app.identity import service
 from app.identity.api_keys import mask_key
-from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, used_in_window
+from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, start_of_window, used_in_window
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import BudgetPeriod, KeyKind
 from app.identity.service import MintedKey
@@ -172,7 +172,7 @@ def budget_of(session: Session, key_id: str) -> KeyBudget:
 def take(session: Session, key_id: str, nanos: int) -> None:
     """Count what a call holds or costs against the budget of a key whose account is locked."""
     row, now = _USED.one(session, {"key_id": key_id}), clock.now()
-    start = max(row.window_start, start_of(row.period, now) or row.window_start)
+    start = start_of_window(row, now)
     session.execute(
         update(KeyLimit)
         .where(KeyLimit.id == key_id)

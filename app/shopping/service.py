@@ -75,16 +75,19 @@ def buy(
     wallet_id = orders.assert_allowed(caller, order)
     purchase_id, now = identifiers.new_id(), clock.now()
     sealed = order.seal(purchase_id, key_id=caller.key_id)
+    call = UsageCall(caller.key_id, PROVIDER, "buy")
     with unit_of_work() as session:
         if fund is not None:
+            usage.lock_budgets(session, caller.account_id, call)
             fund(session)
         # Locks the account's row: of two concurrent requests, the second sees the purchase of the first.
         usage.charge(
             session,
             caller.account_id,
-            UsageCall(caller.key_id, PROVIDER, "buy"),
+            call,
             charge_id=purchase_id,
             metered=MeteredUsage(PRICE_NANOS),
+            is_paid=fund is not None,
         )
         digests = order.order_digests()
         if not allow_duplicate:

@@ -159,20 +159,14 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
 
 
 def charge(
-    session: Session,
-    account_id: str,
-    call: UsageCall,
-    *,
-    charge_id: str,
-    metered: MeteredUsage,
-    replaces_refund: bool = False,
+    session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage, is_paid: bool = False
 ) -> HoldResult:
     """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits, BudgetExceeded.
 
-    What replaces a refund in the same unit is charged even if the budget has shrunk since.
+    What a refund or a payment in the same unit has paid for is charged whatever is left of the budgets.
     """
     shared = budget_counts.lock(session, account_id, call, charge_id)
-    if shared is not None and not replaces_refund:
+    if shared is not None and not is_paid:
         budget_counts.within(session, call, shared, metered.cost_nanos)
     memo = memo_of(call, shared=shared or ())
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
@@ -181,6 +175,11 @@ def charge(
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome
+
+
+def lock_budgets(session: Session, account_id: str, call: UsageCall) -> None:
+    """Lock the budgets that a call shares, for a unit that locks its account before it charges the call."""
+    budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
 
 
 def refund(session: Session, charge_id: str) -> HoldResult:

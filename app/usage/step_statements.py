@@ -41,10 +41,10 @@ _SHARED = f"""counts_in AS MATERIALIZED (
   WHERE b.id IN (SELECT budget_id FROM counts_in) ORDER BY b.id FOR NO KEY UPDATE
 ), returned AS (
   DELETE FROM budget_returns r USING shared b WHERE r.budget_id = b.id
-  RETURNING r.budget_id, CASE WHEN b.period = 'total' OR b.window_start <= r.held_at THEN r.nanos ELSE 0 END AS nanos
+  RETURNING r.budget_id, CASE WHEN b.period = 'total' OR b.start <= r.held_at THEN r.nanos ELSE 0 END AS nanos
 ), left_of_shared AS MATERIALIZED (
-  SELECT b.id, b.limit_nanos, b.start, CASE WHEN b.start > b.window_start THEN 0
-    ELSE b.used_nanos - (SELECT coalesce(sum(r.nanos), 0) FROM returned r WHERE r.budget_id = b.id) END AS used_nanos
+  SELECT b.id, b.limit_nanos, b.start, CASE WHEN b.start > b.window_start THEN 0 ELSE b.used_nanos END
+    - (SELECT coalesce(sum(r.nanos), 0) FROM returned r WHERE r.budget_id = b.id) AS used_nanos
   FROM shared b
 ), """  # noqa: S608 - constants
 _SHARED_FIRST = "AND (SELECT count(*) FROM left_of_shared) >= 0 "

@@ -24,6 +24,7 @@ from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.chains import ether
 from tests.support.fake_shopper import FakeShopper, purchase_failure
+from tests.support.operators import operator
 from tests.support.payments import EvmPayer, by_hash, decoded, facilitator_of, offered
 from workers import purchases
 
@@ -144,6 +145,21 @@ def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key
     paid = storefront.order({**key, **by_hash(tx_hash, BASE)})
     assert paid.status_code == 202, paid.text
     assert "token" not in paid.get_json()["status_url"]
+    assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25}
+
+
+def test_a_payment_buys_although_a_shared_budget_is_used_up(storefront: Storefront) -> None:
+    client = storefront.app.test_client()
+    agent, ops = register(client), operator(client)
+    budget = ops.post("/budgets", {"name": "team", "limit_usd": 0, "members": {"agents": [agent.id]}}).get_json()
+    key = {"X-API-Key": agent.key}
+    terms_response = storefront.order(key)
+    assert refusal(terms_response) == (402, "BUDGET_EXCEEDED")
+    tx_hash = storefront.node.fund_usdc(terms_response.get_json()["payment"]["recipient"], 250_000)
+    storefront.node.mine(6)
+    paid = storefront.order({**key, **by_hash(tx_hash, BASE)})
+    assert paid.status_code == 202, paid.text
+    assert ops.get(f"/budgets/{budget['id']}").get_json()["used_usd"] == 0.25
     assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25}
 
 

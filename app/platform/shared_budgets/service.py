@@ -1,5 +1,6 @@
 """Shared budgets: made, changed and deleted by operators, announced when they are nearly used, and audited."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -76,7 +77,8 @@ def announce() -> None:
     with once_per_period(_PERIOD, "shared_budgets", duration=_LEASE) as is_due:
         if not is_due:
             return
-        with read_only_unit() as session:
+        with unit_of_work() as session:
+            budgets.drop_returns(session)
             due = budgets.due_for_announcement(session)
         for budget_id in due:
             # A row that somebody else changed must not silence the others.
@@ -87,14 +89,15 @@ def announce() -> None:
 
 def check(session: Session) -> list[str]:
     """Return one sentence for each budget that counts less than its calls and payments; more is safe, and possible."""
+    counted = budgets.counted(session)
+    starts, calls = {budget_id: since for budget_id, _, since in counted}, Counter[str]()
+    for budget_ids, day, nanos in credit_holds.totals_in_budgets(session, min(starts.values())) if starts else ():
+        # Windows begin with a day, and nothing was counted before a budget was made.
+        calls.update({each: nanos for each in budget_ids if each in starts and day >= starts[each].date()})
     return [
         f"budget {budget_id}: it counts {used_nanos} nano-dollars, its calls and payments have {nanos}"
-        for budget_id, used_nanos, since in budgets.counted(session)
-        if (
-            nanos := credit_holds.total_in_budget(session, budget_id, since)
-            + payments.counted_since(session, budget_id, since)
-        )
-        > used_nanos
+        for budget_id, used_nanos, since in counted
+        if (nanos := calls[budget_id] + payments.counted_since(session, budget_id, since)) > used_nanos
     ]
 
 
