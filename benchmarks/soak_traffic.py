@@ -159,7 +159,7 @@ class Traffic:
         }  # fmt: skip
         port = urlsplit(self._settings["FAUCET_URL"]).port or 0
         for _ in range(_ATTEMPTS):
-            answer = _send(port, "POST", "/pay", order, {})
+            answer = send(port, "POST", "/pay", order, {})
             if answer.status == HTTPStatus.OK:
                 return str(answer.json()["tx_hash"])
             time.sleep(1)
@@ -316,7 +316,7 @@ class Traffic:
         return self._send(method, path, body, {"X-API-Key": agent.key, **(headers or {})})
 
     def _send(self, method: str, path: str, body: Any = None, headers: Any = None) -> Answer:
-        return _send(self._port, method, path, body, headers or {})
+        return send(self._port, method, path, body, headers or {})
 
     def _count(self, action: str, answer: Answer, expected: tuple[int, ...]) -> None:
         is_failure = answer.status == HTTPStatus.INTERNAL_SERVER_ERROR and b"_FAILED" not in answer.body
@@ -381,8 +381,11 @@ def _agent_of(answer: Answer) -> _Agent:
     return _Agent(made["agentId"], made["apiKey"], made["claimCode"], wallet["id"], wallet["addresses"])
 
 
-def _send(port: int, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+def send(
+    port: int, method: str, path: str, body: Any, headers: Mapping[str, str], *, seconds: float = _TIMEOUT_SECONDS
+) -> Answer:
+    """Send a request on a new connection; without a complete response in time the answer is `BROKEN`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, {"Content-Type": "application/json", **headers})
