@@ -45,8 +45,8 @@ _NOT_FINAL = """
            (SELECT count(*) FROM topups WHERE closed_at IS NULL)
 """
 _SPENT = """
-    SELECT wallet_id, id, amount_units, status FROM transactions
-    WHERE type = 'transfer' AND wallet_id = ANY(%s)
+    SELECT wallet_id::text, id::text, amount_units, status FROM transactions
+    WHERE type = 'transfer' AND wallet_id::text = ANY(%s)
 """
 
 
@@ -58,6 +58,7 @@ def main() -> int:
             running.prepare(Path(name))
             os.environ[_FOLDER] = name
             network.enter(sys.argv[1:])
+    network.enter(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     folder = Path(os.environ[_FOLDER])
     with contextlib.ExitStack() as stacked:
@@ -76,7 +77,7 @@ def _measure(cluster: Cluster, settings: Mapping[str, str], options: argparse.Na
         running.ROUTER_PORT, outside, master_key=settings["BOOTSTRAP_MASTER_KEY"], seed=options.seed, rate=options.rate
     )
     app = create_app(Settings(**_settings_outside(cluster, outside)))
-    traffic.prepare(int(settings["UPSTREAM_PORT"]))
+    traffic.prepare(f"http://{network.WORLD}:{settings['UPSTREAM_PORT']}")
     with app.app_context():
         for chain, native in (("base", "ETH"), ("ethereum", "ETH"), ("solana", "SOL")):
             traffic.give(treasury.settler(ChainName(chain)), chain, native, "50")
@@ -163,8 +164,8 @@ def _check_history(cluster: Cluster, clients: Clients) -> dict[str, list[str]]:
             stored[identifier] = int(units)
             if status != "failed":
                 spent[wallet] += int(units) * _NANOS_PER_UNIT
-        calls = {row[0] for row in connection.execute("SELECT id FROM usage_logs")}
-        agents = {row[0] for row in connection.execute("SELECT id FROM agents")}
+        calls = {row[0] for row in connection.execute("SELECT id::text FROM usage_logs")}
+        agents = {row[0] for row in connection.execute("SELECT id::text FROM agents")}
     registers = [
         text
         for identifier, agent in clients.registers.items()

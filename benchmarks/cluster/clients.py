@@ -18,7 +18,7 @@ from benchmarks.upstream import CHAT
 
 DAILY_LIMIT_USD = 2
 _REGISTERS, _READERS = 2, 2
-_PAYERS, _CALLERS = 3, 2
+_PAYERS, _CALLERS, _PROBES = 2, 1, 3
 _PAYMENTS_PER_AGENT = 12
 _HIGHEST_LIMIT_USD = 1_000_000
 """A register's value is what its limit lacks to this: limits may be lowered as often as wanted, but not raised."""
@@ -82,8 +82,9 @@ class Clients:
         for _ in range(_CALLERS):
             self._run(self._call)
         self._run(self._register_agents)
-        self._run(self._probe, "read", self._read_once)
-        self._run(self._probe, "write", self._write_once)
+        for _ in range(_PROBES):
+            self._run(self._probe, "read", self._read_once)
+            self._run(self._probe, "write", self._write_once)
 
     def stop(self) -> None:
         """Let all finish."""
@@ -186,14 +187,9 @@ class Clients:
         return agent
 
     def _probe(self, kind: str, act: Callable[[], Answer]) -> None:
-        """Start an operation at each interval, whether the earlier ones succeeded or not."""
-        running: list[threading.Thread] = []
+        """Perform one operation after another: a crowd that repeats would prolong what it measures."""
         while not self._stop.wait(_PROBE_SECONDS):
-            thread = threading.Thread(target=self._operate, args=(kind, act))
-            thread.start()
-            running = [each for each in running if each.is_alive()] + [thread]
-        for each in running:
-            each.join()
+            self._operate(kind, act)
 
     def _operate(self, kind: str, act: Callable[[], Answer]) -> None:
         began = time.monotonic()
@@ -234,7 +230,7 @@ class Clients:
 
     @staticmethod
     def _value(answer: Answer) -> int:
-        return _HIGHEST_LIMIT_USD - int(answer.json()["daily_limit_usd"])
+        return _HIGHEST_LIMIT_USD - int(answer.json()["controls"]["daily_limit_usd"])
 
 
 def _controls(agent: Any) -> str:

@@ -21,7 +21,7 @@ WORLD = f"{_SUBNET}.254"
 def enter(arguments: Sequence[str]) -> None:
     """Run this program in new namespaces and exit with its status, unless it runs there. Raises: SystemExit."""
     if _INSIDE in os.environ:
-        return
+        return _become_init()
     if os.geteuid() != 0:
         raise SystemExit("The hosts get network namespaces, which needs root.")
     command = [
@@ -29,6 +29,16 @@ def enter(arguments: Sequence[str]) -> None:
         sys.executable, "-m", "benchmarks.cluster", *arguments,
     ]  # fmt: skip
     raise SystemExit(subprocess.run(command, env={**os.environ, _INSIDE: "1"}, check=False).returncode)  # noqa: S603
+
+
+def _become_init() -> None:
+    """Reap orphans, and return in a child. Unreaped, a killed PostgreSQL would seem to be alive."""
+    if not (child := os.fork()):
+        return
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(os.waitstatus_to_exitcode(status) % 256)
 
 
 class Network:
