@@ -242,7 +242,12 @@ def _report(
 
 
 def _during(times: Sequence[Injected], operations: Sequence[Operation]) -> list[Operation]:
-    return [each for each in operations if any(fault.began <= each.began <= fault.ended for fault in times)]
+    """Return the operations that ran during a fault or until the cluster was whole again."""
+    return [
+        each
+        for each in operations
+        if any(fault.began <= each.began + each.seconds and each.began <= fault.ended for fault in times)
+    ]
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

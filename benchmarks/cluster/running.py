@@ -50,6 +50,7 @@ defaults
 
 listen clients
     bind 127.0.0.1:{router}
+    default-server on-marked-down shutdown-sessions
     server web1 {web1}:8000 check
     server web2 {web2}:8000 check
 
