@@ -22,7 +22,7 @@ from app.factory import create_app
 from app.payments import treasury
 from app.state import app_state
 from benchmarks import chain_records, stack, thresholds
-from benchmarks.cluster import faults, history, network, running
+from benchmarks.cluster import asynchronous, faults, history, network, running
 from benchmarks.cluster.clients import DAILY_LIMIT_USD, Clients, Operation
 from benchmarks.cluster.faults import FAULTS, Injected
 from benchmarks.cluster.running import Cluster
@@ -81,22 +81,36 @@ def _measure(cluster: Cluster, settings: Mapping[str, str], options: argparse.Na
     with app.app_context():
         for chain, native in (("base", "ETH"), ("ethereum", "ETH"), ("solana", "SOL")):
             traffic.give(treasury.settler(ChainName(chain)), chain, native, "50")
+    if options.asynchronous:
+        booked = asynchronous.lose_commits(cluster, traffic, outside)
+        left = _await_quiet(cluster)
+        with app.app_context():
+            problems = _check_records(cluster, outside, left)
+            db.engine.dispose()
+        _print(problems)
+        return [*booked, *(thresholds.at_most(f"cluster: {kind}", len(each), 0, "") for kind, each in problems.items())]
     clients = Clients(running.ROUTER_PORT, traffic, seed=options.seed)
     clients.prepare()
     injected, failed = _run_load(cluster, traffic, clients, options)
     left = _await_quiet(cluster)
     with app.app_context():
         problems = {
-            "not final after the end": [str(each) for each in left if each],
+            **_check_records(cluster, outside, left),
             "faults after which the cluster was not whole": failed,
-            "violations of audits": [*sweeps.audit(), *_failing_commands(cluster)],
-            "chains and records that disagree": _disagreements(cluster, outside),
             **_check_history(cluster, clients),
             "payments made twice": [str(ids) for ids in traffic.by_key.values() if len(ids) > 1],
             "unexpected answers": [*traffic.unexpected, *clients.unexpected],
         }
         db.engine.dispose()
     return _report(traffic, clients, injected, problems)
+
+
+def _check_records(cluster: Cluster, settings: Mapping[str, str], left: tuple[int, ...]) -> dict[str, list[str]]:
+    return {
+        "not final after the end": [str(each) for each in left if each],
+        "violations of audits": [*sweeps.audit(), *_failing_commands(cluster)],
+        "chains and records that disagree": _disagreements(cluster, settings),
+    }
 
 
 def _settings_outside(cluster: Cluster, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -219,9 +233,7 @@ def _report(
             f"{fault.name:45} {len(times):5} {_quantile(writes, 0.5):7.2f} {_quantile(writes, 0.99):7.2f}"
             f" {max(writes, default=0):7.2f} {max(reads, default=0):14.2f}"
         )
-    for kind, found in problems.items():
-        for problem in found[:_MOST_PRINTED]:
-            thresholds.print_note(f"{kind}: {problem}")
+    _print(problems)
     report = {
         "answers": {f"{action} {status}": count for (action, status), count in sorted(traffic.outcomes.items())},
         "faults": [[each.name, each.began, each.ended] for each in injected],
@@ -239,6 +251,12 @@ def _report(
             if fault.name in worst
         ),
     ]
+
+
+def _print(problems: Mapping[str, list[str]]) -> None:
+    for kind, found in problems.items():
+        for problem in found[:_MOST_PRINTED]:
+            thresholds.print_note(f"{kind}: {problem}")
 
 
 def _during(times: Sequence[Injected], operations: Sequence[Operation]) -> list[Operation]:
@@ -260,6 +278,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=8, help="mixed requests a second (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of all choices (%(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only faults whose name begins so")
+    parser.add_argument(
+        "--asynchronous", action="store_true", help="instead lose commits by asynchronous replication, and reconcile"
+    )
     return parser.parse_args()
 
 

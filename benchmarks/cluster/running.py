@@ -77,6 +77,8 @@ class Cluster:
     network: Network
     folder: Path
     environment: dict[str, str]
+    replica: str = "quorum_standby"
+    """The role of replicas: with asynchronous replication another."""
     _supervisors: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -142,12 +144,12 @@ class Cluster:
         return ""
 
     def is_whole(self) -> bool:
-        """Return whether a leader has two streaming replicas, one of them synchronous, and both web hosts are well."""
+        """Return whether a leader has two streaming replicas that count, and both web hosts are well."""
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             members = next(self._cluster(host)["members"] for host in DATA if self._patroni(host, "/liveness"))
             states = sorted((member["role"], member["state"]) for member in members)
-            wanted = [("leader", "running"), ("replica", "streaming"), ("sync_standby", "streaming")]
-            return states == wanted and all(self.health(host) == HTTPStatus.OK for host in WEB)
+            expected = [("leader", "running"), *[(self.replica, "streaming")] * 2]
+            return states == expected and all(self.health(host) == HTTPStatus.OK for host in WEB)
         return False
 
     def await_whole(self, seconds: float = _START_SECONDS) -> float:

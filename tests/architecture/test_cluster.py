@@ -76,7 +76,7 @@ def test_what_an_engine_rewrote_survives_a_restart_of_its_host(environment: dict
 def test_a_commit_needs_a_second_node_and_outlasts_the_lease(environment: dict[str, str]) -> None:
     found = rendered("data1", environment)
     dynamic = yaml.safe_load(found["patroni.yml"])["bootstrap"]["dcs"]
-    assert (dynamic["synchronous_mode"], dynamic["synchronous_mode_strict"]) == (True, True)
+    assert (dynamic["synchronous_mode"], dynamic["synchronous_mode_strict"]) == ("quorum", True)
     assert dynamic["loop_wait"] + 2 * dynamic["retry_timeout"] <= dynamic["ttl"]
     # A COMMIT that is cancelled while it waits for the replica is acknowledged without it.
     limit = re.search(r"statement_timeout = '(\d+)s'", found["create-database.sh"])
