@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -51,7 +52,7 @@ def rendered(host: str, environment: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_template_names_what_nobody_gives(host: str, environment: dict[str, str]) -> None:
     found = rendered(host, environment)
-    assert len(found) == 9
+    assert len(found) == 10
     for name, text in found.items():
         if name.endswith(".yml"):
             assert yaml.safe_load(text)
@@ -108,6 +109,16 @@ def test_the_service_gets_the_addresses_of_its_own_host_and_no_password_of_engin
     assert service["SECRET_KEY"] == "s"
     assert not SECRETS.keys() & service.keys()
     assert "SECRET_KEY" not in made.environment_of("haproxy")
+
+
+def test_a_host_that_ends_during_a_request_is_reported_as_the_api_reports_an_unknown_outcome() -> None:
+    head, _, body = (FOLDER / "templates" / "unavailable.http").read_text().partition("\n\n")
+    error = json.loads(body)
+    assert head.startswith("HTTP/1.1 503 ")
+    assert f"Content-Length: {len(body)}" in head
+    # A client that repeats automatically would do it twice.
+    assert "Retry-After" not in head
+    assert (error["code"], error["details"]) == ("OVERLOADED", {"outcome": "unknown"})
 
 
 def test_without_a_part_the_command_line_is_explained() -> None:
