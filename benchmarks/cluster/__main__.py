@@ -226,8 +226,10 @@ def _report(
         times = [each for each in injected if each.name == fault.name]
         if not times:
             continue
-        writes = sorted(each.seconds for each in _during(times, clients.operations) if each.kind == "write")
-        reads = [each.seconds for each in _during(times, clients.operations) if each.kind == "read"]
+        writes = sorted(
+            each.seconds for each in _during(fault.name, injected, clients.operations) if each.kind == "write"
+        )
+        reads = [each.seconds for each in _during(fault.name, injected, clients.operations) if each.kind == "read"]
         worst[fault.name] = writes
         thresholds.print_note(
             f"{fault.name:45} {len(times):5} {_quantile(writes, 0.5):7.2f} {_quantile(writes, 0.99):7.2f}"
@@ -259,13 +261,14 @@ def _print(problems: Mapping[str, list[str]]) -> None:
             thresholds.print_note(f"{kind}: {problem}")
 
 
-def _during(times: Sequence[Injected], operations: Sequence[Operation]) -> list[Operation]:
-    """Return the operations that ran during a fault or until the cluster was whole again."""
-    return [
-        each
-        for each in operations
-        if any(fault.began <= each.began + each.seconds and each.began <= fault.ended for fault in times)
-    ]
+def _during(name: str, injected: Sequence[Injected], operations: Sequence[Operation]) -> list[Operation]:
+    """Return the operations of a kind of fault: each belongs to the last fault that began before it succeeded."""
+    found = []
+    for each in operations:
+        earlier = [fault for fault in injected if fault.began <= each.began + each.seconds]
+        if earlier and earlier[-1].name == name and each.began <= earlier[-1].ended:
+            found.append(each)
+    return found
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

@@ -23,7 +23,7 @@ class Injected:
     name: str
     began: float
     ended: float
-    """When the cluster was whole again."""
+    """When the cluster was whole again, and the next could be injected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,8 @@ def inject_all(
         began = time.monotonic()
         fault.inject(cluster, draw, stop)
         whole = cluster.await_whole(180)
-        ended = time.monotonic()
-        done.append(Injected(fault.name, began, ended))
         log(f"{fault.name}: whole again {whole:.1f} s after its end")
+        # Patroni may still report what was before the fault.
         stop.wait(max(3.0, began + _INTERVAL_SECONDS - time.monotonic()))
+        done.append(Injected(fault.name, began, time.monotonic()))
     return done

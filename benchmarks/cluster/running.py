@@ -149,7 +149,11 @@ class Cluster:
             members = next(self._cluster(host)["members"] for host in DATA if self._patroni(host, "/liveness"))
             states = sorted((member["role"], member["state"]) for member in members)
             expected = [("leader", "running"), *[(self.replica, "streaming")] * 2]
-            return states == expected and all(self.health(host) == HTTPStatus.OK for host in WEB)
+            # What a member reported last may be from before the fault, and then of an older timeline.
+            timelines = {member.get("timeline") for member in members}
+            return (
+                states == expected and len(timelines) == 1 and all(self.health(host) == HTTPStatus.OK for host in WEB)
+            )
         return False
 
     def await_whole(self, seconds: float = _START_SECONDS) -> float:

@@ -94,6 +94,7 @@ class Host:
             **{name: chosen[name] for name in (*SECRETS, "MAX_CONNECTIONS", "SHARED_BUFFERS", "POOL_SIZE")},
             **self.addresses,
             **{f"{host}_PATTERN": re.escape(address) for host, address in self.addresses.items()},
+            "ETCD_STATE": self.environment.get("ETCD_STATE") or "new",
             "HOST": self.name,
             "STATE": str(self.state),
             "ADDRESS": self.address,
