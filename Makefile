@@ -22,7 +22,7 @@ lint: environment
 	$(BIN)/ruff format --check .
 
 types: environment
-	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks clients/generate.py deploy/sbom.py
+	$(BIN)/mypy app server workers shopper sandbox solana_node launcher benchmarks clients/generate.py deploy/sbom.py deploy/cluster/start.py
 	cd clients/python && ../../$(BIN)/mypy --config-file ../../pyproject.toml --python-version 3.10 purser
 
 contracts: environment
@@ -57,7 +57,7 @@ lock: environment ## compile the requirements: pins and hashes for every platfor
 	$(BIN)/python -m pip install --quiet --require-hashes -r launcher/uv.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements-dev.in -c requirements.txt -o requirements-dev.txt
-	for client in deploy/*.in tests/clients/published/*.in tests/support/shops/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	for client in deploy/*.in deploy/cluster/*.in tests/clients/published/*.in tests/support/shops/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		$$client -o $${client%.in}.txt; done
 	for packages in clients/typescript tests/clients/published tests/clients/generators tests/support/shops/evershop; do (cd $$packages && npm install --package-lock-only --ignore-scripts --no-audit \
 		--no-fund --omit-lockfile-registry-resolved); done

@@ -205,7 +205,7 @@ def measure(infrastructure: Infrastructure, *, quick: bool, minutes: float, rate
         secrets = read_dotenv(folder / "var" / "secrets.env")
         settings |= {"NETWORK": "sandbox", **secrets, **read_record(folder / "var" / "launcher.json")["settings"]}
         traffic = Traffic(run.port, settings, master_key=secrets["BOOTSTRAP_MASTER_KEY"], seed=seed, rate=rate)
-        traffic.prepare(upstream.port)
+        traffic.prepare(upstream.url)
         app = create_app(Settings(**stack.settings_of(settings)))
         with app.app_context():
             for chain, native in (("base", "ETH"), ("ethereum", "ETH"), ("solana", "SOL")):

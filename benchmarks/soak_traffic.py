@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from requests.structures import CaseInsensitiveDict
+
 from app.core.chains import ChainName
 from benchmarks.load_generator import Request
 from benchmarks.upstream import CHAT
@@ -131,7 +133,7 @@ class Traffic:
         self.by_key: defaultdict[str, set[str]] = defaultdict(set)
         """The transactions that were returned under each idempotency key."""
 
-    def prepare(self, upstream_port: int) -> None:
+    def prepare(self, upstream: str) -> None:
         """Register and fund the agents, and offer a service."""
         register = partial(self._send, "POST", "/v1/agents/register", {"name": "soak"})
         self._agents = [_agent_of(register()) for _ in range(_AGENTS)]
@@ -141,7 +143,7 @@ class Traffic:
                 self.give(agent.addresses[chain], chain, currency, amount)
         offer = {
             "name": "Weather", "category": "weather", "price_per_call_usd": 0.001, "openapi_spec": _SPEC,
-            "base_url": f"http://127.0.0.1:{upstream_port}",
+            "base_url": upstream,
         }  # fmt: skip
         offered = self._as(self._agents[0], "POST", "/v1/services", offer)
         self._service_id = str(self._expect(HTTPStatus.CREATED, offered)["id"])
@@ -159,7 +161,7 @@ class Traffic:
         }  # fmt: skip
         port = urlsplit(self._settings["FAUCET_URL"]).port or 0
         for _ in range(_ATTEMPTS):
-            answer = _send(port, "POST", "/pay", order, {})
+            answer = send(port, "POST", "/pay", order, {})
             if answer.status == HTTPStatus.OK:
                 return str(answer.json()["tx_hash"])
             time.sleep(1)
@@ -316,7 +318,7 @@ class Traffic:
         return self._send(method, path, body, {"X-API-Key": agent.key, **(headers or {})})
 
     def _send(self, method: str, path: str, body: Any = None, headers: Any = None) -> Answer:
-        return _send(self._port, method, path, body, headers or {})
+        return send(self._port, method, path, body, headers or {})
 
     def _count(self, action: str, answer: Answer, expected: tuple[int, ...]) -> None:
         is_failure = answer.status == HTTPStatus.INTERNAL_SERVER_ERROR and b"_FAILED" not in answer.body
@@ -381,13 +383,16 @@ def _agent_of(answer: Answer) -> _Agent:
     return _Agent(made["agentId"], made["apiKey"], made["claimCode"], wallet["id"], wallet["addresses"])
 
 
-def _send(port: int, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+def send(
+    port: int, method: str, path: str, body: Any, headers: Mapping[str, str], *, seconds: float = _TIMEOUT_SECONDS
+) -> Answer:
+    """Send a request on a new connection; without a complete response in time the answer is `BROKEN`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, {"Content-Type": "application/json", **headers})
         response = connection.getresponse()
-        return Answer(response.status, dict(response.getheaders()), response.read())
+        return Answer(response.status, CaseInsensitiveDict(response.getheaders()), response.read())
     except (OSError, http.client.HTTPException):
         return Answer(BROKEN, {}, b"")
     finally:

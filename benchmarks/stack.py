@@ -47,8 +47,8 @@ class Infrastructure:
             "DATABASE_URL": database_url,
             "REDIS_URL": self.redis_url,
             "SECRET_KEY": secrets.token_urlsafe(32),
-            "CODE_PEPPERS": _key(),
-            "ENCRYPTION_KEYS": _key(),
+            "CODE_PEPPERS": make_key(),
+            "ENCRYPTION_KEYS": make_key(),
             **{f"{name.upper()}_RPC_URL": self.nodes[name].url if self.nodes else _NOWHERE for name in _BLOCK_SECONDS},
             # As outside of the sandbox requests are counted, but no load exceeds these limits.
             "RATE_LIMIT_PER_KEY": "600000 per minute",
@@ -259,5 +259,6 @@ def _stop(*running: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _key() -> str:
+def make_key() -> str:
+    """Return a new key in the form of the settings."""
     return f"k1:{base64.b64encode(secrets.token_bytes(32)).decode()}"

@@ -1,0 +1,165 @@
+"""deploy/cluster: every template is complete, containers have no privileges, and both forms run the same parts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.procfile import read_procfile
+from tests.support.deployed import ROOT
+
+FOLDER = ROOT / "deploy" / "cluster"
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "compose.cluster.yaml").read_text())["services"]
+DATA = ("data1", "data2", "data3")
+HOSTS = (*DATA, "web1", "web2", "worker1", "worker2")
+
+
+def _load() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("cluster_start", FOLDER / "start.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+start = _load()
+SECRETS = {name: f"{name.lower()}-x" for name in start.SECRETS}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**SECRETS, "CLUSTER_STATE": str(tmp_path), "PATH": "/usr/bin", "POSTGRES_BIN": "/usr/bin"}
+
+
+def rendered(host: str, environment: dict[str, str]) -> dict[str, str]:
+    made = start.Host(host, environment)
+    made.render()
+    return {path.name: path.read_text() for path in made.state.iterdir()}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_no_template_names_what_nobody_gives(host: str, environment: dict[str, str]) -> None:
+    found = rendered(host, environment)
+    assert len(found) == 10
+    for name, text in found.items():
+        if name.endswith(".yml"):
+            assert yaml.safe_load(text)
+        # The dollar of a regular expression, and of the shell.
+        assert not re.search(r"\$[a-z{]", text) or name == "create-database.sh", name
+
+
+def test_secrets_are_readable_by_their_owner_only(environment: dict[str, str]) -> None:
+    made = start.Host("data1", environment)
+    made.render()
+    assert made.state.stat().st_mode & 0o077 == 0
+
+
+def test_what_an_engine_rewrote_survives_a_restart_of_its_host(environment: dict[str, str]) -> None:
+    made = start.Host("data1", environment)
+    made.render()
+    # Sentinel made this one a replica; the first configuration has two masters afterwards.
+    (made.state / "redis.conf").write_text("replicaof 127.0.81.2 6379")
+    assert rendered("data1", environment)["redis.conf"] == "replicaof 127.0.81.2 6379"
+
+
+def test_a_commit_needs_a_second_node_and_outlasts_the_lease(environment: dict[str, str]) -> None:
+    found = rendered("data1", environment)
+    dynamic = yaml.safe_load(found["patroni.yml"])["bootstrap"]["dcs"]
+    assert (dynamic["synchronous_mode"], dynamic["synchronous_mode_strict"]) == ("quorum", True)
+    assert dynamic["loop_wait"] + 2 * dynamic["retry_timeout"] <= dynamic["ttl"]
+    # A COMMIT that is cancelled while it waits for the replica is acknowledged without it.
+    limit = re.search(r"statement_timeout = '(\d+)s'", found["create-database.sh"])
+    assert limit is not None
+    assert int(limit[1]) > 2 * dynamic["ttl"]
+
+
+def test_the_role_has_the_limits_that_the_service_sends_when_it_connects() -> None:
+    sent = re.findall(r"-c (\w+)=(\d+s)", (ROOT / "app" / "factory.py").read_text())
+    on_role = re.findall(r"SET (\w+) = '(\d+s)'", (FOLDER / "create-database.sh").read_text())
+    assert len(sent) == 3
+    assert dict(sent) == dict(on_role)
+
+
+def test_a_secret_that_a_format_would_quote_is_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(SystemExit, match="REDIS_PASSWORD"):
+        start.Host("data1", {**environment, "REDIS_PASSWORD": 'a"b'})
+    with pytest.raises(SystemExit, match="POSTGRES_PASSWORD"):
+        start.Host("data1", {**environment, "POSTGRES_PASSWORD": ""})
+    with pytest.raises(SystemExit, match="data9"):
+        start.Host("data1", {**environment, "CLUSTER_ADDRESSES": "data9=10.0.0.9"})
+
+
+def test_the_service_gets_the_addresses_of_its_own_host_and_no_password_of_engines(environment: dict[str, str]) -> None:
+    made = start.Host("web1", {**environment, "SECRET_KEY": "s"})
+    service = made.environment_of("web")
+    assert "@127.0.81.4:6432/purser" in service["DATABASE_URL"]
+    assert "@127.0.81.4:6379/0" in service["REDIS_URL"]
+    assert service["SECRET_KEY"] == "s"
+    assert not SECRETS.keys() & service.keys()
+    assert "SECRET_KEY" not in made.environment_of("haproxy")
+
+
+def test_a_host_that_ends_during_a_request_is_reported_as_the_api_reports_an_unknown_outcome() -> None:
+    head, _, body = (FOLDER / "templates" / "unavailable.http").read_text().partition("\n\n")
+    error = json.loads(body)
+    assert head.startswith("HTTP/1.1 503 ")
+    assert f"Content-Length: {len(body)}" in head
+    # A client that repeats automatically would do it twice.
+    assert "Retry-After" not in head
+    assert (error["code"], error["details"]) == ("OVERLOADED", {"outcome": "unknown"})
+
+
+def test_without_a_part_the_command_line_is_explained() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(FOLDER / "start.py"), "data1", "web"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "worker1: haproxy, pgbouncer, worker, scheduler" in ran.stderr
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_has_privileges_or_is_reached_from_other_machines(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not {"privileged", "pid", "devices", "cap_add"} & service.keys()
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_that_keeps_running_has_a_health_check(name: str) -> None:
+    service = SERVICES[name]
+    assert (service["healthcheck"] == {"disable": True}) is (name == "release")
+    assert service["restart"] == ("no" if name == "release" else "unless-stopped")
+
+
+def test_containers_run_the_parts_that_a_host_runs() -> None:
+    commands = read_procfile(ROOT / "Procfile")
+    for host in HOSTS:
+        name, *chosen = shlex.split(SERVICES[host]["command"])
+        assert name == host
+        engines = [part for part in start.parts_of(host) if part in start.ENGINES]
+        assert chosen == ([] if host in DATA else engines)
+        for part in set(start.parts_of(host)) - set(engines):
+            service = SERVICES[f"{host}-{part}"]
+            assert tuple(shlex.split(service["command"])) == commands[part]
+            assert service["network_mode"] == f"service:{host}"
+    assert len(SERVICES) == len(HOSTS) + 6 + 1
+
+
+def test_the_engines_are_of_the_same_postgresql_as_compose() -> None:
+    image = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["postgres"]["image"]
+    assert f"FROM {image}\n" in (FOLDER / "Dockerfile").read_text()
