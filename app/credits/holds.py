@@ -18,7 +18,7 @@ from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
-from app.db.statements import day_of, utc_day
+from app.db.tables import day_of, utc_day
 from app.errors import InsufficientCredits
 
 
