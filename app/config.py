@@ -32,14 +32,9 @@ _MIN_HIDDEN_CHARACTERS = 8
 _JUPITER_URL = "https://api.jup.ag"
 _SANDBOX_JUPITER_URL = "http://127.0.0.1:18549"
 _LIMITS = (
-    "grant_budget_usd_per_day",
-    "registration_rate_limit",
-    "rate_limit_per_key",
-    "quote_rate_limit",
-    "device_miss_limit",
-    "x402_miss_limit",
-    "keyless_rate_limit",
-)
+    "grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "quote_rate_limit",
+    "device_miss_limit", "x402_miss_limit", "keyless_rate_limit",
+)  # fmt: skip
 REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
 """The settings without a default; `./run` generates them for the sandbox."""
 

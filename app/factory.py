@@ -163,19 +163,13 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         MovementDetails((kind.name, kind.details) for kind in KINDS.values() if kind.details),
     )
     return AppState(
-        settings=settings,
-        ports=ports,
-        threads=threads,
-        forwarding_limiter=ConcurrencyLimiter(threads),
-        rate_limiter=RateLimiter(settings.redis_address),
-        provider_listings=(purchases.provider_listing,),
+        settings=settings, ports=ports, threads=threads, forwarding_limiter=ConcurrencyLimiter(threads),
+        rate_limiter=RateLimiter(settings.redis_address), provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
-        gas_sponsor=settlement_risks.gas_sponsor,
-        balance_readers=balances.reader_threads(ports.chains),
-        verified_networks=set(),
-        parts={type(part): part for part in parts},
-    )
+        gas_sponsor=settlement_risks.gas_sponsor, balance_readers=balances.reader_threads(ports.chains),
+        verified_networks=set(), parts={type(part): part for part in parts},
+    )  # fmt: skip
 
 
 def _configure(app: Flask, settings: Settings) -> None:

@@ -20,12 +20,9 @@ class RedisCounterStore:
 
     def __init__(self, redis_url: str) -> None:
         self._redis = Redis.from_url(
-            redis_url,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            socket_timeout=_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=True,
-        )
+            redis_url, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=_TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0), decode_responses=True,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return "RedisCounterStore()"

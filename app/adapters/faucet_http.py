@@ -25,12 +25,9 @@ class HttpFaucet:
     def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
         """Pay once per reference. Raises: Rejected("faucet_refused"); Unreachable, also if a response was lost."""
         order = {
-            "reference": reference,
-            "chain": chain.value,
-            "address": address,
-            "currency": amount.token.symbol,
+            "reference": reference, "chain": chain.value, "address": address, "currency": amount.token.symbol,
             "amount": str(amount),
-        }
+        }  # fmt: skip
         try:
             response = self._http.post(self._url, json.dumps(order).encode())
             payment = response.read(_Payment.read) if response.status == HTTPStatus.OK else None

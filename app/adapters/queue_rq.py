@@ -112,15 +112,9 @@ class RqQueue:
         for candidate in (job_id, f"{job_id}-again"):
             try:
                 queue.enqueue_call(
-                    func=job.value,
-                    args=arguments,
-                    job_id=candidate,
-                    unique=True,
-                    timeout=job.timeout_seconds,
-                    ttl=_WAITING_TTL_SECONDS,
-                    result_ttl=0,
-                    failure_ttl=FAILURE_TTL_SECONDS,
-                )
+                    func=job.value, args=arguments, job_id=candidate, unique=True, timeout=job.timeout_seconds,
+                    ttl=_WAITING_TTL_SECONDS, result_ttl=0, failure_ttl=FAILURE_TTL_SECONDS,
+                )  # fmt: skip
             except DuplicateJobError:
                 if self._is_waiting(candidate):
                     break

@@ -131,13 +131,9 @@ def issue(session: Session, agent_id: str) -> str:
         if older and session.scalar(select(ClaimCode.id).where(ClaimCode.code_hmac.in_(older))):
             continue
         row = {
-            "id": identifiers.new_id(),
-            "agent_id": agent_id,
-            "code_hmac": keyed_hash(code, pepper),
-            "pepper_id": pepper_id,
-            "expires_at": created_at + CODE_LIFETIME,
-            "created_at": created_at,
-        }
+            "id": identifiers.new_id(), "agent_id": agent_id, "code_hmac": keyed_hash(code, pepper),
+            "pepper_id": pepper_id, "expires_at": created_at + CODE_LIFETIME, "created_at": created_at,
+        }  # fmt: skip
         # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
         if _INSERT.execute(session, row):
             return code

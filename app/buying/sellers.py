@@ -117,12 +117,9 @@ def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None
         incoming.close()
     kept = [(name, value) for name, value in incoming.headers if name.lower() not in _HOP_BY_HOP]
     return SellerAnswer(
-        incoming.status,
-        kept,
-        bytes(body[:MAX_ANSWER_BYTES]),
-        is_truncated=len(body) > MAX_ANSWER_BYTES,
+        incoming.status, kept, bytes(body[:MAX_ANSWER_BYTES]), is_truncated=len(body) > MAX_ANSWER_BYTES,
         is_complete=is_complete,
-    )
+    )  # fmt: skip
 
 
 def no_answer(error: PortError) -> ServiceError:

@@ -241,13 +241,9 @@ def _ask_unpaid(wallet: WalletView, order: FetchOrder, meter: FetchMeter) -> Sel
 def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _PreparedPayment:
     """Return the first offer, by the order of `payable_offers`, that the wallet can pay within its limits."""
     payable = offers.payable_offers(
-        offers.read_terms(unpaid),
-        app_state().ports.payment_signers,
-        host=order.request.host,
-        max_nanos=order.max_nanos,
-        networks=order.networks,
-        own_addresses=frozenset(wallet.addresses.values()),
-    )
+        offers.read_terms(unpaid), app_state().ports.payment_signers, host=order.request.host,
+        max_nanos=order.max_nanos, networks=order.networks, own_addresses=frozenset(wallet.addresses.values()),
+    )  # fmt: skip
     failures: list[errors.ServiceError] = []
     for offer in payable:
         movement = _movement(wallet, order, offer)

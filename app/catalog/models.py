@@ -212,9 +212,6 @@ class ServiceCaller(Model):
 
 
 Index(
-    "ix_service_callers_ranking",
-    ServiceCaller.service_id,
-    ServiceCaller.calls.desc(),
-    ServiceCaller.spent_nanos.desc(),
-    ServiceCaller.wallet_id,
-)
+    "ix_service_callers_ranking", ServiceCaller.service_id, ServiceCaller.calls.desc(),
+    ServiceCaller.spent_nanos.desc(), ServiceCaller.wallet_id,
+)  # fmt: skip

@@ -10,11 +10,8 @@ import sys
 from collections.abc import Mapping
 
 DEFAULTS: Mapping[str, int] = {
-    "web_concurrency": 2,
-    "web_threads": 1100,
-    "web_body_memory_mb": 96,
-    "database_pool_size": 15,
-}
+    "web_concurrency": 2, "web_threads": 1100, "web_body_memory_mb": 96, "database_pool_size": 15,
+}  # fmt: skip
 """For a host of unknown size."""
 _BY_SIZE: Mapping[str, Mapping[str, int]] = {
     "512MB": {"web_concurrency": 1, "web_threads": 400, "web_body_memory_mb": 48, "database_pool_size": 8},

@@ -104,14 +104,9 @@ def append_entry_once(session: Session, account_id: str, entry: LedgerEntry, *, 
 
 def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]:
     return {
-        "reference": entry.reference,
-        "kind": entry.kind.value,
-        "account_id": account_id,
-        "debit": entry.debit.value,
-        "credit": entry.credit.value,
-        "amount_nanos": entry.amount_nanos,
-        "created_at": at,
-    }
+        "reference": entry.reference, "kind": entry.kind.value, "account_id": account_id, "debit": entry.debit.value,
+        "credit": entry.credit.value, "amount_nanos": entry.amount_nanos, "created_at": at,
+    }  # fmt: skip
 
 
 _DEBIT = {

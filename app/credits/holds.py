@@ -158,15 +158,9 @@ def charge(
     entry = LedgerEntry(f"charge:{charge_id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
     accounts.append_entries(session, owner_id, [entry], at=now)
     return HoldResult(
-        charge_id,
-        owner_id,
-        CreditHoldState.HELD,
-        CreditHoldState.SETTLED,
-        nanos,
-        0,
-        charged.memo,
+        charge_id, owner_id, CreditHoldState.HELD, CreditHoldState.SETTLED, nanos, 0, charged.memo,
         balance.credits_nanos,
-    )
+    )  # fmt: skip
 
 
 def settle(session: Session, hold_id: str, cost_nanos: int, *, most_excess: MostExcess = _unlimited) -> HoldResult:
@@ -305,12 +299,9 @@ def _close(
         extra_nanos = extra_nanos if most_nanos is None else min(extra_nanos, most_nanos)
     charged_nanos, unpaid_nanos = covered_nanos + extra_nanos, excess_nanos - extra_nanos
     balance = accounts.adjust(
-        session,
-        row.account_id,
-        available=rest_nanos - extra_nanos,
-        held=-set_aside_nanos if was_held else 0,
+        session, row.account_id, available=rest_nanos - extra_nanos, held=-set_aside_nanos if was_held else 0,
         spent=charged_nanos if was_held else charged_nanos - set_aside_nanos,
-    )
+    )  # fmt: skip
     # The transition of an open hold has stored a cost that it covers.
     if excess_nanos or not was_held:
         session.execute(
@@ -337,16 +328,10 @@ def _close(
 
 def _insert(session: Session, new: CreditHoldView, state: CreditHoldState, at: datetime) -> bool:
     values = {
-        "id": new.id,
-        "account_id": new.account_id,
-        "amount_nanos": new.amount_nanos,
-        **HOLDS.initial(state),
-        "settled_nanos": new.amount_nanos if state is CreditHoldState.SETTLED else 0,
-        "unpaid_nanos": 0,
-        "memo": new.memo,
-        "lease_until": new.lease_until,
-        "created_at": at,
-    }
+        "id": new.id, "account_id": new.account_id, "amount_nanos": new.amount_nanos, **HOLDS.initial(state),
+        "settled_nanos": new.amount_nanos if state is CreditHoldState.SETTLED else 0, "unpaid_nanos": 0,
+        "memo": new.memo, "lease_until": new.lease_until, "created_at": at,
+    }  # fmt: skip
     return bool(_INSERT.execute(session, values))
 
 

@@ -68,12 +68,9 @@ class Attempt:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "at": clock.isoformat(self.at),
-            "status_code": self.status_code,
-            "error": self.error,
-            "duration_ms": self.milliseconds,
-            "answer": self.answer,
-        }
+            "at": clock.isoformat(self.at), "status_code": self.status_code, "error": self.error,
+            "duration_ms": self.milliseconds, "answer": self.answer,
+        }  # fmt: skip
 
 
 def counts_of(events: Sequence[Any]) -> dict[str, int]:
@@ -85,13 +82,9 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
     """Send a body once. Never raises for what the target does."""
     parts = urlsplit(url)
     request = UpstreamRequest(
-        "POST",
-        f"{parts.scheme}://{parts.netloc}",
-        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
-        headers,
-        body,
-        timeout_seconds=15,
-    )
+        "POST", f"{parts.scheme}://{parts.netloc}", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+        headers, body, timeout_seconds=15,
+    )  # fmt: skip
     at, started_ns = clock.now(), time.monotonic_ns()
     try:
         response = app_state().ports.public_upstream.send(request)

@@ -61,13 +61,9 @@ def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views
         """Read events in order, at most 30 days old. Continue with `after`: no event is left out."""
         seconds = wait_seconds()
         page = feed.wait(
-            _subscriber(),
-            after=query["after"],
-            types=query["types"] or (),
-            limit=min(query["limit"], feed.MAX_EVENTS),
-            seconds=seconds or long_poll.NO_WAIT,
-            account_id=_owner(),
-        )
+            _subscriber(), after=query["after"], types=query["types"] or (), limit=min(query["limit"], feed.MAX_EVENTS),
+            seconds=seconds or long_poll.NO_WAIT, account_id=_owner(),
+        )  # fmt: skip
         response = jsonify(schemas.AccountEvents().dump(page))
         if seconds:
             response.headers[long_poll.PREFERENCE_APPLIED] = f"wait={seconds}"

@@ -104,13 +104,9 @@ def add_views(
         blueprint.route(rule, methods=[method])(documented)
     for number, (other_rule, methods) in enumerate(others.items()):
         flask.Blueprint.add_url_rule(
-            blueprint,
-            other_rule,
-            f"{name}_others_{number}",
-            view("call"),
-            methods=list(methods),
+            blueprint, other_rule, f"{name}_others_{number}", view("call"), methods=list(methods),
             provide_automatic_options=False,
-        )
+        )  # fmt: skip
 
 
 RequestCheck: TypeAlias = Callable[[ClientRequest], None]

@@ -179,12 +179,9 @@ class GatewayCall:
     def _price(self, nanos: int, *, body: bytes = b"", unavailable_reason: str | None = None) -> PaymentPrice:
         slug = self.provider.slug
         price = self.payable.price(
-            max(self.provider.x402_floor_nanos, nanos),
-            body,
-            provider_name=slug,
-            description=f"One call of {slug} through this gateway",
-            unavailable_reason=unavailable_reason,
-        )
+            max(self.provider.x402_floor_nanos, nanos), body, provider_name=slug,
+            description=f"One call of {slug} through this gateway", unavailable_reason=unavailable_reason,
+        )  # fmt: skip
         return replace(price, resource=guards.redact_keys(price.resource))
 
 
@@ -261,12 +258,9 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
     if not provider.is_configured:
         raise ProviderNotConfigured
     return guard.choose_payer(
-        caller,
-        lambda: call.prepaid.price,
-        has_payment=has_payment,
-        on_credits=partial(forward_on_credits, call),
+        caller, lambda: call.prepaid.price, has_payment=has_payment, on_credits=partial(forward_on_credits, call),
         prepaid=partial(_forward_prepaid, call),
-    )
+    )  # fmt: skip
 
 
 def _locate(provider: Provider, name: str, method: str, line: str, query: str) -> UpstreamLocation:
@@ -335,11 +329,8 @@ def options(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Forwar
     provider, validated = call.provider, call.validated
     body = validated.body if paid.params is None else paid.params.body
     return ForwardingOptions(
-        app_state().ports.upstream,
-        lambda _incoming: paid.is_streamed,
-        account_id=client_id,
-        drain_on_disconnect=isinstance(paid, HeldCharge),
-        secrets=(provider.api_key,) if provider.api_key else (),
+        app_state().ports.upstream, lambda _incoming: paid.is_streamed, account_id=client_id,
+        drain_on_disconnect=isinstance(paid, HeldCharge), secrets=(provider.api_key,) if provider.api_key else (),
         screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
-    )
+    )  # fmt: skip

@@ -64,12 +64,9 @@ gateway = Blueprint(
     description="Calls to upstream services, with this service's credentials and charged to your credits.",
 )
 providers = Blueprint(
-    "providers",
-    guard=PUBLIC,
-    url_prefix="/v1/providers",
-    description="The upstream services that can be called, and their prices.",
-    cacheable=True,
-)
+    "providers", guard=PUBLIC, url_prefix="/v1/providers",
+    description="The upstream services that can be called, and their prices.", cacheable=True,
+)  # fmt: skip
 _CALL_ERRORS = (
     errors.Unauthorized, errors.InsufficientCredits, errors.RouteNotAllowed, errors.PayloadTooLarge,
     errors.ProviderNotConfigured, errors.Overloaded, errors.UpstreamError, errors.UpstreamTimeout,

@@ -41,14 +41,9 @@ def _declare(kind: type[M], name: str, text: str, *labels: str) -> M:
 
 
 REQUESTS = _declare(
-    Counter,
-    "requests",
-    "Requests answered, by route, status and code of the error.",
-    "method",
-    "route",
-    "status",
+    Counter, "requests", "Requests answered, by route, status and code of the error.", "method", "route", "status",
     "code",
-)
+)  # fmt: skip
 REQUEST_SECONDS = _declare(
     Histogram, "request_seconds", "Time until a response is ready; of a stream, its head.", "method", "route"
 )

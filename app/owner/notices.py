@@ -149,12 +149,9 @@ def add_webhook(key: OwnerKeyView) -> Response:
     """Add a webhook, and show its secret once."""
     try:
         made = targets.create_webhook(
-            _subscriber(key),
-            url=request.form.get("url", "").strip(),
-            types=NOTICE_TYPES,
-            description="",
+            _subscriber(key), url=request.form.get("url", "").strip(), types=NOTICE_TYPES, description="",
             claim=Claim.none(),
-        )
+        )  # fmt: skip
     except (InvalidInput, LimitReached) as failure:
         return _render(key, error=failure.message, status=failure.status)
     return _render(key, secret=made.secret)

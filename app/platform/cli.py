@@ -65,12 +65,9 @@ def register(app: Flask) -> None:
 def create_master_key(name: str | None, owner_email: str | None, role: str) -> None:
     """Create a master key and print it: the only output that shows it."""
     made = keys.create_master_key(
-        actors.shell_actor(),
-        name=_validated(Name(), name, "--name"),
-        role=MasterKeyRole(role),
-        owner_email=_validated(Email(), owner_email, "--owner-email"),
-        claim=Claim.none(),
-    )
+        actors.shell_actor(), name=_validated(Name(), name, "--name"), role=MasterKeyRole(role),
+        owner_email=_validated(Email(), owner_email, "--owner-email"), claim=Claim.none(),
+    )  # fmt: skip
     click.echo(f"{made.id}  {made.name}", err=True)
     click.echo(made.key)
 

@@ -72,12 +72,9 @@ class ModelAdviser:
         self._left_questions -= 1
         try:
             result = own_calls.chat(
-                self._payer,
-                self._model,
-                _body(question),
-                max_cost_nanos=self._left_nanos,
+                self._payer, self._model, _body(question), max_cost_nanos=self._left_nanos,
                 timeout_seconds=self._timeout_seconds,
-            )
+            )  # fmt: skip
         except ServiceError as refusal:
             _log.info("shopper_model_not_asked", purchase_id=self._purchase_id, code=refusal.code)
             return Advice(None, 0)

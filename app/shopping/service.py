@@ -82,13 +82,9 @@ def buy(
             fund(session)
         # Locks the account's row: of two concurrent requests, the second sees the purchase of the first.
         usage.charge(
-            session,
-            caller.account_id,
-            call,
-            charge_id=purchase_id,
-            metered=MeteredUsage(PRICE_NANOS),
+            session, caller.account_id, call, charge_id=purchase_id, metered=MeteredUsage(PRICE_NANOS),
             is_paid=fund is not None,
-        )
+        )  # fmt: skip
         digests = order.order_digests()
         if not allow_duplicate:
             _assert_no_duplicate(session, caller.account_id, digests)

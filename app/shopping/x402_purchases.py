@@ -54,12 +54,9 @@ def buy(
 
 def purchase_price(request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None) -> PaymentPrice:
     return request.price(
-        service.PRICE_NANOS,
-        body,
-        provider_name=service.PROVIDER,
-        description="One purchase in a web shop",
+        service.PRICE_NANOS, body, provider_name=service.PROVIDER, description="One purchase in a web shop",
         unavailable_reason=unavailable_reason,
-    )
+    )  # fmt: skip
 
 
 def refusal_reason(parse_order: Callable[[], PurchaseOrder]) -> str | None:

@@ -228,13 +228,9 @@ def announce_thresholds(session: Session, account: Account, rules: Controls | No
                 "resets_at": clock.isoformat(period.resets_at),
             }  # fmt: skip
             outbox.record(
-                session,
-                EventType.BUDGET_THRESHOLD_REACHED,
-                agent_id=account.agent_id,
-                object_id=account.wallet_id,
-                data=data,
-                once=f"budget:{window}:{period.start}:{limit}:{crossed[-1]}",
-            )
+                session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=account.agent_id, object_id=account.wallet_id,
+                data=data, once=f"budget:{window}:{period.start}:{limit}:{crossed[-1]}",
+            )  # fmt: skip
 
 
 def known_payees(

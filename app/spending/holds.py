@@ -30,16 +30,12 @@ from app.spending.policy import Controls, SpendingRequest, SpendingRule
 # The condition of the partial index.
 _ENDED = text("spending_holds.state <> 'held'")
 _ERRORS: Mapping[SpendingRule, type[errors.ServiceError]] = {
-    SpendingRule.FROZEN: errors.WalletFrozen,
-    SpendingRule.ADDRESS: errors.AddressNotAllowed,
-    SpendingRule.DOMAIN: errors.DomainNotAllowed,
-    SpendingRule.PRICE: errors.PriceUnavailable,
-    SpendingRule.PER_TX: errors.PerTxLimitExceeded,
-    SpendingRule.DAILY: errors.DailyLimitExceeded,
-    SpendingRule.WEEKLY: errors.WeeklyLimitExceeded,
-    SpendingRule.MONTHLY: errors.MonthlyLimitExceeded,
+    SpendingRule.FROZEN: errors.WalletFrozen, SpendingRule.ADDRESS: errors.AddressNotAllowed,
+    SpendingRule.DOMAIN: errors.DomainNotAllowed, SpendingRule.PRICE: errors.PriceUnavailable,
+    SpendingRule.PER_TX: errors.PerTxLimitExceeded, SpendingRule.DAILY: errors.DailyLimitExceeded,
+    SpendingRule.WEEKLY: errors.WeeklyLimitExceeded, SpendingRule.MONTHLY: errors.MonthlyLimitExceeded,
     SpendingRule.SESSION: errors.SessionLimitExceeded,
-}
+}  # fmt: skip
 
 
 _APPROVAL_MESSAGES: Mapping[ApprovalReason, str] = {
@@ -112,14 +108,9 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         shared = shared_budgets.lock(session, account, request)
         permitted_payee = _assert_approved(session, account, rules, request)
         _count(
-            session,
-            reference,
-            account,
-            request.value_nanos or 0,
-            session_id=request.session_id,
-            permitted_payee=permitted_payee,
-            shared=shared,
-        )
+            session, reference, account, request.value_nanos or 0, session_id=request.session_id,
+            permitted_payee=permitted_payee, shared=shared,
+        )  # fmt: skip
         if request.approved is not None:
             accounts.approve_payees(session, wallet_id, approval_rules.payees_of(request))
         accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
@@ -369,9 +360,6 @@ def _assert_approved(
     if not reasons:
         return approval_rules.used_permission(rules, request, known)
     raise errors.ApprovalRequired(
-        _APPROVAL_MESSAGES[reasons[0]],
-        reason=reasons[0].value,
-        agent_id=account.agent_id,
-        wallet_id=account.wallet_id,
+        _APPROVAL_MESSAGES[reasons[0]], reason=reasons[0].value, agent_id=account.agent_id, wallet_id=account.wallet_id,
         spending_request=request,
-    )
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What shared budgets count of payments: their limits, and how many may leave in some minutes."""
+"""Shared budgets and payments: their limits, and how many may leave in some minutes."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

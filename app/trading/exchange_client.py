@@ -155,11 +155,8 @@ def _ms(now: datetime | None) -> int:
 _MAX_CONCURRENT_REQUESTS = 64
 """The maximum number of threads per process that wait for the exchange, so that others remain available."""
 _TTL_SECONDS: Mapping[PerpdexTopic, int] = {
-    PerpdexTopic.MARKETS: 300,
-    PerpdexTopic.FUNDING: 10,
-    PerpdexTopic.MIDS: 2,
-    PerpdexTopic.BOOK: 2,
-}
+    PerpdexTopic.MARKETS: 300, PerpdexTopic.FUNDING: 10, PerpdexTopic.MIDS: 2, PerpdexTopic.BOOK: 2,
+}  # fmt: skip
 _MARKETS_RETRY_SECONDS = 10
 _RETRY_SECONDS = 2
 _UNREACHABLE_RETRY_SECONDS = 5

@@ -287,11 +287,7 @@ def _market_metadata(market_list: MarketList) -> dict[str, Json]:
 
 
 _PREPARE: Mapping[str, Callable[[WalletView, Parameters], PreparedAction]] = {
-    "order": _order,
-    "cancel": _cancel,
-    "cancel_all": _cancel_all,
-    "set_leverage": _set_leverage,
-    "withdraw": functools.partial(_pay, Withdraw),
-    "transfer": functools.partial(_pay, SendUsdc),
-}
+    "order": _order, "cancel": _cancel, "cancel_all": _cancel_all, "set_leverage": _set_leverage,
+    "withdraw": functools.partial(_pay, Withdraw), "transfer": functools.partial(_pay, SendUsdc),
+}  # fmt: skip
 ACTIONS = tuple(_PREPARE)

@@ -1,4 +1,4 @@
-"""What budgets count of a call: that of its key, and those that its key or account shares."""
+"""Budgets and calls: that of a key, and those that a key or an account shares."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -88,14 +88,10 @@ class Hold(Step[int]):
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         return {
-            "id": self.id,
-            "account_id": self.account_id,
-            "api_key_id": self.call.api_key_id,
-            "is_limited": self.call.is_limited,
-            "nanos": self.nanos,
-            "memo": usage.memo_of(self.call, self.estimate),
+            "id": self.id, "account_id": self.account_id, "api_key_id": self.call.api_key_id,
+            "is_limited": self.call.is_limited, "nanos": self.nanos, "memo": usage.memo_of(self.call, self.estimate),
             "lease_until": now + self.lease,
-        }
+        }  # fmt: skip
 
     def result(self, credits_nanos: int, budget_nanos: int | None = None) -> int:  # noqa: ARG002 - no part of a hold
         return self.nanos
@@ -107,29 +103,18 @@ class _Ending(Step[HoldResult]):
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:  # noqa: ARG002 - both have the time of the statement
         return {
-            "id": self.id,
-            "account_id": self.account_id,
-            "cost": self.metered.cost_nanos,
-            "tokens_in": self.metered.tokens_in,
-            "tokens_out": self.metered.tokens_out,
-            "price_version": self.metered.price_version,
-            "cached_tokens": self.metered.cached_tokens,
+            "id": self.id, "account_id": self.account_id, "cost": self.metered.cost_nanos,
+            "tokens_in": self.metered.tokens_in, "tokens_out": self.metered.tokens_out,
+            "price_version": self.metered.price_version, "cached_tokens": self.metered.cached_tokens,
             "reasoning_tokens": self.metered.reasoning_tokens,
-        }
+        }  # fmt: skip
 
     def result(self, credits_nanos: int, budget_nanos: int | None = None) -> HoldResult:
         """Return the outcome: everything was charged. The memo was read for the log only, and is left out."""
         return HoldResult(
-            self.id,
-            self.account_id,
-            CreditHoldState.HELD,
-            CreditHoldState.SETTLED,
-            self.metered.cost_nanos,
-            0,
-            {},
-            credits_nanos,
-            budget_nanos,
-        )
+            self.id, self.account_id, CreditHoldState.HELD, CreditHoldState.SETTLED, self.metered.cost_nanos, 0, {},
+            credits_nanos, budget_nanos,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -317,19 +317,12 @@ def _write_log_line(session: Session, outcome: HoldResult, metered: MeteredUsage
         _delete_log_line(session, outcome.hold_id)
     provider, nanos = outcome.memo["provider"], outcome.charged_nanos
     line = {
-        "id": outcome.hold_id,
-        "account_id": outcome.account_id,
-        "api_key_id": outcome.memo["api_key_id"],
-        "provider": provider,
-        "model": outcome.memo["model"],
-        "tokens_in": metered.tokens_in,
-        "tokens_out": metered.tokens_out,
-        "cached_tokens": metered.cached_tokens,
-        "reasoning_tokens": metered.reasoning_tokens,
-        "cost_nanos": nanos,
-        "price_version": metered.price_version,
+        "id": outcome.hold_id, "account_id": outcome.account_id, "api_key_id": outcome.memo["api_key_id"],
+        "provider": provider, "model": outcome.memo["model"], "tokens_in": metered.tokens_in,
+        "tokens_out": metered.tokens_out, "cached_tokens": metered.cached_tokens,
+        "reasoning_tokens": metered.reasoning_tokens, "cost_nanos": nanos, "price_version": metered.price_version,
         "created_at": clock.now(),
-    }
+    }  # fmt: skip
     _INSERT_LOG_LINE.execute(session, line)
     _add_to_totals(session, outcome.account_id, provider, (1, nanos, metered.tokens_in, metered.tokens_out))
 

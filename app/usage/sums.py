@@ -97,36 +97,19 @@ def _focus_line(sums: Mapping[str, Any], tags: Sequence[str]) -> dict[str, Any]:
     is_by_token = tokens > 0
     quantity, unit = (tokens, "Tokens") if is_by_token else (sums["calls"], "Requests")
     return {
-        "BilledCost": cost,
-        "BillingAccountId": sums["agent_id"],
-        "BillingAccountName": None,
-        "BillingCurrency": "USD",
+        "BilledCost": cost, "BillingAccountId": sums["agent_id"], "BillingAccountName": None, "BillingCurrency": "USD",
         "BillingPeriodEnd": _midnight((month + timedelta(days=32)).replace(day=1)),
-        "BillingPeriodStart": _midnight(month),
-        "ChargeCategory": "Usage",
-        "ChargeClass": None,
+        "BillingPeriodStart": _midnight(month), "ChargeCategory": "Usage", "ChargeClass": None,
         "ChargeDescription": f"{sums['calls']} calls of {sums['model']} at {sums['provider']}",
-        "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": _midnight(day + timedelta(days=1)),
-        "ChargePeriodStart": _midnight(day),
-        "ConsumedQuantity": quantity,
-        "ConsumedUnit": unit,
-        "ContractedCost": cost,
-        "EffectiveCost": cost,
-        "InvoiceIssuerName": "Purser",
-        "ListCost": cost,
-        "PricingCategory": "Standard",
-        "PricingQuantity": quantity,
-        "PricingUnit": unit,
-        "ProviderName": "Purser",
-        "PublisherName": sums["provider"],
-        "ServiceCategory": "AI and Machine Learning" if is_by_token else "Other",
-        "ServiceName": sums["provider"],
+        "ChargeFrequency": "Usage-Based", "ChargePeriodEnd": _midnight(day + timedelta(days=1)),
+        "ChargePeriodStart": _midnight(day), "ConsumedQuantity": quantity, "ConsumedUnit": unit, "ContractedCost": cost,
+        "EffectiveCost": cost, "InvoiceIssuerName": "Purser", "ListCost": cost, "PricingCategory": "Standard",
+        "PricingQuantity": quantity, "PricingUnit": unit, "ProviderName": "Purser", "PublisherName": sums["provider"],
+        "ServiceCategory": "AI and Machine Learning" if is_by_token else "Other", "ServiceName": sums["provider"],
         "ServiceSubcategory": "Generative AI" if is_by_token else "Other (Other)",
-        "SkuId": f"{sums['provider']}/{sums['model']}",
-        "SubAccountId": sums["api_key_id"],
+        "SkuId": f"{sums['provider']}/{sums['model']}", "SubAccountId": sums["api_key_id"],
         "Tags": dict.fromkeys(tags, True),
-    }
+    }  # fmt: skip
 
 
 def _midnight(day: date) -> str:

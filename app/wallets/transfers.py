@@ -255,14 +255,11 @@ def send(
         return sponsor()
 
     return pipeline.execute(
-        movement,
-        lambda _signer: _draft(movement),
-        lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce),
-        wait_seconds=wait_seconds,
-        claim=claim,
-        on_recorded=on_recorded,
+        movement, lambda _signer: _draft(movement),
+        lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce), wait_seconds=wait_seconds,
+        claim=claim, on_recorded=on_recorded,
         without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
-    )
+    )  # fmt: skip
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:

@@ -23,12 +23,9 @@ from server.hooks import Hooks, ShedReason
 
 _log = structlog.get_logger(__name__)
 _BY_STATUS: dict[int, type[errors.ServiceError]] = {
-    404: errors.NotFound,
-    405: errors.MethodNotAllowed,
-    413: errors.PayloadTooLarge,
-    429: errors.RateLimited,
+    404: errors.NotFound, 405: errors.MethodNotAllowed, 413: errors.PayloadTooLarge, 429: errors.RateLimited,
     503: errors.Overloaded,
-}
+}  # fmt: skip
 _OTHER = ("This request could not be understood", "Go back, reload the page and try again.")
 _PAGES: dict[int, tuple[str, str]] = {
     404: ("Page not found", "There is no page at this address. It may have been moved or deleted."),

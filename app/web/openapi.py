@@ -19,16 +19,11 @@ from app.web.openapi_document import OpenApiDocument, texts
 from app.web.schemas import ErrorBody
 
 _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
-    (fields.AmountField, "string", None),
-    (fields.Usd, "number", None),
-    (fields.StrictBoolean, "boolean", None),
-    (fields.UsdText, "string", None),
-    (fields.Instant, "string", "date-time"),
-    (fields.QueryCount, "integer", None),
-    (fields.WholeNumber, "integer", None),
-    (fields.Email, "string", "email"),
+    (fields.AmountField, "string", None), (fields.Usd, "number", None), (fields.StrictBoolean, "boolean", None),
+    (fields.UsdText, "string", None), (fields.Instant, "string", "date-time"), (fields.QueryCount, "integer", None),
+    (fields.WholeNumber, "integer", None), (fields.Email, "string", "email"),
     (fields.DomainField, "string", "hostname"),
-)
+)  # fmt: skip
 
 # Docstrings of error classes may end with when not to raise them, which is no information for clients.
 _INTERNAL_NOTES = re.compile(r" Not for [^\n]*")

@@ -102,6 +102,10 @@ NO_POWER = {
         "id": "orders attempts", "raw": "signed by the wallet's key", "refusal": "why nodes refuse it",
         "seen_at_block": "when", "sent_at": "when",
     },
+    "budgets": {
+        "name": "shown only", "used_nanos": "the audit adds up what budgets count", "window_start": "counts, too",
+        "announced_percent": "announced once", "created_at": "orders lists",
+    },
     "spending_accounts": {"lock_version": "a lock"},
     "spending_controls": {"updated_at": "shown only"},
     "spending_holds": {

@@ -229,13 +229,9 @@ class EvmRpc(JsonRpc):
 
         http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES)
         super().__init__(
-            chain,
-            urls,
-            lambda: call(lambda eth: eth.chain_id, check),
-            http=http,
-            max_batch=MAX_BATCH,
+            chain, urls, lambda: call(lambda eth: eth.chain_id, check), http=http, max_batch=MAX_BATCH,
             first_number=first_number,
-        )
+        )  # fmt: skip
         self.w3 = Web3(FailoverProvider(self), middleware=[])
 
 

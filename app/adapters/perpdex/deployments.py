@@ -20,12 +20,9 @@ class PerpdexDeployment:
 
 
 _TESTNET = PerpdexDeployment(
-    url="https://api.hyperliquid-testnet.xyz",
-    chain="Testnet",
-    signature_chain_id="0x66eee",
-    source="b",
+    url="https://api.hyperliquid-testnet.xyz", chain="Testnet", signature_chain_id="0x66eee", source="b",
     asset_numbering="testnet",
-)
+)  # fmt: skip
 
 DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {
     "mainnet": PerpdexDeployment(

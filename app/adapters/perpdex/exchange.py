@@ -32,12 +32,9 @@ _MAX_MARKETS = 10_000
 _MAX_SYMBOL_LETTERS = 40
 _LARGEST_EXPONENT = 300
 _RATE_MEMBERS = {
-    "funding_rate": "funding",
-    "premium": "premium",
-    "mark_price": "markPx",
-    "oracle_price": "oraclePx",
+    "funding_rate": "funding", "premium": "premium", "mark_price": "markPx", "oracle_price": "oraclePx",
     "open_interest": "openInterest",
-}
+}  # fmt: skip
 _Objects = Items[dict[str, Any]]
 
 

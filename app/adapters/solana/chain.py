@@ -60,12 +60,9 @@ class SolanaChain:
         self.block_time = timedelta(seconds=deployment.block_seconds)
         self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
         self.rpc = SolanaRpc(
-            rpc_urls or deployment.default_rpc_urls,
-            accepts=deployment.accepts,
-            total_seconds=read_seconds,
-            busy_accounts=deployment.busy_accounts,
-            estimates_fees=estimates_fees,
-        )
+            rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts, total_seconds=read_seconds,
+            busy_accounts=deployment.busy_accounts, estimates_fees=estimates_fees,
+        )  # fmt: skip
         self.level = _LEVELS[commitment]
         poller = SolanaReceiptPoller(self.rpc, self._usdc_mint, commitment=commitment)
         scanner = SolanaDepositScanner(self.rpc, self._usdc_mint, read_limits=read_limits)

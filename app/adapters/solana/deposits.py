@@ -68,13 +68,10 @@ class SolanaScanState:
     def from_terms(cls, terms: Terms) -> Self:
         doubt = terms["doubt"]
         return cls(
-            since=int(terms["since"] or 0),
-            lamports=int(terms["lamports"] or 0),
-            usdc_units=int(terms["usdc_units"] or 0),
-            wallet=_parse_progress(terms, "wallet"),
-            tokens=_parse_progress(terms, "tokens"),
-            mismatch_slot=None if doubt is None else int(doubt),
-        )
+            since=int(terms["since"] or 0), lamports=int(terms["lamports"] or 0),
+            usdc_units=int(terms["usdc_units"] or 0), wallet=_parse_progress(terms, "wallet"),
+            tokens=_parse_progress(terms, "tokens"), mismatch_slot=None if doubt is None else int(doubt),
+        )  # fmt: skip
 
 
 def _format_entries(recent: Sequence[HistoryEntry]) -> str:

@@ -32,20 +32,14 @@ def render_summary(service: Service, specification: ServiceSpecification, day: D
     described = _single_line(service.description)[:_MAX_DESCRIPTION]
     lines = [
         f"{_single_line(service.name)} ({_single_line(service.category)})",
-        f'What it does, in the seller\'s words: "{described}"' if described else "The seller has not described it.",
-        "",
-        _price(service),
-        "Auth: send your key as X-API-Key; the seller does not get it.",
+        f'What it does, in the seller\'s words: "{described}"' if described else "The seller has not described it.", "",
+        _price(service), "Auth: send your key as X-API-Key; the seller does not get it.",
         "If the seller has given you a key of its own, send that as X-Upstream-Authorization.",
         f"URL: {url}/ followed by the endpoint's path. The seller's response is returned unchanged.",
         f"Without an account: the same calls below {payer_url}/ are paid for one by one with USDC (x402).",
-        *_reliability(day),
-        "",
-        *_endpoints(specification.endpoints),
-        "",
-        "Example:",
+        *_reliability(day), "", *_endpoints(specification.endpoints), "", "Example:",
         _example(url, specification.example),
-    ]
+    ]  # fmt: skip
     return "\n".join(lines)
 
 

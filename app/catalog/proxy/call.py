@@ -111,22 +111,16 @@ def _price(proxied: _ProxiedCall) -> PaymentPrice:
     """Return the price of a call that is paid for one by one: a settlement has a cost, so it has a minimum."""
     request, service = proxied.request, proxied.service
     return guard.payable(request).price(
-        max(service.price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd)),
-        proxied.body,
-        provider_name=service.provider,
-        description="One call of a service of this catalog",
-        unavailable_reason=None,
-    )
+        max(service.price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd)), proxied.body,
+        provider_name=service.provider, description="One call of a service of this catalog", unavailable_reason=None,
+    )  # fmt: skip
 
 
 def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
     paid = ServiceCall(
-        proxied.service,
-        caller,
-        wallet_id=proxied.wallet_id,
-        model=_model(proxied),
+        proxied.service, caller, wallet_id=proxied.wallet_id, model=_model(proxied),
         session_charge=proxied.session_charge,
-    )
+    )  # fmt: skip
     return _exchange(proxied, paid, client_id=caller.account_id)
 
 

@@ -115,12 +115,9 @@ class ServiceCall(PaidCall):
 
     def _count(self, session: Session, charged_nanos: int) -> None:
         statistics.record_answered_call(
-            session,
-            self._service.id,
-            wallet_id=self._wallet_id,
-            charged_nanos=charged_nanos,
+            session, self._service.id, wallet_id=self._wallet_id, charged_nanos=charged_nanos,
             microseconds=self._microseconds,
-        )
+        )  # fmt: skip
 
     def _hold(self) -> None:
         if self._session_charge is not None:

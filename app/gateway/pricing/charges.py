@@ -138,13 +138,10 @@ def _estimate_media_usage(params: CostParams, reading: UsageReading) -> Usage:
     if params.audio_seconds:
         tokens_out = min(tokens_out, -(-(reading.bytes_unread + reading.streamed_bytes) // BYTES_PER_TOKEN))
     return Usage(
-        tokens_in=params.tokens_in,
-        tokens_out=tokens_out,
-        audio_in=params.tokens_in if params.audio_seconds else 0,
+        tokens_in=params.tokens_in, tokens_out=tokens_out, audio_in=params.tokens_in if params.audio_seconds else 0,
         image_out=tokens_out if params.surface is Surface.IMAGES else 0,
-        image_in=params.tokens_in if params.surface is Surface.IMAGES else 0,
-        audio_seconds=params.audio_seconds,
-    )
+        image_in=params.tokens_in if params.surface is Surface.IMAGES else 0, audio_seconds=params.audio_seconds,
+    )  # fmt: skip
 
 
 def lacks_output_count(params: CostParams, reading: UsageReading) -> bool:

@@ -61,12 +61,9 @@ class FallbackRates:
         if self.output_nanos_each is not None:
             return Rates(input=each_in, output=Decimal(self.output_nanos_each), search=max_rates.search)
         return Rates(
-            input=each_in,
-            output=each_out,
-            search=max_rates.search,
-            character=max_rates.character,
+            input=each_in, output=each_out, search=max_rates.search, character=max_rates.character,
             audio_hour=max_rates.audio_hour,
-        )
+        )  # fmt: skip
 
     def fill_missing(self, rates: Rates, *, is_free: bool = False) -> Rates:
         """Return rates with the fallback if the table has none; a free model's searches are not free."""

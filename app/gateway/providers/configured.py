@@ -47,13 +47,9 @@ _REFUSED = "refused_fields"
 _SURFACES = tuple(surface.value for surface in Surface)
 _PLAIN = re.compile(r"[\w-]+")
 _PROBLEMS = {
-    "extra_forbidden": "is unknown",
-    "unexpected_keyword_argument": "is unknown",
-    "missing": "is missing",
-    "model_type": "must be a table",
-    "dict_type": "must be a table",
-    "dataclass_type": "must be a table",
-}
+    "extra_forbidden": "is unknown", "unexpected_keyword_argument": "is unknown", "missing": "is missing",
+    "model_type": "must be a table", "dict_type": "must be a table", "dataclass_type": "must be a table",
+}  # fmt: skip
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 

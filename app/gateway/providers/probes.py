@@ -112,12 +112,9 @@ class _Call:
         if self._row.dialect is None or match.route.surface is None:
             return None
         return read_cost_params(
-            self._row.dialect,
-            match.route.surface,
-            self._body,
-            self._request.body or {},
+            self._row.dialect, match.route.surface, self._body, self._request.body or {},
             model=match.parameters.get("model") or "",
-        )
+        )  # fmt: skip
 
     @cached_property
     def _quote(self) -> CallQuote:

@@ -80,13 +80,9 @@ def record_decision(
         if proof is None:
             return DecisionOutcome.NOT_PROVEN
         has_effect = approvals.decide(
-            session,
-            approval,
-            is_approved=is_approved,
-            proof=proof,
-            week_nanos=week_nanos if decision is Decision.WEEKLY else 0,
-            answer=answer,
-        )
+            session, approval, is_approved=is_approved, proof=proof,
+            week_nanos=week_nanos if decision is Decision.WEEKLY else 0, answer=answer,
+        )  # fmt: skip
         if has_effect:
             after = {
                 "request_hash": approval.request_hash, "decision": decision.value, "method": proof.method.value,

@@ -116,12 +116,9 @@ def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, resp
         raise _refused()
     try:
         created = webauthn.verify_registration_response(
-            credential=response,
-            expected_challenge=challenge,
-            expected_rp_id=party.id,
-            expected_origin=party.origin,
+            credential=response, expected_challenge=challenge, expected_rp_id=party.id, expected_origin=party.origin,
             require_user_verification=True,
-        )
+        )  # fmt: skip
         _assert_same_origin(parse_registration_credential_json(response).response.client_data_json)
     except _MALFORMED:
         raise _refused() from None

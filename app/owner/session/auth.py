@@ -33,15 +33,12 @@ _CONTENT_SECURITY_POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types push-worker"
 )
 _HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
     "X-Robots-Tag": "noindex, nofollow",
-}
+}  # fmt: skip
 # The longest form has two allowlists of 500 entries each.
 _MAX_OWNER_FORM_BYTES = 256 * 1024
 _MAX_ANONYMOUS_FORM_BYTES = 16 * 1024

@@ -84,13 +84,10 @@ def create(
         credit_accounts.grant(session, agent.id, nanos, reference=f"initial:{agent.id}")
         claim.bind(session, agent.id)
         after = {
-            "name": agent.name,
-            "email": email,
-            "key_id": key.id,
-            "wallet_id": wallet.id,
+            "name": agent.name, "email": email, "key_id": key.id, "wallet_id": wallet.id,
             "credits_usd": usd_string(nanos),
             **{limit.replace("_nanos", "_usd"): usd_string(getattr(controls, limit)) for limit in limits},
-        }
+        }  # fmt: skip
         trail.record(session, actor, AuditEvent(AuditAction.AGENT_CREATED, agent.id, after=after))
     return agent.id
 
@@ -120,14 +117,9 @@ def list_agents(actor: Actor, page: PageRequest, *, search: str, frozen: bool | 
         ids = [agent.id for agent in found.items]
         views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
     trail.record_alone(
-        actor,
-        AuditAction.AGENTS_SHOWN,
-        limit=page.limit,
-        offset=page.offset,
-        count=len(ids),
-        first=ids[0] if ids else None,
-        last=ids[-1] if ids else None,
-    )
+        actor, AuditAction.AGENTS_SHOWN, limit=page.limit, offset=page.offset, count=len(ids),
+        first=ids[0] if ids else None, last=ids[-1] if ids else None,
+    )  # fmt: skip
     return Page(views, found.total, found.request)
 
 

@@ -121,12 +121,9 @@ def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
     retention_period = timedelta(seconds=app_state().settings.retired_key_ttl_seconds)
     # The last condition is implied by the one before; it uses the index.
     return count(
-        session,
-        RetiredKey,
-        RetiredKey.agent_id == agent_id,
-        RetiredKey.retired_at > since,
+        session, RetiredKey, RetiredKey.agent_id == agent_id, RetiredKey.retired_at > since,
         RetiredKey.purge_after > since + retention_period,
-    )
+    )  # fmt: skip
 
 
 def key_location(wallet_id: str) -> SecretLocation:

@@ -243,12 +243,9 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
     spending_accounts.set_frozen(session, agent_id, frozen=frozen)
     if before.is_frozen is not frozen:
         outbox.record(
-            session,
-            EventType.WALLET_FROZEN if frozen else EventType.WALLET_UNFROZEN,
-            agent_id=agent_id,
-            object_id=agent_id,
-            data={"agent_id": agent_id, "frozen": frozen},
-        )
+            session, EventType.WALLET_FROZEN if frozen else EventType.WALLET_UNFROZEN, agent_id=agent_id,
+            object_id=agent_id, data={"agent_id": agent_id, "frozen": frozen},
+        )  # fmt: skip
     return before
 
 

@@ -81,12 +81,9 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
         """Return what `send` returns, or the answer 202 if the owner has to approve it. Raises: ServiceError."""
         quote, wait = self.quote, wait_seconds()
         return service.or_ask(
-            self,
-            lambda: self.send(wallet, order, wait_seconds=wait, claim=claim),
-            body=body,
-            claim=claim,
+            self, lambda: self.send(wallet, order, wait_seconds=wait, claim=claim), body=body, claim=claim,
             try_out=quote and (lambda approved: quote(replace(wallet, approved=approved), order)),
-        )
+        )  # fmt: skip
 
     def execute(self, request: ApprovedRequest, claim: Claim) -> None:
         order = self.parse(self.body.load(request.body))

@@ -171,13 +171,10 @@ def _stop_tracking(movements: Sequence[OpenMovement]) -> None:
     in_final_block = Transaction.block_hash.in_({m.block.hash for m in movements if m.block is not None})
     with unit_of_work() as session:
         update_rows(
-            session,
-            Transaction,
-            Transaction.id.in_([movement.id for movement in movements]),
-            Transaction.status != MovementStatus.PENDING.value,
-            in_final_block | Transaction.block_hash.is_(None),
+            session, Transaction, Transaction.id.in_([movement.id for movement in movements]),
+            Transaction.status != MovementStatus.PENDING.value, in_final_block | Transaction.block_hash.is_(None),
             next_check_at=None,
-        )
+        )  # fmt: skip
 
 
 def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], now: datetime) -> None:

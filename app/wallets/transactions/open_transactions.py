@@ -96,15 +96,10 @@ def due(chain: ChainName, now: datetime) -> tuple[list[OpenMovement], list[Unrea
 def pending_of(sender: str, chain: ChainName) -> list[OpenMovement]:
     """Return the pending movements of a sender on a chain without nonces, oldest first."""
     found, _unreadable = _load(
-        chain,
-        Transaction.from_address == sender,
-        Transaction.block_number.is_(None),
-        Transaction.status == MovementStatus.PENDING.value,
-        Transaction.nonce.is_(None),
-        Transaction.fee_cap_units.is_not(None),
-        order=(Transaction.created_at,),
-        limit=BATCH,
-    )
+        chain, Transaction.from_address == sender, Transaction.block_number.is_(None),
+        Transaction.status == MovementStatus.PENDING.value, Transaction.nonce.is_(None),
+        Transaction.fee_cap_units.is_not(None), order=(Transaction.created_at,), limit=BATCH,
+    )  # fmt: skip
     return found
 
 

@@ -194,13 +194,9 @@ def execute(
             raise
         raise record_failed(movement, error.reason, error.details, claim=claim) from None
     view = broadcast_and_wait(
-        app_state().ports.chains[movement.chain],
-        recorded,
-        signed,
-        wait_seconds=wait_seconds,
-        account_id=movement.wallet.agent_id,
-        output_token=movement.output.token if movement.output else None,
-    )
+        app_state().ports.chains[movement.chain], recorded, signed, wait_seconds=wait_seconds,
+        account_id=movement.wallet.agent_id, output_token=movement.output.token if movement.output else None,
+    )  # fmt: skip
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view

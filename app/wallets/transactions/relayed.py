@@ -104,13 +104,10 @@ def final_decision(session: Session, transaction_id: str) -> BlockDecision | Non
 def failed_fee_units(session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime) -> int:
     """Return the network fees of a wallet's movements since an instant that a block contains without effect."""
     fees = select(Transaction.fee_units).where(
-        Transaction.wallet_id == wallet_id,
-        Transaction.created_at >= since,
-        Transaction.status == MovementStatus.FAILED.value,
-        Transaction.error == StatusReason.REVERTED.value,
-        Transaction.chain == chain.value,
-        Transaction.kind == kind,
-    )
+        Transaction.wallet_id == wallet_id, Transaction.created_at >= since,
+        Transaction.status == MovementStatus.FAILED.value, Transaction.error == StatusReason.REVERTED.value,
+        Transaction.chain == chain.value, Transaction.kind == kind,
+    )  # fmt: skip
     # Units are text on SQLite.
     return sum(int(units or 0) for units in session.scalars(fees))
 

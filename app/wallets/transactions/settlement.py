@@ -290,12 +290,7 @@ def count_swaps(
 ) -> int:
     """Count the swaps of a token with nonces from the chain's count up to a new one."""
     return count(
-        session,
-        Transaction,
-        Transaction.chain == chain.value,
-        Transaction.from_address == sender,
-        Transaction.type == TransactionType.SWAP.value,
-        Transaction.currency == currency,
-        Transaction.nonce >= since_sequence,
-        Transaction.nonce < before_sequence,
-    )
+        session, Transaction, Transaction.chain == chain.value, Transaction.from_address == sender,
+        Transaction.type == TransactionType.SWAP.value, Transaction.currency == currency,
+        Transaction.nonce >= since_sequence, Transaction.nonce < before_sequence,
+    )  # fmt: skip

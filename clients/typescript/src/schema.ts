@@ -1432,6 +1432,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description The id of a budget (UUID). */
                 budget_id: string;
             };
             cookie?: never;
@@ -12121,6 +12122,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description The id of a budget (UUID). */
                 budget_id: string;
             };
             cookie?: never;
@@ -12166,6 +12168,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description The id of a budget (UUID). */
                 budget_id: string;
             };
             cookie?: never;
@@ -12211,6 +12214,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description The id of a budget (UUID). */
                 budget_id: string;
             };
             cookie?: never;

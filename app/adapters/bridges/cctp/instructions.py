@@ -34,22 +34,15 @@ def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnP
     """Build the burn; `event` is a new key that signs, too: its account contains the message."""
     domain = str(order.domain).encode()
     accounts = [
-        _signer(owner),
-        AccountMeta(owner, is_signer=True, is_writable=True),
-        _read(_at(MESSENGER, b"sender_authority")),
-        _write(tokens.account_of(owner, mint)),
-        _read(_at(MESSENGER, b"denylist_account", bytes(owner))),
-        _write(_at(TRANSMITTER, b"message_transmitter")),
-        _read(MESSENGER_ACCOUNT),
-        _read(_at(MESSENGER, b"remote_token_messenger", domain)),
-        _read(_at(MESSENGER, b"token_minter")),
-        _write(_at(MESSENGER, b"local_token", bytes(mint))),
-        _write(mint),
+        _signer(owner), AccountMeta(owner, is_signer=True, is_writable=True),
+        _read(_at(MESSENGER, b"sender_authority")), _write(tokens.account_of(owner, mint)),
+        _read(_at(MESSENGER, b"denylist_account", bytes(owner))), _write(_at(TRANSMITTER, b"message_transmitter")),
+        _read(MESSENGER_ACCOUNT), _read(_at(MESSENGER, b"remote_token_messenger", domain)),
+        _read(_at(MESSENGER, b"token_minter")), _write(_at(MESSENGER, b"local_token", bytes(mint))), _write(mint),
         AccountMeta(event, is_signer=True, is_writable=True),
         *(_read(program) for program in (TRANSMITTER, MESSENGER, TOKEN_PROGRAM, SYSTEM_PROGRAM)),
-        _read(_at(MESSENGER, b"__event_authority")),
-        _read(MESSENGER),
-    ]
+        _read(_at(MESSENGER, b"__event_authority")), _read(MESSENGER),
+    ]  # fmt: skip
     arguments = (
         struct.pack("<QI", units, order.domain)
         + order.recipient
@@ -66,27 +59,16 @@ def receive_message(
 ) -> Instruction:
     source = str(message.burn.source_domain).encode()
     accounts = [
-        AccountMeta(payer, is_signer=True, is_writable=True),
-        _signer(payer),
+        AccountMeta(payer, is_signer=True, is_writable=True), _signer(payer),
         _read(_at(TRANSMITTER, b"message_transmitter_authority", bytes(MESSENGER))),
-        _read(_at(TRANSMITTER, b"message_transmitter")),
-        _write(used_nonce(message)),
-        _read(MESSENGER),
-        _read(SYSTEM_PROGRAM),
-        _read(_at(TRANSMITTER, b"__event_authority")),
-        _read(TRANSMITTER),
-        _read(MESSENGER_ACCOUNT),
-        _read(_at(MESSENGER, b"remote_token_messenger", source)),
-        _write(_at(MESSENGER, b"token_minter")),
-        _write(_at(MESSENGER, b"local_token", bytes(mint))),
-        _read(_at(MESSENGER, b"token_pair", source, message.burn.token)),
-        _write(fee_account),
-        _write(token_account),
-        _write(_at(MESSENGER, b"custody", bytes(mint))),
-        _read(TOKEN_PROGRAM),
-        _read(_at(MESSENGER, b"__event_authority")),
-        _read(MESSENGER),
-    ]
+        _read(_at(TRANSMITTER, b"message_transmitter")), _write(used_nonce(message)), _read(MESSENGER),
+        _read(SYSTEM_PROGRAM), _read(_at(TRANSMITTER, b"__event_authority")), _read(TRANSMITTER),
+        _read(MESSENGER_ACCOUNT), _read(_at(MESSENGER, b"remote_token_messenger", source)),
+        _write(_at(MESSENGER, b"token_minter")), _write(_at(MESSENGER, b"local_token", bytes(mint))),
+        _read(_at(MESSENGER, b"token_pair", source, message.burn.token)), _write(fee_account), _write(token_account),
+        _write(_at(MESSENGER, b"custody", bytes(mint))), _read(TOKEN_PROGRAM),
+        _read(_at(MESSENGER, b"__event_authority")), _read(MESSENGER),
+    ]  # fmt: skip
     return Instruction(TRANSMITTER, _RECEIVE + _with_length(message.raw) + _with_length(attestation), accounts)
 
 

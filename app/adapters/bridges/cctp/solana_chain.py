@@ -193,13 +193,9 @@ class SolanaCctpChain:
         except ValueError:
             raise Unreachable("chain_unreachable") from None
         receiving = instructions.receive_message(
-            message,
-            attestation,
-            self._mint,
-            payer=key,
-            token_account=tokens.account_of(key, self._mint),
+            message, attestation, self._mint, payer=key, token_account=tokens.account_of(key, self._mint),
             fee_account=tokens.account_of(fee_owner, self._mint),
-        )
+        )  # fmt: skip
         draft = self._simulated_draft(no_amount, [receiving], tables=self._tables(), failures=failures)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
@@ -276,12 +272,9 @@ class SolanaCctpChain:
         tables: Sequence[AddressLookupTableAccount] = (),
     ) -> SimulatedTransaction:
         return simulate(
-            self._chain.rpc,
-            self._chain.level,
-            _compiled(owner, body, _NO_BLOCKHASH, tables),
-            [owner, tokens.account_of(owner, self._mint)],
-            new_account_bytes=new_account_bytes,
-        )
+            self._chain.rpc, self._chain.level, _compiled(owner, body, _NO_BLOCKHASH, tables),
+            [owner, tokens.account_of(owner, self._mint)], new_account_bytes=new_account_bytes,
+        )  # fmt: skip
 
 
 def _compiled(

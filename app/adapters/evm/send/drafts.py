@@ -141,13 +141,10 @@ class EvmDrafter:
             Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
             Shortage.check(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
-            intent=intent,
-            fee_units=max_fee_terms.max_units,
-            native_units=readings.native_units,
+            intent=intent, fee_units=max_fee_terms.max_units, native_units=readings.native_units,
             token_units=readings.native_units if amount.token == self._native else readings.token_units,
-            sequence=readings.sequence,
-            terms={**max_fee_terms.as_terms(), **terms},
-        )
+            sequence=readings.sequence, terms={**max_fee_terms.as_terms(), **terms},
+        )  # fmt: skip
 
     def read(
         self, sender: str, target: CallTarget, *, estimates: bool, also: Sequence[RpcCall[Any]] = ()

@@ -47,12 +47,9 @@ class OpenAuthorization:
         if "authorization_nonce" not in terms:
             return None
         return cls(
-            str(terms["payer"]),
-            bytes.fromhex(str(terms["authorization_nonce"])),
-            int(terms["valid_before"] or 0),
-            int(terms["since_block"] or 0),
-            str(terms["permit2_recipient"]) if terms.get("permit2_recipient") else None,
-        )
+            str(terms["payer"]), bytes.fromhex(str(terms["authorization_nonce"])), int(terms["valid_before"] or 0),
+            int(terms["since_block"] or 0), str(terms["permit2_recipient"]) if terms.get("permit2_recipient") else None,
+        )  # fmt: skip
 
     def as_terms(self) -> Terms:
         return {
@@ -179,9 +176,6 @@ def _used(block: BlockRef, *, head: int, tx_hash: str | None = None) -> Transact
     Without a hash, a final block includes the use and no log shows it: paid, by an unknown transaction.
     """
     return TransactionOutcome(
-        TransactionStatus.SUCCEEDED,
-        tx_hash=tx_hash,
-        block=block,
-        confirmations=max(head - block.number + 1, 0),
+        TransactionStatus.SUCCEEDED, tx_hash=tx_hash, block=block, confirmations=max(head - block.number + 1, 0),
         fee_units=0,
-    )
+    )  # fmt: skip

@@ -23,12 +23,9 @@ SEND_REFUSALS: tuple[tuple[str, str], ...] = (
 
 # `TokenError` of github.com/solana-program/token, by its number in `Custom`.
 _TOKEN_ERRORS: Mapping[int, str] = {
-    1: "insufficient token balance",
-    3: "the token account is of another mint",
-    4: "the token account has another owner",
-    17: "the token account is frozen",
-    18: "the mint has other decimals",
-}
+    1: "insufficient token balance", 3: "the token account is of another mint",
+    4: "the token account has another owner", 17: "the token account is frozen", 18: "the mint has other decimals",
+}  # fmt: skip
 
 _OWNED_BY_THE_RUNTIME = frozenset(
     Pubkey.from_string(program)

@@ -98,12 +98,9 @@ def _simulate(
     prices = SolanaRpcCall(GetRecentPrioritizationFees(priced), priority_prices)
     # Without a usable response, recent prices decide.
     estimate = RpcCall(
-        "getPriorityFeeEstimate",
-        ({"accountKeys": [str(key) for key in priced], "options": {"recommended": True}},),
-        read=priority_estimate,
-        tolerates=accept_any_error,
-        tolerates_malformed=True,
-    )
+        "getPriorityFeeEstimate", ({"accountKeys": [str(key) for key in priced], "options": {"recommended": True}},),
+        read=priority_estimate, tolerates=accept_any_error, tolerates_malformed=True,
+    )  # fmt: skip
     trial = calls.simulation(transactions.unsigned_transaction(message), level, keys)
     estimates = [estimate] if rpc.estimates_fees else []
     endpoint.run([latest, found, *rents.values(), prices, *estimates, trial])

@@ -255,12 +255,9 @@ class JupiterExchange:
             return True
         owner = Pubkey.from_string(request.owner)
         return balances.is_exactly_swap(
-            self._balances(owner, simulated.before),
-            self._balances(owner, simulated.after),
-            request,
-            minimum_units=minimum_units,
-            fee_units=transactions.fee_lamports(0, 0),
-        )
+            self._balances(owner, simulated.before), self._balances(owner, simulated.after), request,
+            minimum_units=minimum_units, fee_units=transactions.fee_lamports(0, 0),
+        )  # fmt: skip
 
     def _assert_affordable(
         self, request: SwapRequest, swap_state: SimulatedTransaction, before: SwapBalances, fee_units: int

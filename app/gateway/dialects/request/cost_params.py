@@ -64,17 +64,13 @@ _HINTS_BY_SURFACE = {
     Surface.COMPLETIONS: {"prompt": "must be shorter"},
     Surface.RESPONSES: {"input": "must be shorter, or have fewer and smaller images and files"},
     Surface.GENERATE: {"contents": "must be shorter, or have fewer and smaller images and files"},
-    Surface.EMBEDDINGS: _SHORTER_INPUT,
-    Surface.EMBED_CONTENT: {"requests": "must be fewer, or shorter"},
-    Surface.CHAT: _SHORTER_MESSAGES,
-    Surface.MESSAGES: _SHORTER_MESSAGES,
+    Surface.EMBEDDINGS: _SHORTER_INPUT, Surface.EMBED_CONTENT: {"requests": "must be fewer, or shorter"},
+    Surface.CHAT: _SHORTER_MESSAGES, Surface.MESSAGES: _SHORTER_MESSAGES,
     Surface.IMAGES: {"size": "must be smaller", "quality": "must be lower, such as medium or low"},
-    Surface.SPEECH: {"input": "must be shorter"},
-    Surface.TRANSCRIPTION: {"file": "must be a shorter recording"},
-    Surface.TRANSLATION: {"file": "must be a shorter recording"},
-    Surface.SEARCH: {"numResults": "must be lower"},
+    Surface.SPEECH: {"input": "must be shorter"}, Surface.TRANSCRIPTION: {"file": "must be a shorter recording"},
+    Surface.TRANSLATION: {"file": "must be a shorter recording"}, Surface.SEARCH: {"numResults": "must be lower"},
     Surface.CONTENTS: {"urls": "must be fewer"},
-}
+}  # fmt: skip
 _DEFAULT_HINT = {"body": "asks for too much"}
 
 

@@ -173,14 +173,11 @@ def _message_usage(reported: Mapping[str, Any]) -> Usage:
         _number(by_age, "ephemeral_5m_input_tokens") + _number(by_age, "ephemeral_1h_input_tokens"),
     )
     return Usage(
-        tokens_in=_number(reported, "input_tokens") + written + read,
-        tokens_out=_number(reported, "output_tokens"),
-        cache_read=read,
-        cache_write=written,
-        cache_write_5m=_number(by_age, "ephemeral_5m_input_tokens"),
+        tokens_in=_number(reported, "input_tokens") + written + read, tokens_out=_number(reported, "output_tokens"),
+        cache_read=read, cache_write=written, cache_write_5m=_number(by_age, "ephemeral_5m_input_tokens"),
         cache_write_1h=_number(by_age, "ephemeral_1h_input_tokens"),
         reasoning=_number(_nested(reported, "output_tokens_details"), "thinking_tokens"),
-    )
+    )  # fmt: skip
 
 
 def _model(reported: Mapping[str, Any]) -> str | None:
