@@ -29,7 +29,7 @@ from app.identity.service import KeyMemory
 from app.state import app_state
 
 _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
-_CREATIONS = "30 per minute;200 per day"
+_CREATIONS, _CHANGES = "30 per minute;200 per day", "60 per minute"
 
 
 def create(caller: Principal, limits: Mapping[str, Any], *, email: str | None, claim: Claim) -> tuple[LimitedKey, str]:
@@ -68,7 +68,8 @@ def get(agent_id: str, key_id: str) -> LimitedKey:
 
 
 def change(caller: Principal, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
-    """Change a key's limits, from the next call on. Raises: NotFound, Unauthorized."""
+    """Change a key's limits, from the next call on. Raises: NotFound, RateLimited, Unauthorized."""
+    app_state().rate_limiter.count(_CHANGES, "changed key", caller.account_id)
     with unit_of_work() as session:
         _lock(session, caller)
         changed = _change(session, current_actor(), caller.account_id, key_id, changes)
@@ -124,7 +125,8 @@ def _add(
 
 def _change(session: Session, actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
     key_id = _id(key_id)
-    follows_tags = "tags" in changes and budgets.lock_for_tags(session, agent_id)
+    has_other_tags = "tags" in changes and changes["tags"] != key_limits.get_key(session, agent_id, key_id).tags
+    follows_tags = has_other_tags and budgets.lock_for_tags(session, agent_id)
     key_limits.change_key(session, agent_id, key_id, changes)
     if follows_tags:
         budgets.assign_members(session)

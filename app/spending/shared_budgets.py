@@ -10,7 +10,7 @@ from app.core import clock, money
 from app.errors import BudgetLimitExceeded, PriceUnavailable
 from app.identity import budgets
 from app.identity.budgets import SharedBudget
-from app.spending.accounts import Account
+from app.spending.accounts import MAX_COUNTED_NANOS, Account
 from app.spending.models import SpendingHold
 from app.spending.policy import SpendingRequest
 
@@ -34,19 +34,22 @@ def assert_within(
 ) -> None:
     """Check a request against shared budgets; `own_nanos` are held for it already."""
     for budget in shared:
+        if request.value_nanos is None and budget.limit_nanos is None and budget.velocity is None:
+            continue
         if request.value_nanos is None:
             raise PriceUnavailable(details={"rule": "budget", "budget_id": budget.id})
         details = {
             "rule": "budget", "budget_id": budget.id, "budget": budget.name,
             "requested_usd": money.usd_from_nanos(request.value_nanos),
         }  # fmt: skip
-        left_nanos = budget.remaining_nanos
-        if left_nanos is not None and request.value_nanos > left_nanos + own_nanos:
+        limit_nanos = MAX_COUNTED_NANOS if budget.limit_nanos is None else budget.limit_nanos
+        left_nanos = max(0, limit_nanos - budget.used_nanos)
+        if request.value_nanos > left_nanos + own_nanos:
             raise BudgetLimitExceeded(
                 f"This transaction exceeds the shared budget {budget.name!r}.",
                 details={
                     **details,
-                    "limit_usd": money.usd_from_nanos(budget.limit_nanos or 0),
+                    "limit_usd": money.usd_from_nanos(limit_nanos),
                     "spent_usd": money.usd_from_nanos(budget.used_nanos),
                     "remaining_usd": money.usd_from_nanos(left_nanos),
                     "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),

@@ -354,6 +354,19 @@ def test_a_dry_run_and_an_unknown_price_meet_the_budget(client_of_each: FlaskCli
             payments.check(session, agent.wallet_id, SpendingRequest(nanos, PAYEE, Family.EVM))
 
 
+def test_a_budget_without_a_limit_counts_up_to_what_can_be_counted(client_of_each: FlaskClient) -> None:
+    ops, agents = operator(client_of_each), [register(client_of_each) for _ in range(2)]
+    budget_id = budget(ops, members={"agents": [each.id for each in agents]})
+    for agent in agents:
+        agent.unlimited()
+    with unit_of_work() as session:
+        payments.hold(session, agents[0].wallet_id, SpendingRequest(None, PAYEE, Family.EVM), reference="unpriced")
+    hold_payment(agents[0], 8_000_000_000)
+    with pytest.raises(BudgetLimitExceeded):
+        hold_payment(agents[1], 2_000_000_000)
+    assert used(ops, budget_id) == 8_000_000_000
+
+
 def test_an_approved_payment_is_counted_once(client_of_each: FlaskClient) -> None:
     ops, agent = operator(client_of_each), register(client_of_each)
     budget_id = budget(ops, limit_usd=20, members={"wallets": [agent.wallet_id]})
