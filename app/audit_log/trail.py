@@ -151,8 +151,9 @@ class AuditAction(StrEnum):
 
 
 _SUBJECT_KINDS: Mapping[str, str] = {
-    "agent": "agent", "claim": "agent", "gateway_key": "gateway_key", "service": "service", "webhook": "webhook",
-    "master_key": "master_key", "retired_key": "wallet", "bridge": "transaction", "approval": "approval",
+    "agent": "agent", "budget": "budget", "claim": "agent", "gateway_key": "gateway_key", "service": "service",
+    "webhook": "webhook", "master_key": "master_key", "retired_key": "wallet", "bridge": "transaction",
+    "approval": "approval",
 }  # fmt: skip
 
 

@@ -250,6 +250,7 @@ def test_budgets_are_listed_changed_and_audited(stage: Stage, ops: Operator) -> 
     assert ops.get(f"/budgets/{made['id']}").status_code == 404
     acts = [entry.action for entry in entries() if entry.action.startswith("budget.")]
     assert sorted(acts) == ["budget.changed", "budget.created", "budget.deleted"]
+    assert {entry.subject_kind for entry in entries() if entry.action in acts} == {"budget"}
     assert stage.agent.get("/v1/platform/budgets").status_code == 401
 
 
