@@ -42,7 +42,9 @@ def test_python_packages_of_openai_and_anthropic(scene: Scene) -> None:
 
 
 def test_python_packages_of_google_and_groq_and_wrappers(scene: Scene) -> None:
-    modules = ("google_examples", "groq_examples", "litellm_examples", "langchain_examples")
+    modules = (
+        "google_examples", "groq_examples", "litellm_examples", "langchain_examples", "openrouter_sdk_examples",
+    )  # fmt: skip
     ran = run_python("examples.py", scene.service.url, scene.key, *modules, requirements="llm.txt")
     check(scene, ran, {"openai", "anthropic", "gemini", "groq", "openrouter"})
 

@@ -1,4 +1,4 @@
-"""OpenRouter publishes no package of its own for this: its documentation shows `requests` and OpenAI's package."""
+"""The examples of OpenRouter's documentation with `requests` and OpenAI's package; see `openrouter_sdk_examples`."""
 
 from __future__ import annotations
 
