@@ -68,7 +68,11 @@ HOLDS = StateMachine(
 
 
 _CONTROLS_AND_HOLD = PreparedRead(
-    select(*controls.COLUMNS, SpendingHold.reference)
+    select(
+        *controls.COLUMNS,
+        SpendingHold.reference,
+        budgets.is_member(SpendingAccount.wallet_id, SpendingAccount.agent_id).label("has_budgets"),
+    )
     .select_from(SpendingAccount)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
     .outerjoin(
@@ -105,7 +109,7 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         rules = controls.verified_controls(session, account, row)
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
-        shared = shared_budgets.lock(session, account, request)
+        shared = shared_budgets.lock(session, account, request) if row.has_budgets else []
         permitted_payee = _assert_approved(session, account, rules, request)
         _count(
             session, reference, account, request.value_nanos or 0, session_id=request.session_id,
