@@ -22,6 +22,7 @@ from app.db.tables import delete_rows, table_of, update_rows
 from app.errors import ControlsLocked, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType
+from app.identity import budgets
 from app.spending import accounts, policy
 from app.spending.models import ApprovedPayee, SpendingAccount, SpendingControls, SpendingHold, SpendingSession
 from app.spending.policy import DEFAULT, Controls, Window
@@ -34,8 +35,9 @@ _INSERT = PreparedInsert(SpendingControls)
 _OF_WALLET = PreparedRead(select(*COLUMNS).where(SpendingControls.wallet_id == bindparam("of_wallet")))
 _CONTROLS, _ACCOUNTS = table_of(SpendingControls), table_of(SpendingAccount)
 _OF_WALLETS = select(*COLUMNS).where(SpendingControls.wallet_id.in_(bindparam("wallet_ids", expanding=True)))
+HAS_BUDGETS = budgets.is_member(_ACCOUNTS.c.wallet_id, _ACCOUNTS.c.agent_id).label("has_budgets")
 _WITH_CONTROLS = (
-    select(*accounts.COLUMNS, *COLUMNS)
+    select(*accounts.COLUMNS, *COLUMNS, HAS_BUDGETS)
     .select_from(SpendingAccount)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
 )
@@ -141,7 +143,7 @@ def with_status(
     joined = table.join(_ACCOUNTS, _ACCOUNTS.c.wallet_id == wallet_id).outerjoin(
         _CONTROLS, _CONTROLS.c.wallet_id == wallet_id
     )
-    return select(*table.c, *accounts.COLUMNS, *COLUMNS).select_from(joined).where(condition)
+    return select(*table.c, *accounts.COLUMNS, *COLUMNS, HAS_BUDGETS).select_from(joined).where(condition)
 
 
 def verified(session: Session, row: Any) -> tuple[accounts.Account, Controls | None]:

@@ -68,11 +68,7 @@ HOLDS = StateMachine(
 
 
 _CONTROLS_AND_HOLD = PreparedRead(
-    select(
-        *controls.COLUMNS,
-        SpendingHold.reference,
-        budgets.is_member(SpendingAccount.wallet_id, SpendingAccount.agent_id).label("has_budgets"),
-    )
+    select(*controls.COLUMNS, SpendingHold.reference, controls.HAS_BUDGETS)
     .select_from(SpendingAccount)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
     .outerjoin(
@@ -185,7 +181,8 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
     _assert_permitted(account, rules, request)
     own_nanos = 0 if held is None else held.amount_nanos
     _assert_within_session(session, wallet_id, request, own_nanos=own_nanos)
-    shared = [] if request.buys_credits else budgets.budgets_of(session, account.wallet_id, account.agent_id)
+    is_counted = row.has_budgets and not request.buys_credits
+    shared = budgets.budgets_of(session, account.wallet_id, account.agent_id) if is_counted else []
     shared_budgets.assert_within(session, budgets.read(session, shared), request, own_nanos=own_nanos)
     _assert_approved(session, account, rules, request)
     accounts.countable_sums(account, request.value_nanos or 0)
