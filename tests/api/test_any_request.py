@@ -120,7 +120,7 @@ class Scene:
         makers: dict[str, Callable[[], str]] = {
             "wallet_id": lambda: self._made(self.agent.post("/v1/wallets", {})) if deletes else self.agent.wallet_id,
             "service_id": self._service,
-            "agent_id": lambda: register(client).id,
+            "agent_id": lambda: self.agent.id if "/keys" in path else register(client).id,
             "key_id": self._new_master_key if "master-keys" in path else lambda: self._key(path, deletes=deletes),
             "budget_id": self._budget,
             "provider": lambda: "brave",
@@ -205,7 +205,7 @@ class Scene:
         return self._made(self.ops.post("/master-keys", {"name": "spare"}))
 
     def _key(self, path: str, *, deletes: bool) -> str:
-        if path.startswith("/v1/platform"):
+        if path.startswith("/v1/platform/keys"):
             return self._made(self.agent.client.post("/v1/keys", json={}))
         listed = [each for each in self.agent.get("/v1/keys").get_json()["keys"] if each["revoked_at"] is None]
         return self._made(self.agent.post("/v1/keys", {})) if deletes or not listed else str(listed[0]["id"])
