@@ -53,32 +53,42 @@ def answered(params: CostParams, body: Any, content_type: str = "application/jso
 @pytest.mark.parametrize(
     ("rule", "params", "body", "metered"),
     [
-        (OPENAI, chat(), recorded.CHAT, MeteredUsage(3_348_000, 1200, 300, VERSION)),
+        (OPENAI, chat(), recorded.CHAT, MeteredUsage(3_348_000, 1200, 300, VERSION, 1024, 128)),
         (
             OPENAI,
             chat(surface=Surface.RESPONSES),
             {"model": "gpt-5", "usage": recorded.RESPONSES_USAGE},
-            MeteredUsage(3_348_000, 1200, 300, VERSION),
+            MeteredUsage(3_348_000, 1200, 300, VERSION, 1024, 128),
         ),
         (OPENAI, chat(surface=Surface.EMBEDDINGS), recorded.EMBEDDINGS, MeteredUsage(160, 8, 0, VERSION)),
         (
             ANTHROPIC,
             chat(surface=Surface.MESSAGES, dialect=Dialect.ANTHROPIC),
             recorded.MESSAGE,
-            MeteredUsage(36_425_000, 7100, 400, VERSION),
+            MeteredUsage(36_425_000, 7100, 400, VERSION, 5000),
         ),
         (
             GOOGLE,
             chat(surface=Surface.GENERATE, dialect=Dialect.GEMINI),
             recorded.GEMINI,
-            MeteredUsage(1_078_750, 15, 106, VERSION),
+            MeteredUsage(1_078_750, 15, 106, VERSION, 0, 100),
         ),
         (OPENROUTER, chat(dialect=Dialect.OPENROUTER), recorded.OPENROUTER, MeteredUsage(950_000, 194, 2, "reported")),
         # The response's model takes precedence; if the table does not have it, the request's model counts.
-        (OPENAI, chat(model="gpt-5-mini"), recorded.CHAT, MeteredUsage(3_348_000, 1200, 300, VERSION)),
-        (OPENAI, chat(), {**recorded.CHAT, "model": "gpt-5-from-home"}, MeteredUsage(3_348_000, 1200, 300, VERSION)),
+        (OPENAI, chat(model="gpt-5-mini"), recorded.CHAT, MeteredUsage(3_348_000, 1200, 300, VERSION, 1024, 128)),
+        (
+            OPENAI,
+            chat(),
+            {**recorded.CHAT, "model": "gpt-5-from-home"},
+            MeteredUsage(3_348_000, 1200, 300, VERSION, 1024, 128),
+        ),
         # Neither is known: the provider's highest rates, 1200 * 150 + 300 * 600 micro-dollars.
-        (OPENAI, chat(model="x"), {**recorded.CHAT, "model": "y"}, MeteredUsage(360_000_000, 1200, 300, "fallback")),
+        (
+            OPENAI,
+            chat(model="x"),
+            {**recorded.CHAT, "model": "y"},
+            MeteredUsage(360_000_000, 1200, 300, "fallback", 1024, 128),
+        ),
     ],
 )
 def test_a_response_costs_the_list_price(
@@ -91,7 +101,7 @@ def test_a_stream_costs_the_same_as_a_plain_response() -> None:
     params = chat(surface=Surface.MESSAGES, dialect=Dialect.ANTHROPIC, is_streamed=True)
     reading = answered(params, recorded.message_stream(), "text/event-stream")
     # 25 uncached at 3, 1000 from the cache at 0.3, 15 written at 15 dollars a million.
-    assert ANTHROPIC.settle(params, reading, AT) == MeteredUsage(600_000, 1025, 15, VERSION)
+    assert ANTHROPIC.settle(params, reading, AT) == MeteredUsage(600_000, 1025, 15, VERSION, 1000)
 
 
 def test_a_more_expensive_tier_costs_its_price() -> None:
@@ -372,7 +382,7 @@ def test_an_interrupted_message_costs_its_reported_usage_and_later_content() -> 
     params = chat(surface=Surface.MESSAGES, model="claude-sonnet-4-5", tokens_in_likely=9)
     reading = UsageReading(usage=Usage(1025, 1, cache_read=1000), streamed_bytes=40)
     assert ANTHROPIC.settle(params, reading, AT) == MeteredUsage(
-        25 * 3_000 + 1000 * 300 + 10 * 15_000, 1025, 10, VERSION + "+estimate"
+        25 * 3_000 + 1000 * 300 + 10 * 15_000, 1025, 10, VERSION + "+estimate", 1000
     )
 
 
