@@ -99,23 +99,23 @@ def test_calls_of_two_agents_end_where_their_budget_ends(stage: Stage, ops: Oper
 
 
 def test_a_budget_holds_for_calls_that_run_together(stage: Stage, ops: Operator) -> None:
-    agents = [stage.agent, *(register(stage.app.test_client()) for _ in range(7))]
+    agents = [stage.agent, *(register(stage.app.test_client()) for _ in range(30))]
     key_id, key = further_key(stage.agent, limit_usd=1)
-    inner = budget(ops, limit_usd=0.1, members={"agents": [each.id for each in agents], "keys": [key_id]})
-    outer = budget(ops, limit_usd=0.15)
+    inner = budget(ops, limit_usd=0.5, members={"agents": [each.id for each in agents], "keys": [key_id]})
+    outer = budget(ops, limit_usd=0.7)
     assert ops.ask("PATCH", f"/budgets/{inner}", {"parent_id": outer}).status_code == 200
-    callers = [*(each.headers() for each in agents), key] * 6
+    callers = ([*(each.headers() for each in agents), key] * 7)[:200]
 
     def call(headers: dict[str, str]) -> int:
         status: int = stage.chat(headers=headers, max_tokens=500).status_code
         return status
 
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(32) as pool:
         statuses = list(pool.map(call, callers))
     assert set(statuses) <= {200, 402}
-    assert statuses.count(200) >= 10
+    assert 80 <= statuses.count(200) < 200
     spent = ops.get("/usage/sums").get_json()["sums"][0]["cost_usd"]
-    assert used(ops, inner) == used(ops, outer) == spent <= 0.1
+    assert used(ops, inner) == used(ops, outer) == spent <= 0.5
     stage.assert_nothing_held()
     assert_audited()
 
