@@ -32,7 +32,8 @@ from app.db.group_commit import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
 from app.errors import InsufficientCredits, Unauthorized
 from app.extensions import db
-from app.identity.models import ApiKey, Budget, BudgetMember, BudgetReturn, KeyLimit
+from app.identity import budgets
+from app.identity.models import ApiKey, Budget, BudgetMember, KeyLimit
 from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
@@ -48,7 +49,7 @@ from tests.support.waiting import wait_until
 _NOW = "2026-03-04T05:06:07.891011Z"
 _TODAY = datetime(2026, 3, 4, tzinfo=UTC)
 _LEASE = timedelta(seconds=90)
-_NOT_COMPARED = {CreditLedgerEntry: {"id"}, KeyLimit: {"mac"}, Budget: {"mac"}, BudgetReturn: {"id"}}
+_NOT_COMPARED = {CreditLedgerEntry: {"id"}, KeyLimit: {"mac"}}
 _MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider, KeyLimit)
 
 
@@ -137,11 +138,9 @@ class Ledger:
     def rows(self) -> dict[str, list[Any]]:
         with self.app.app_context(), read_only_unit() as session:
             found = {model.__tablename__: sorted(self._rows_of(session, model), key=repr) for model in _MODELS}
-            budgets = [key_id(self.ids[0], name) for name in ("both", "key", "outer")]
-            for model, owner in ((Budget, Budget.id), (BudgetReturn, BudgetReturn.budget_id)):
-                columns = [each for each in model.__table__.c if each.name not in _NOT_COMPARED[model]]
-                rows = session.execute(select(*columns).where(owner.in_(budgets)))
-                found[model.__tablename__] = sorted(map(tuple, rows), key=repr)
+            # What is left: a batch that leaves a step undone may have begun a window anew, or taken returns back.
+            ids = [key_id(self.ids[0], name) for name in ("both", "key", "outer")]
+            found["budgets"] = sorted((each.id, each.used_nanos) for each in budgets.read(session, ids))
             return found
 
     def _rows_of(self, session: Any, model: Any) -> list[Any]:
@@ -213,6 +212,22 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
             assert {name: (rows[name], each) for name, each in expected_rows.items() if rows[name] != each} == {}
 
     compare()
+
+
+@pytest.mark.postgres
+@time_machine.travel(_NOW, tick=False)
+def test_a_step_that_its_key_does_not_cover_takes_nothing_from_shared_budgets(
+    sqlite_url: str, postgres_url: str, build_app: Callable[..., Application]
+) -> None:
+    ids = new_id(), new_id()
+    ledgers = [Ledger(build_app(url), ids, is_grouped=True) for url in (sqlite_url, postgres_url)]
+    call = UsageCall(key_id(ids[0], "limited"), "exa", "m", is_limited=True, has_budgets=True)
+    for ledger in ledgers:
+        ledger.open(100)
+        ledger.share_budgets()
+        [refused] = ledger.run([Hold(new_id(), ids[0], call, _LIMIT_NANOS - 4, MeteredUsage(1), _LEASE)])
+        assert refused["required_usd"] > refused["credits_usd"]
+        assert sorted(used for _, used in ledger.rows()["budgets"]) == [0, 6, 7]
 
 
 def _steps(
