@@ -45,8 +45,8 @@ def create_for(
 ) -> tuple[LimitedKey, str]:
     """Make a key with limits for an agent, as an operator. Raises: LimitReached, NotFound."""
     with unit_of_work() as session:
-        agent = identity.lock_agent(session, identifiers.require_id(agent_id, identity.agent_not_found()))
-        return _add(session, actor, agent.id, limits, email=email, claim=claim)
+        identity.lock_agent(session, agent_id)
+        return _add(session, actor, agent_id, limits, email=email, claim=claim)
 
 
 def reveal(agent_id: str | None, key_id: str) -> tuple[LimitedKey, str]:
@@ -80,8 +80,8 @@ def change(caller: Principal, key_id: str, changes: Mapping[str, Any]) -> Limite
 def change_for(actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
     """Change the limits of an agent's key, as an operator. Raises: NotFound."""
     with unit_of_work() as session:
-        agent = identity.lock_agent(session, identifiers.require_id(agent_id, identity.agent_not_found()))
-        changed = _change(session, actor, agent.id, key_id, changes)
+        identity.lock_agent(session, agent_id)
+        changed = _change(session, actor, agent_id, key_id, changes)
     app_state().part(KeyMemory).forget(changed.id)
     return changed
 

@@ -290,7 +290,10 @@ def test_an_operator_makes_changes_and_revokes_keys_of_an_agent(stage: Stage, op
     assert ops.ask("PATCH", f"/agents/{stranger.id}/keys/{made['id']}", {"limit_usd": 2}).status_code == 404
     assert ops.ask("DELETE", f"{path}/{made['id']}").status_code == 200
     assert stage.chat(headers=headers, max_tokens=500).status_code == 401
-    assert ops.post("/agents/nobody/keys", {}).status_code == 404
+    for nobody in ("nobody", identifiers.new_id()):
+        assert ops.post(f"/agents/{nobody}/keys", {}).status_code == 404
+        assert ops.ask("DELETE", f"/agents/{nobody}/keys/{made['id']}").status_code == 404
+    assert ops.get("/agents/nobody/keys").status_code == 404
     acts = [entry.action for entry in entries() if entry.action.startswith("agent.key")]
     assert sorted(acts) == ["agent.key_added", "agent.key_changed", "agent.key_revoked"]
 

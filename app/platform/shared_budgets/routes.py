@@ -6,6 +6,7 @@ from app.agents import keys as agent_keys
 from app.agents.routes import issued_key
 from app.agents.schemas import KeyChanges, KeyRequest, KeyResponse, LimitedKeyPage, LimitedKeyShape
 from app.audit_log.actors import current_actor
+from app.core import identifiers
 from app.core.pagination import Page
 from app.errors import LimitReached
 from app.idempotency.decorator import idempotent
@@ -13,6 +14,7 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.budgets import SharedBudget
 from app.identity.key_limits import LimitedKey
+from app.identity.service import agent_not_found
 from app.platform.shared_budgets import service as budgets
 from app.platform.shared_budgets.schemas import BudgetChanges, BudgetPage, BudgetShape, NewBudget, columns_of
 from app.web.blueprint import Blueprint
@@ -28,6 +30,10 @@ blp = Blueprint(
 
 def _acting_key_id() -> str:
     return guards.current_master_key().key_id
+
+
+def _id(agent_id: str) -> str:
+    return identifiers.require_id(agent_id, agent_not_found())
 
 
 @blp.post("/budgets")
@@ -83,7 +89,7 @@ def delete_budget(budget_id: str) -> SharedBudget:
 def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
     """Make a further key of an agent, with limits; it spends the agent's credits."""
     email = body.pop("email")
-    return issued_key(*agent_keys.create_for(current_actor(), agent_id, body, email=email, claim=claim))
+    return issued_key(*agent_keys.create_for(current_actor(), _id(agent_id), body, email=email, claim=claim))
 
 
 @blp.get("/agents/<string:agent_id>/keys")
@@ -91,7 +97,7 @@ def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
 @blp.response(200, LimitedKeyPage)
 def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
     """List an agent's further keys, masked, with what is left of their budgets."""
-    return agent_keys.list_keys(agent_id, query["page"])
+    return agent_keys.list_keys(_id(agent_id), query["page"])
 
 
 @blp.patch("/agents/<string:agent_id>/keys/<string:key_id>")
@@ -100,11 +106,11 @@ def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
 def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> LimitedKey:
     """Change the limits of an agent's further key; they apply from its next call on."""
     assert_any_field(body, KeyChanges)
-    return agent_keys.change_for(current_actor(), agent_id, key_id, body)
+    return agent_keys.change_for(current_actor(), _id(agent_id), key_id, body)
 
 
 @blp.delete("/agents/<string:agent_id>/keys/<string:key_id>")
 @blp.response(200, LimitedKeyShape)
 def revoke_agent_key(agent_id: str, key_id: str) -> LimitedKey:
     """Revoke an agent's further key at once."""
-    return agent_keys.revoke(current_actor(), agent_id, key_id)
+    return agent_keys.revoke(current_actor(), _id(agent_id), key_id)
