@@ -168,7 +168,8 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-# A batch with calls of the former window returns nothing to the budget: too little is better than too much.
+# A batch with calls of the former window returns nothing to the budget of a key: too little is better than too much.
+# Shared budgets get one row for each day, because windows begin at midnight.
 _RETURNED = """, counted AS (
   UPDATE key_limits k SET used_nanos = k.used_nanos
     - CASE WHEN k.period = 'total' OR k.window_start <= d.held_at THEN d.nanos ELSE 0 END
@@ -179,8 +180,9 @@ _RETURNED = """, counted AS (
   WHERE k.id = d.id RETURNING k.id, k.limit_nanos, k.used_nanos
 ), returned AS (
   INSERT INTO budget_returns (budget_id, nanos, held_at)
-  SELECT b.id::uuid, amount_nanos - cost, held_at
-  FROM done CROSS JOIN LATERAL json_array_elements_text(memo->'budgets') b(id) WHERE amount_nanos > cost
+  SELECT b.id::uuid, sum(amount_nanos - cost), min(held_at)
+  FROM done CROSS JOIN LATERAL json_array_elements_text(memo->'budgets') b(id)
+  WHERE amount_nanos > cost GROUP BY b.id, date_trunc('day', held_at, 'UTC')
 )"""
 
 
