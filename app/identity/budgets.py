@@ -202,7 +202,7 @@ def drop_returns(session: Session) -> None:
 
 
 def least_left(found: Iterable[SharedBudget]) -> SharedBudget | None:
-    """Return the budget of which the least is left; None if none has a limit."""
+    """Return the budget with the least left; None if none has a limit."""
     limited = [each for each in found if each.remaining_nanos is not None]
     return min(limited, key=lambda each: each.remaining_nanos or 0, default=None)
 

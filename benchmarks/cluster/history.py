@@ -87,7 +87,7 @@ def wrong_payments(payments: Sequence[Payment], stored: Mapping[str, int]) -> It
     for units, identifiers in by_amount.items():
         if len(identifiers) > 1:
             known = sorted(named & {*identifiers})
-            yield f"{units} units were paid by {sorted(identifiers)}, of which answers named {known}"
+            yield f"{units} units were paid by {sorted(identifiers)}; answers named {known} of them"
 
 
 def exceeded_limits(spent: Mapping[str, int], limit: int) -> Iterator[str]:

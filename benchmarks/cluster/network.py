@@ -1,7 +1,7 @@
 """Network namespaces for the hosts of a cluster, joined by a bridge, within a namespace of this process alone.
 
-Needs root. `enter` starts the program again in new network, mount and process namespaces, so that whatever happens the
-hosts end with it and nothing of the machine's own network changes.
+Needs root. `enter` starts the program again in new network, mount and process namespaces, so that the
+hosts always end with it, and the network of the machine does not change.
 """
 
 import contextlib
