@@ -320,6 +320,9 @@ class HeldCharge(GatewayCharge):
             if affordable_tokens
             else "What is left does not even cover its input."
         )
-        lack = "The budget of this key does" if isinstance(refusal, BudgetExceeded) else "The credits left do"
+        lack = "The credits left do"
+        if isinstance(refusal, BudgetExceeded):
+            shared = refusal.details.get("budget")
+            lack = "The budget of this key does" if shared is None else f"The shared budget {shared!r} does"
         message = f"{lack} not cover this call. {advice}"
         return type(refusal)(message, details={**refusal.details, **affordable})

@@ -56,7 +56,7 @@ def within(
             "credits_usd": money.usd_from_nanos(left_nanos),
             "required_usd": money.usd_from_nanos(required_nanos),
         }
-        message = f"The budget {least.name!r}, which is shared, does not cover the call." if least and whose else None
+        message = f"The shared budget {least.name!r} does not cover the call." if least and whose else None
         resets = resets_at and clock.isoformat(resets_at)
         raise BudgetExceeded(message, details={**amounts, "resets_at": resets, **whose})
     return left_nanos

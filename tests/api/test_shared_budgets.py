@@ -89,6 +89,7 @@ def test_calls_of_two_agents_end_where_their_budget_ends(stage: Stage, ops: Oper
     assert [answer.headers["X-Budget-Remaining-Usd"] for answer in answers[:3]] == ["0.01375", "0.0075", "0.00125"]
     refused = answers[3].get_json()
     assert refused["code"] == "BUDGET_EXCEEDED"
+    assert refused["error"].startswith("The shared budget 'team' does not cover this call.")
     assert refused["details"]["credits_usd"] == 0.00125
     assert (refused["details"]["budget_id"], refused["details"]["budget"]) == (budget_id, "team")
     assert used(ops, budget_id) == pytest.approx(3 * CHAT_USD)
