@@ -123,7 +123,7 @@ class InsufficientCredits(ServiceError, code="INSUFFICIENT_CREDITS", status=402)
 
 
 class BudgetExceeded(InsufficientCredits, code="BUDGET_EXCEEDED", status=402):
-    """A budget of this key, or one that it shares, does not cover the call; `details` has what is left, and when it begins anew."""
+    """A budget, of this key or shared, does not cover the call; `details` has what is left, and when it begins anew."""
 
     default_message = "The budget of this key does not cover the call."
 
