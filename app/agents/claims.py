@@ -150,9 +150,7 @@ def replace(session: Session, agent_id: str) -> str:
 
 def revoke(session: Session, agent_id: str) -> bool:
     """Revoke the agent's open code; return whether there was one."""
-    is_open = (
-        ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
-    )  # fmt: skip
+    is_open = (ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
     return bool(change(session, ClaimCode, *is_open, revoked_at=clock.now()))
 
 
@@ -190,9 +188,7 @@ def redeem(session: Session, claim_code: ClaimCode, *, email: str | None, receip
     sealed = _ANSWERS.seal(owner_key, claim_code.id)
     if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
-    is_open = (
-        ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
-    )  # fmt: skip
+    is_open = (ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
     answer = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
     if not change(session, ClaimCode, *is_open, claimed_at=now, claim_email=email, **answer):
         raise NotFound("This code is not valid.")

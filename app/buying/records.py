@@ -97,10 +97,9 @@ def pin_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) 
     if session.get(PinnedPayee, key) is None:
         session.add(
             PinnedPayee(
-                wallet_id=wallet_id, host=host, chain=offer.chain.value, address=offer.recipient,
-                created_at=clock.now(),
+                wallet_id=wallet_id, host=host, chain=offer.chain.value, address=offer.recipient, created_at=clock.now()
             )
-        )  # fmt: skip
+        )
 
 
 def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:

@@ -40,20 +40,13 @@ class _Url(Text):
 class FetchBody(AcceptsCamelCase):
     """A request to a web service, and the most that it may cost."""
 
-    url = _Url(
-        required=True,
-        metadata={"example": "https://api.example.com/v1/report"},
-    )  # fmt: skip
+    url = _Url(required=True, metadata={"example": "https://api.example.com/v1/report"})
     method = Text(
         load_default="GET",
         validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
         metadata={"default": "GET"},
     )
-    headers = fields.Dict(
-        keys=fields.String(),
-        values=fields.String(),
-        load_default=dict,
-    )  # fmt: skip
+    headers = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
     body = fields.String(
         load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
     )

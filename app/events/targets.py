@@ -326,9 +326,7 @@ def _checked_types(types: Sequence[str]) -> list[str]:
 
 def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:
     # Compared with None it is IS NULL.
-    conditions = [
-        EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id
-    ]  # fmt: skip
+    conditions = [EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id]
     return conditions if kind is None else [*conditions, EventTarget.kind == kind.value]
 
 

@@ -118,13 +118,11 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     yield _gauge(
         "pending_transactions",
         "Pending transactions at least this many seconds old.",
-        {
-            (each.type, each.chain, str(age)): number
-            for each in pending
-            for age, number in each.by_age.items()
-        },
-        "type", "chain", "older_than",
-    )  # fmt: skip
+        {(each.type, each.chain, str(age)): number for each in pending for age, number in each.by_age.items()},
+        "type",
+        "chain",
+        "older_than",
+    )
     yield _gauge(
         "pending_oldest_seconds",
         "Age of the oldest pending transaction.",
