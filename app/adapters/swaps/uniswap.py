@@ -219,7 +219,12 @@ class UniswapExchange:
         request, fee_tier = offer.request, offer.adapter_data
         if not isinstance(fee_tier, int):
             raise TypeError("this is not an offer of Uniswap's")
-        permit_facts, block_time = self._permit_facts(request)
+        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
+        if request.input_amount.token == USDC:
+            # The fields of `PermitFacts`.
+            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
+        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        permit_facts = PermitFacts(*facts) if facts else None
         now = int(clock.now().timestamp())
         if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
             # A deadline that far in the future would be ineffective.
@@ -241,15 +246,6 @@ class UniswapExchange:
             **(permit_facts.as_terms() if permit_facts is not None else {}),
         }  # fmt: skip
         return replace(draft, terms=terms)
-
-    def _permit_facts(self, request: SwapRequest) -> tuple[PermitFacts | None, int]:
-        """Read the token's permit data, if one is needed, and the time of the newest block."""
-        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
-        if request.input_amount.token == USDC:
-            # The fields of `PermitFacts`.
-            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
-        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
-        return (PermitFacts(*facts) if facts else None), block_time
 
     def _assert_exact_effects(self, draft: TransactionDraft, target: CallTarget, swap: UniswapSwap) -> None:
         """Simulate a swap: exact input, enough output, nothing else. Raises: Rejected, Unreachable.
