@@ -207,12 +207,18 @@ class UniswapExchange:
         self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
     ) -> SignedTransaction:
         """Sign a draft with a nonce; its permit's nonce follows those of the earlier swaps. No I/O."""
-        swap = _swap_from_terms(draft)
-        permit_facts = PermitFacts.from_terms(draft.terms)
+        terms, intent = draft.terms, draft.intent
+        request = SwapRequest(
+            intent.sender, intent.amount, TOKENS_BY_SYMBOL[str(terms["wanted"])], int(terms["slippage_bps"] or 0)
+        )
+        swap = UniswapSwap(
+            request, int(terms["fee_tier"] or 0), int(str(terms["minimum"])), deadline=int(terms["valid_until"] or 0)
+        )
+        permit_facts = PermitFacts.from_terms(terms)
         if permit_facts is not None:
             numbered = replace(permit_facts, nonce=permit_facts.nonce + concurrent.earlier_swaps)
             swap = self._with_permit(swap, numbered, signer)
-        terms = {**draft.terms, **self._call(swap).as_terms()}
+        terms = {**terms, **self._call(swap).as_terms()}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
     def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
@@ -277,16 +283,3 @@ class UniswapExchange:
         target = encode_swap(self._deployment, swap)
         assert_encodes(self._deployment, target, swap)
         return target
-
-
-def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:
-    """Read the swap from the draft's terms, without its permit."""
-    terms, intent = draft.terms, draft.intent
-    output_token = TOKENS_BY_SYMBOL[str(terms["wanted"])]
-    request = SwapRequest(intent.sender, intent.amount, output_token, int(terms["slippage_bps"] or 0))
-    return UniswapSwap(
-        request,
-        fee_tier=int(terms["fee_tier"] or 0),
-        minimum_units=int(str(terms["minimum"])),
-        deadline=int(terms["valid_until"] or 0),
-    )

@@ -148,25 +148,13 @@ class EvmDepositScanner:
         if endpoint.ask(calls.block(number)) != block:
             raise EndpointError("reorganised", perhaps_executed=True, backs_off=False)
         is_behind = cursor is not None and cursor.number > reached.number
-        return DepositScan(
-            cursor=cursor if is_behind else reached,
-            scan_states=_changed_scan_states(watched, scan_states, was_complete=not is_behind),
-            deposits=(*tokens, *natives),
-        )
-
-
-def _changed_scan_states(
-    watched: Sequence[WatchedAddress], scan_states: Mapping[str, EvmScanState], *, was_complete: bool
-) -> Mapping[str, Terms]:
-    changed: dict[str, Terms] = {}
-    for entry in watched:
-        before = EvmScanState.from_terms(entry.scan_state)
-        after = scan_states.get(entry.address, before)
-        if was_complete:
-            after = replace(after, is_unscanned=False)
-        if after != before:
-            changed[entry.address] = after.as_terms()
-    return changed
+        changed: dict[str, Terms] = {}
+        for address, before in states.items():
+            after = scan_states.get(address, before)
+            after = after if is_behind else replace(after, is_unscanned=False)
+            if after != before:
+                changed[address] = after.as_terms()
+        return DepositScan(cursor if is_behind else reached, changed, (*tokens, *natives))
 
 
 def _read_scan_state(endpoint: RpcEndpoint, address: str) -> EvmScanState:
