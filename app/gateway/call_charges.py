@@ -62,18 +62,14 @@ def _is_limited(answer: Any) -> bool:
     if not isinstance(answer, dict) or answer.get("result") is not None:
         return False
     error = answer.get("error")
-    if any(_has_code(each) for each in (answer, error, answer.get("status"))):
+    holders = [each for each in (answer, error, answer.get("status")) if isinstance(each, dict)]
+    codes = [each[name] for each in holders for name in _CODES if isinstance(each.get(name), int | str)]
+    if any(str(code) in _LIMITED for code in codes):
         return True
     message = error.get("message") if isinstance(error, dict) else error
     if not isinstance(message, str) or (isinstance(error, dict) and error.get("code") in _EXECUTION_CODES):
         return False
     return bool(_MESSAGE.search(message)) and not _EXECUTION.search(message)
-
-
-def _has_code(holder: Any) -> bool:
-    if not isinstance(holder, dict):
-        return False
-    return any(str(holder[name]) in _LIMITED for name in _CODES if isinstance(holder.get(name), int | str))
 
 
 def models_of(params: CostParams | None) -> Iterator[str]:
