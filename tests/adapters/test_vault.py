@@ -243,23 +243,27 @@ def test_bip32_follows_its_test_vector_1(path: tuple[int, ...], secret: str) -> 
     assert secp256k1_secret(bytes(range(16)), path).hex() == secret
 
 
+_VECTOR_3 = (
+    "4b381541583be4423346c643850da4b320e46a87ae3d2a4e6da11eba819cd4ac"
+    "ba45d239319ac14f863b8d5ab5a0d0c64d2e8a1e7d1457df2e5a3c51c73235be"
+)
+_VECTOR_4 = "3ddd5602285899a946114506157c7997e5444528f3003f6134712147db19b678"
+
+
 @pytest.mark.parametrize(
     ("seed_hex", "path", "secret"),
     [
-        # Vector 3: a key that begins with a zero byte, which some libraries dropped.
-        (
-            "4b381541583be4423346c643850da4b320e46a87ae3d2a4e6da11eba819cd4acba45d239319ac14f863b8d5ab5a0d0c64d2e8a1e7d1457df2e5a3c51c73235be",
-            (),
-            "00ddb80b067e0d4993197fe10f2657a844a384589847602d56f0c629c81aae32",
-        ),
-        (
-            "4b381541583be4423346c643850da4b320e46a87ae3d2a4e6da11eba819cd4acba45d239319ac14f863b8d5ab5a0d0c64d2e8a1e7d1457df2e5a3c51c73235be",
-            (HARDENED,),
-            "491f7a2eebc7b57028e0d3faa0acda02e75c33b03c48fb288c41e2ea44e1daef",
-        ),
+        (_VECTOR_3, (), "00ddb80b067e0d4993197fe10f2657a844a384589847602d56f0c629c81aae32"),
+        (_VECTOR_3, (HARDENED,), "491f7a2eebc7b57028e0d3faa0acda02e75c33b03c48fb288c41e2ea44e1daef"),
+        (_VECTOR_4, (), "12c0d59c7aa3a10973dbd3f478b65f2516627e3fe61e00c345be9a477ad2e215"),
+        (_VECTOR_4, (HARDENED,), "00d948e9261e41362a688b916f297121ba6bfb2274a3575ac0e456551dfd7f7e"),
+        (_VECTOR_4, (HARDENED, 1 | HARDENED), "3a2086edd7d9df86c3487a5905a1712a9aa664bce8cc268141e07549eaa8661d"),
     ],
 )
-def test_bip32_keeps_leading_zeros_as_its_test_vector_3(seed_hex: str, path: tuple[int, ...], secret: str) -> None:
+def test_bip32_keeps_the_leading_zeros_of_its_test_vectors_3_and_4(
+    seed_hex: str, path: tuple[int, ...], secret: str
+) -> None:
+    """Some libraries dropped them, and so derived other addresses for one phrase in 256."""
     assert secp256k1_secret(bytes.fromhex(seed_hex), path).hex() == secret
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
+from app.extensions import Model
 from tests.architecture.test_failures_proven import running_tests_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,3 +95,12 @@ def test_every_requirement_has_a_state_with_its_reason_or_test() -> None:
     assert [row[0] for row in rows if row[2] == "met" and "::" not in row[5]] == []
     counted = {row[0]: int(row[2]) for row in rows_of(ASVS, "State")}
     assert counted == {state: sum(row[2] == state for row in rows) for state in STATES}
+
+
+def test_every_event_and_entry_that_the_threats_name_is_written_or_monitored() -> None:
+    named = set(re.findall(r"`([a-z]+\.[a-z_]+|[a-z]+_[a-z_]+)`", THREATS.read_text()))
+    tables = {table.name for table in Model.metadata.sorted_tables}
+    monitored = set(re.findall(r"`([a-z_]+)[`{]", (ROOT / "docs/operations/monitoring.md").read_text()))
+    written = "".join(path.read_text() for folder in ("app", "workers") for path in (ROOT / folder).rglob("*.py"))
+    assert "unexplained_outflow" in named
+    assert {name for name in named - tables - monitored if f'"{name}"' not in written} == set()
