@@ -15,6 +15,7 @@ from app.web.schemas import Schema, page_query
 
 _VERSION = 2
 _MAX_RESOURCES = 100
+_MAX_LISTED = 500
 blp = Blueprint(
     "discovery",
     guard=PUBLIC,
@@ -68,14 +69,14 @@ class PaidResourceList(Schema):
 def list_resources(query: dict[str, Any]) -> dict[str, Any]:
     """List what can be bought without an account: the providers' routes, then the services of the catalog."""
     page = query.pop("page")
-    is_offered = query.pop("type") in (None, "http") and (not any(query.values()) or listing.has_payment(**query))
-    return {"version": _VERSION, "page": listing.list_resources(page) if is_offered else Page((), 0, page)}
+    is_known = query.pop("type") in {None, "http"}
+    return {"version": _VERSION, "page": listing.list_resources(page, **query) if is_known else Page((), 0, page)}
 
 
 @well_known.get("/.well-known/x402")
 def x402_manifest() -> Response:
     """Return the URLs of the first resources, and where the others and their prices are."""
-    found = listing.list_resources(PageRequest(_MAX_RESOURCES, 0))
+    found = listing.list_resources(PageRequest(_MAX_LISTED, 0))
     url = app_state().settings.public_url
     return jsonify(
         version=1, resources=[each["resource"] for each in found.items],

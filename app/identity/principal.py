@@ -171,7 +171,8 @@ _OPERATIONS: dict[Scope, tuple[str, ...]] = {
     ),
     Scope.WALLET_PAY: (
         *(f"wallets.{each}" for each in _PAID.split()), "x402.fetch_paid_resource",
-        "x402_checks.validate_paid_resource", "credits.top_up", "shopping.buy", "shopping.list_purchases", "shopping.get_purchase", "trading.call_perpdex",
+        "x402_checks.validate_paid_resource", "credits.top_up", "shopping.buy", "shopping.list_purchases",
+        "shopping.get_purchase", "trading.call_perpdex",
     ),
     Scope.GATEWAY: ("gateway.", "models.", "usage.", "balance.get_balance"),
     Scope.CATALOG: (

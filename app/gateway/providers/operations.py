@@ -101,9 +101,16 @@ def list_paid_routes() -> Iterator[tuple[str, str, str, int]]:
             nanos = max(row.x402_floor_nanos, route.rule.nanos if isinstance(route.rule, FixedPrice) else 0)
             for path, parameters in _paths(row, route):
                 names = [each["name"] for each in parameters]
-                values = [each["schema"].get("enum", ()) for each in parameters]
-                for chosen in product(*values):
+                for chosen in product(*(_listed_values(row, each) for each in parameters)):
                     yield row.slug, route.method, path.format(**dict(zip(names, chosen, strict=True))), nanos
+
+
+def _listed_values(row: Provider, parameter: Mapping[str, Any]) -> list[str]:
+    """Return the values of a parameter with which a path is listed: one name of each network, else the first."""
+    values = parameter["schema"].get("enum", ())
+    if parameter["name"] == "chain":
+        return list(reversed({row.networks.get(each, each): each for each in reversed(values)}.values()))
+    return list(values[:1])
 
 
 _PREFIX = "/v1/gateway/"
