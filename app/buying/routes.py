@@ -157,7 +157,7 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) 
     errors.NotFound, errors.WalletFrozen, errors.DomainNotAllowed, errors.InsufficientCredits, errors.Overloaded
 )
 def validate_paid_resource(body: dict[str, Any]) -> dict[str, Any]:
-    """Say step by step whether a resource of a web service can be bought; nothing is signed or paid.
+    """Check step by step whether a resource of a web service can be bought; nothing is signed or paid.
 
     One request without a body is sent, under the rules of the agent's first wallet: its domains, and at most 50 new
     hosts a day. It costs 0.001 USD of credits, as `x402/fetch` without a payment does.

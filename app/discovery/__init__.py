@@ -1,1 +1,1 @@
-"""What can be bought here without an account, for those who look for it: lists in the formats of x402."""
+"""Lists of what can be bought without an account, in the formats of x402."""

@@ -66,7 +66,7 @@ class PaidResourceList(Schema):
 @blp.get("/resources")
 @blp.arguments(DiscoveryQuery, location="query")
 @blp.response(200, PaidResourceList)
-def list_resources(query: dict[str, Any]) -> dict[str, Any]:
+def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
     """List what can be bought without an account: the providers' routes, then the services of the catalog."""
     page = query.pop("page")
     is_known = query.pop("type") in {None, "http"}

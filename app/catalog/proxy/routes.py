@@ -87,7 +87,7 @@ def serve_payer(request: ClientRequest, service_id: str) -> Response:
 @owned.response(200, PurchaseCheck)
 @owned.raises(errors.Overloaded)
 def check_service(service: Service) -> dict[str, Any]:
-    """Say step by step whether others can buy calls of your service.
+    """Check step by step whether others can buy calls of your service.
 
     A signed `GET` is sent to its base URL. At most ten checks a minute.
     """
