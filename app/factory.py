@@ -31,6 +31,7 @@ from app.console import pages as console_pages
 from app.core import host
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
+from app.discovery import routes as discovery
 from app.events import routes as events
 from app.extensions import api, db
 from app.forwarding.call import ForwardingEntry, RequestCheck, RestConverter
@@ -254,6 +255,7 @@ def _register_blueprints(app: Flask) -> None:
         device.device,
         wallets.blp,
         buying.blp,
+        buying.checks,
         approvals.blp,
         events.events,
         usage.balance,
@@ -271,6 +273,7 @@ def _register_blueprints(app: Flask) -> None:
         services.blp,
         proxy.proxy,
         proxy.paid_services,
+        discovery.blp,
         shopping.shopping,
         status.blp,
         status.platform_status,
@@ -281,6 +284,7 @@ def _register_blueprints(app: Flask) -> None:
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
     app.register_blueprint(mcp.mcp)
+    app.register_blueprint(discovery.well_known)
     app.register_blueprint(oauth.oauth)
     app.register_blueprint(console_pages.entrance)
     app.register_blueprint(console_pages.console)

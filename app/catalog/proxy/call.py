@@ -108,11 +108,10 @@ def _validated(
 
 
 def _price(proxied: _ProxiedCall) -> PaymentPrice:
-    """Return the price of a call that is paid for one by one: a settlement has a cost, so it has a minimum."""
     request, service = proxied.request, proxied.service
     return guard.payable(request).price(
-        max(service.price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd)), proxied.body,
-        provider_name=service.provider, description="One call of a service of this catalog", unavailable_reason=None,
+        services.single_payment_nanos(service.price_nanos), proxied.body, provider_name=service.provider,
+        description="One call of a service of this catalog", unavailable_reason=None,
     )  # fmt: skip
 
 
@@ -144,7 +143,7 @@ def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Re
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
         account_id=client_id,
-        quotas=_quotas(proxied.service, client_id),
+        quotas=quotas(proxied.service.id, client_id),
     )
     return call.forward(request, outgoing, paid, options)
 
@@ -155,11 +154,11 @@ def _is_streamed_text(incoming: UpstreamResponse) -> bool:
     return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
 
 
-def _quotas(service: CallableService, client_id: str) -> tuple[Quota, ...]:
+def quotas(service_id: str, client_id: str) -> tuple[Quota, ...]:
     """Return quotas that keep permits for providers, other services and other callers if this service hangs."""
     return (
         Quota("services", 2, "to services"),
-        Quota(f"service:{service.id}", 4, "to this service"),
+        Quota(f"service:{service_id}", 4, "to this service"),
         Quota(f"account:{client_id}", 4, "from your account"),
     )
 
@@ -231,17 +230,19 @@ def _signed_request(proxied: _ProxiedCall, client_id: str) -> UpstreamRequest:
     request, service, body = proxied.request, proxied.service, proxied.body
     request_target = proxied.target.join_base(proxied.url.path)
     request_target = request_target if request_target.startswith("/") else f"/{request_target}"
-    timestamp = str(int(clock.now().timestamp()))
-    own_headers = {
-        TIMESTAMP_HEADER: timestamp,
-        SIGNATURE_HEADER: signature(service.secret, timestamp, request.method, request_target, body),
-    }
+    own_headers = signed_headers(service.secret, request.method, request_target, body)
     authorization = request.headers.get("X-Upstream-Authorization")
     if authorization:
         own_headers["Authorization"] = authorization
     own_headers |= call.idempotency_key(request, client_id, service.id)
     headers = filters.for_upstream(request.headers, own_headers=own_headers)
     return UpstreamRequest(request.method, proxied.url.origin, request_target, headers, body)
+
+
+def signed_headers(secret: bytes, method: str, target: str, body: bytes) -> dict[str, str]:
+    """Return the headers by which a service recognizes the calls of this one."""
+    timestamp = str(int(clock.now().timestamp()))
+    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: signature(secret, timestamp, method, target, body)}
 
 
 def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:
