@@ -5,13 +5,14 @@ The capacity is read from the chains periodically, not for every request for the
 
 import threading
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName, native
+from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount, nanos_from_usd
 from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
@@ -102,11 +103,17 @@ def reserve_for_payments(chain: ChainName, sold_units: int) -> int | None:
     return reserve_units if state.native_units - sold_units >= reserve_units else None
 
 
-def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:
+def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_units: int | None = None) -> None:
     """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
-    submissions, now = _submissions(state), clock.now()
+    read = {"submissions_left": _submissions(state), "treasury_units": treasury_units, "read_at": clock.now()}
     with unit_of_work() as session:
-        session.merge(SettlementGasReserve(chain=chain.value, submissions_left=submissions, read_at=now))
+        session.merge(SettlementGasReserve(chain=chain.value, **read))
+
+
+def treasury_balances(session: Session) -> dict[str, Decimal]:
+    """Return the USDC that the treasury held by chain, as last read; none while payouts are off."""
+    rows = select(SettlementGasReserve).where(SettlementGasReserve.treasury_units.is_not(None))
+    return {row.chain: Decimal(row.treasury_units or 0) / 10**USDC.decimals for row in session.scalars(rows)}
 
 
 def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:

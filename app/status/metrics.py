@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
+from app.catalog.payouts import earnings
 from app.core import clock
 from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
@@ -138,6 +139,10 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         {chain: number for chain, (number, _) in capacities.items()},
         "chain",
     )
+    treasury = settlement_capacity.treasury_balances(session)
+    yield _gauge("treasury_usd", "USDC of the treasury, when last read; none while payouts are off.", treasury, "chain")
+    owed = Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD
+    yield _gauge("sellers_owed_usd", "What services have earned and were not paid, less commission.", {(): owed})
     yield _gauge(
         "settlement_capacity_age_seconds",
         "Seconds since the settlement key's gas was last read.",

@@ -119,6 +119,16 @@ def assert_fee_below(fee_units: int, amount: TokenAmount) -> None:
         raise Rejected("gas_fee_too_high", details=details)
 
 
+def is_free_today(session: Session, plan: SubmissionPlan, agent_id: str, *, counts: bool) -> bool:
+    """Return whether an agent's transfer is free, and with `counts` count it; the service's own are not counted.
+
+    Raises: Rejected.
+    """
+    if agent_id == plan.sponsor_wallet.agent_id:
+        return True
+    return is_free(session, plan, number_today(session, agent_id, counts=counts), counts=counts)
+
+
 def number_today(session: Session, agent_id: str, *, counts: bool) -> int:
     """Return the number of an agent's next submission today, and with `counts` count it. Raises: Rejected."""
     number = _number_today(session, agent_id, app_state().settings.sponsored_per_day, counts=counts)
