@@ -1,4 +1,4 @@
-"""What services have earned, and what of it was paid out, refunded and kept as commission.
+"""Earnings of services, and what of them was paid out, refunded and kept as commission.
 
 Earnings are the revenue that the counters of calls have: the sum that the audit compares with charges and payments. A
 payout or refund takes from them as soon as it is recorded, unless it has finally failed.

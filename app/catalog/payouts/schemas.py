@@ -19,7 +19,7 @@ class RefundBody(Schema):
     """The call to refund; without an amount, all that was paid for it."""
 
     call_id = Text(required=True, metadata={"example": EXAMPLE_ID})
-    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 0.5})
+    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
 
 
 class PayoutShape(Schema):
