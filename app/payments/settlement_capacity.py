@@ -110,10 +110,11 @@ def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_unit
         session.merge(SettlementGasReserve(chain=chain.value, **read))
 
 
-def treasury_balances(session: Session) -> dict[str, Decimal]:
-    """Return the USDC that the treasury held by chain, as last read; none while payouts are off."""
-    rows = select(SettlementGasReserve).where(SettlementGasReserve.treasury_units.is_not(None))
-    return {row.chain: Decimal(row.treasury_units or 0) / 10**USDC.decimals for row in session.scalars(rows)}
+def treasury_balance(session: Session) -> Decimal | None:
+    """Return the USDC of the treasury on all chains, as last read; None while payouts are off."""
+    units = session.scalars(select(SettlementGasReserve.treasury_units)).all()
+    known = [each for each in units if each is not None]
+    return Decimal(sum(known)) / 10**USDC.decimals if known else None
 
 
 def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:

@@ -139,10 +139,10 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         {chain: number for chain, (number, _) in capacities.items()},
         "chain",
     )
-    treasury = settlement_capacity.treasury_balances(session)
-    yield _gauge("treasury_usd", "USDC of the treasury, when last read; none while payouts are off.", treasury, "chain")
-    owed = Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD
-    yield _gauge("sellers_owed_usd", "What services have earned and were not paid, less commission.", {(): owed})
+    treasury = {"owed": Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD}
+    if (balance := settlement_capacity.treasury_balance(session)) is not None:
+        treasury["balance"] = balance
+    yield _gauge("treasury_usd", "USDC of the treasury, when last read, and what sellers are owed.", treasury, "which")
     yield _gauge(
         "settlement_capacity_age_seconds",
         "Seconds since the settlement key's gas was last read.",

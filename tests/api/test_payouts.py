@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -395,3 +396,22 @@ def test_the_audit_finds_a_payout_that_was_changed(stage: Market, own_base_node:
             session.execute(update(Payout).where(Payout.id == payout_id).values(values))
         with read_only_unit() as session:
             assert len(earnings.find_problems(session)) == problems
+
+
+def test_operators_see_what_the_treasury_holds_and_owes(stage: Market, own_base_node: EvmNode) -> None:
+    earn(stage, 4)
+
+    def measured() -> dict[str, float]:
+        text = stage.app.test_client().get("/metrics").get_data(as_text=True)
+        found = re.findall(r'purser_treasury_usd{which="(\w+)"} (\S+)', text)
+        return {which: float(value) for which, value in found}
+
+    sweeps.sweep()
+    assert measured() == {"owed": 0.9, "balance": 50.0}
+    own_base_node.set_automine(on=False)
+    request(stage, Prefer="respond-async")
+    # What is on its way is owed.
+    assert measured()["owed"] == 0.9
+    own_base_node.set_automine(on=True)
+    look(own_base_node)
+    assert measured()["owed"] == 0.0
