@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from app.catalog.models import Payout
 from app.catalog.payouts import service as payouts
 from app.core.chains import ChainName
 from app.db import leases
@@ -20,5 +21,5 @@ def confirm(chain: str) -> None:
         if acquired:
             confirmation.confirm(ChainName(chain))
             payments.resume_settlements(ChainName(chain))
-            payouts.settle_due(ChainName(chain))
+            payouts.settle(Payout.chain == chain)
     leases.record()

@@ -19,7 +19,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
 from app.core import clock
-from app.credits.accounts import sums_of
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
 from app.db.tables import table_of
@@ -190,12 +189,6 @@ def revenue_since(session: Session, service_id: str, since: datetime) -> int:
     """Return the revenue since an instant, in whole minutes: at least what was earned since."""
     of_minutes = ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(since)
     return int(session.scalar(select(func.sum(ServiceMinute.revenue_nanos)).where(*of_minutes)) or 0)
-
-
-def total_revenue(session: Session) -> int:
-    """Return the revenue of all services. Reads all of them."""
-    (total,) = sums_of(session, ServiceTotal.revenue_nanos + 0)
-    return total
 
 
 def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int]]:

@@ -90,7 +90,8 @@ NEVER_SERVED = {
     "POST /v1/platform/services/{service_id}/refunds",
     *(f"POST /v1/{path}" for path in ("chat/completions", "messages", "responses", "embeddings")),
 }
-"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model, no earnings."""
+"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model;
+nothing was earned."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
 EXAMPLES = Path(openapi_document.__file__).with_name("examples.json")

@@ -13,7 +13,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.catalog import statistics
-from app.catalog.models import Payout, PayoutKind, PayoutStatus
+from app.catalog.models import Payout, PayoutKind, PayoutStatus, ServiceTotal
 from app.core import clock
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts
@@ -26,7 +26,6 @@ REFUND_PREFIX = "refund:"
 """Begins the reference of a grant that refunds a call."""
 _ALL_BPS = 10_000
 _COUNTS = Payout.status != PayoutStatus.FAILED.value
-_TAKEN = Payout.amount_nanos + Payout.commission_nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +64,26 @@ def divide(nanos: int, commission_bps: int) -> tuple[int, int]:
 
 
 def read(session: Session, service_id: str) -> Earnings:
-    taken = {
-        row.kind: row
-        for row in session.execute(
-            select(
-                Payout.kind, func.sum(Payout.amount_nanos).label("nanos"),
-                func.sum(Payout.commission_nanos).label("commission"),
-            ).where(Payout.service_id == service_id, _COUNTS).group_by(Payout.kind)
-        )
-    }  # fmt: skip
-    paid, refunded = taken.get(PayoutKind.PAYOUT), taken.get(PayoutKind.REFUND)
+    kinds = [case((Payout.kind == kind.value, Payout.amount_nanos), else_=0) for kind in PayoutKind]
+    sums = [func.sum(each) for each in (*kinds, Payout.commission_nanos)]
+    found = session.execute(select(*sums).where(Payout.service_id == service_id, _COUNTS)).one()
+    paid, refunded, commission = (int(each or 0) for each in found)
     holding = timedelta(hours=app_state().settings.payout_holding_hours)
     return Earnings(
         revenue_nanos=statistics.totals(session, service_id).revenue_nanos,
-        refunded_nanos=int(refunded.nanos) if refunded else 0,
-        paid_nanos=int(paid.nanos) if paid else 0,
-        commission_nanos=int(paid.commission) if paid else 0,
+        refunded_nanos=refunded, paid_nanos=paid, commission_nanos=commission,
         recent_nanos=statistics.revenue_since(session, service_id, clock.now() - holding) if holding else 0,
-    )
+    )  # fmt: skip
 
 
 def owed_nanos(session: Session) -> int:
     """Return what the treasury owes all sellers: unpaid earnings less commission, and what is being paid."""
     taken, pending = accounts.sums_of(
-        session, case((_COUNTS, _TAKEN), else_=0),
+        session, case((_COUNTS, Payout.amount_nanos + Payout.commission_nanos), else_=0),
         case((Payout.status == PayoutStatus.PENDING.value, Payout.amount_nanos), else_=0),
     )  # fmt: skip
-    unpaid = statistics.total_revenue(session) - taken
+    (revenue,) = accounts.sums_of(session, ServiceTotal.revenue_nanos + 0)
+    unpaid = revenue - taken
     return unpaid - unpaid * app_state().settings.payout_commission_bps // _ALL_BPS + pending
 
 

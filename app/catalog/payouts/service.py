@@ -25,7 +25,6 @@ from app.catalog.payouts.earnings import REFUND_PREFIX, Earnings
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.chains import USDC, ChainName, parse_any_address
-from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd, usd_from_nanos, usd_string
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page, PageRequest
@@ -186,7 +185,7 @@ def _new(service: Service, kind: PayoutKind, nanos: int, *, commission_nanos: in
 
 
 def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> PayoutView:
-    made.id, made.closed_at, account_id = new_id(), clock.now(), str(made.recipient)
+    made.id, made.closed_at, account_id = identifiers.new_id(), clock.now(), str(made.recipient)
     with unit_of_work() as session:
         # First, because it locks the account. Each call has one reference.
         reference = f"{REFUND_PREFIX}{made.call_id}"
@@ -225,7 +224,7 @@ def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: 
             raise
         text = f"The treasury of this service holds too little on {chain} at the moment; nothing was sent. Try later."
         raise PayoutFailed(text, details={"reason": "treasury_short"}) from None
-    settle_all([sent.id])
+    settle(Payout.id == sent.id)
     return get(sent.id)
 
 
@@ -297,22 +296,15 @@ def _views(session: Session, rows: Sequence[Payout]) -> list[PayoutView]:
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    return exists().where(_is_open_on(chain))
+    return exists().where(Payout.chain == chain.value, Payout.closed_at.is_(None))
 
 
-def settle_due(chain: ChainName) -> None:
-    """Give open payouts and refunds on a chain the outcome of their transactions. For a worker."""
-    open_ones = select(Payout.id).where(_is_open_on(chain)).order_by(Payout.created_at).limit(_BATCH)
+def settle(which: ColumnElement[bool]) -> None:
+    """Give open payouts and refunds the status of their transactions; one that fails does not stop the others."""
     with read_only_unit() as session:
-        open_ids = session.scalars(open_ones).all()
-    settle_all(open_ids)
-
-
-def settle_all(payout_ids: Sequence[str]) -> None:
-    """Give payouts and refunds the status of their transactions; one that fails does not stop the others."""
-    with read_only_unit() as session:
-        rows = session.scalars(select(Payout).where(Payout.id.in_(payout_ids), Payout.closed_at.is_(None))).all()
-        decisions = relayed.decisions(session, payout_ids)
+        is_open = which, Payout.chain.is_not(None), Payout.closed_at.is_(None)
+        rows = session.scalars(select(Payout).where(*is_open).order_by(Payout.created_at).limit(_BATCH)).all()
+        decisions = relayed.decisions(session, [row.id for row in rows])
     for row in rows:
         status, is_closed = _outcome(decisions.get(row.id))
         if (status, is_closed) == (row.status, False):
@@ -371,10 +363,6 @@ def _earning(minimum_nanos: int) -> Sequence[str]:
         return session.scalars(
             select(Service.id).where(*is_seller, earned.scalar_subquery() >= max(minimum_nanos, NANOS_PER_UNIT))
         ).all()
-
-
-def _is_open_on(chain: ChainName) -> ColumnElement[bool]:
-    return (Payout.chain == chain.value) & Payout.closed_at.is_(None)
 
 
 def _assert_offered() -> None:
