@@ -28,18 +28,25 @@ BASE = ChainName.BASE
 CALLS, EACH = 12, 6
 
 
+def opened(url: str, node: EvmNode, build_app: Callable[..., Flask]) -> tuple[Service, Flask]:
+    """Return the service and an application of it, with a treasury that has dollars and no ether."""
+    settings = {**SETTINGS, "log_level": "CRITICAL", "confirmation_wait_seconds": "5"}
+    service = Service(url, (NodeAddress.of(node),), settings)
+    app = build_app(url, settings=dict(settings), **service.parts(Tripwire()))
+    with app.app_context():
+        fund(node, treasury.settler(BASE), eth=1)
+        fund(node, treasury.wallet(WalletRole.TREASURY, BASE).address_on(BASE), eth=0, dollars=50)
+    return service, app
+
+
 @pytest.mark.parametrize("refunded_calls", [0, EACH // 2])
 def test_payouts_race_payouts_and_refunds_and_take_each_dollar_once(
     postgres_url: str, base_node: EvmNode, build_app: Callable[..., Flask], refunded_calls: int
 ) -> None:
-    settings = {**SETTINGS, "log_level": "CRITICAL", "confirmation_wait_seconds": "5"}
-    service = Service(postgres_url, (NodeAddress.of(base_node),), settings)
-    app = build_app(postgres_url, settings=dict(settings), **service.parts(Tripwire()))
+    service, app = opened(postgres_url, base_node, build_app)
     with app.app_context():
         seller, buyer = register(app.test_client()), register(app.test_client())
         offered = sell(seller)["id"]
-        fund(base_node, treasury.settler(BASE), eth=1)
-        fund(base_node, treasury.wallet(WalletRole.TREASURY, BASE).address_on(BASE), eth=0, dollars=50)
         calls = earn(offered, buyer.id, calls=CALLS)
         credits_before = credit_accounts_of(buyer.id)
     pay = [Asked("POST", f"/v1/services/{offered}/payouts", {}, seller.headers()) for _ in range(EACH)]
@@ -75,3 +82,23 @@ def test_payouts_race_payouts_and_refunds_and_take_each_dollar_once(
 def credit_accounts_of(account_id: str) -> int:
     with read_only_unit() as session:
         return credit_accounts.balance(session, account_id).credits_nanos
+
+
+def test_refunds_of_many_payers_race_for_what_one_call_has_earned(
+    postgres_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
+) -> None:
+    service, app = opened(postgres_url, base_node, build_app)
+    with app.app_context():
+        seller, *buyers = (register(app.test_client()) for _ in range(2 * EACH + 1))
+        offered = sell(seller)["id"]
+        calls = [earn(offered, buyer.id, calls=1)[0] for buyer in buyers]
+        assert seller.post(f"/v1/services/{offered}/payouts", {}).status_code == 201
+        earn(offered, buyers[0].id, calls=1)
+    refunds = [
+        Asked("POST", f"/v1/services/{offered}/refunds", {"call_id": call_id}, seller.headers()) for call_id in calls
+    ]
+    answers = crowds(service, refunds[:EACH], refunds[EACH:])
+    assert sorted(status for status, _ in answers) == [201] + [409] * (2 * EACH - 1)
+    with app.app_context(), read_only_unit() as session:
+        assert earnings.read(session, offered).unpaid_nanos == 0
+        assert earnings.find_problems(session) == []
