@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks import (
+    budgets,
     catalog,
     confirmations,
     events,
@@ -102,6 +103,7 @@ _PARTS: dict[str, Callable[..., list[Threshold]]] = {
     "events": _events,
 }
 _LONG_PARTS: dict[str, Callable[..., list[Threshold]]] = {
+    "budgets": budgets.measure,
     "platform": _platform,
     "catalog": _catalog,
     "hostile_bodies": hostile_bodies.measure,

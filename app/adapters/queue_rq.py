@@ -106,7 +106,10 @@ class RqQueue:
 
     def _enqueue(self, job: JobName, arguments: tuple[str, ...]) -> bool:
         queue = self._queues[job.queue]
-        job_id = _job_id(job, arguments, int(self._clock()) // _BUCKET_SECONDS)
+        # RQ accepts [A-Za-z0-9_-] only. An id is unique as long as the job's record exists, so the time bucket bounds
+        # how long a job that died with its worker blocks the next one.
+        digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:32]
+        job_id = f"{job.name.lower()}-{digest}-{int(self._clock()) // _BUCKET_SECONDS}"
         # A running job may have read the database before the change that is hinted at, so the hint is queued behind
         # it under a second name. The periodic sweep covers more than these two.
         for candidate in (job_id, f"{job_id}-again"):
@@ -128,10 +131,3 @@ class RqQueue:
         except (InvalidJobOperation, ValueError):
             return False
         return status is JobStatus.QUEUED
-
-
-def _job_id(job: JobName, arguments: tuple[str, ...], bucket: int) -> str:
-    # RQ accepts [A-Za-z0-9_-] only. An id is unique as long as the job's record exists, so the time bucket bounds how
-    # long a job that died with its worker blocks the next one.
-    digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:32]
-    return f"{job.name.lower()}-{digest}-{bucket}"

@@ -85,8 +85,7 @@ _INSERT = PreparedInsert(ClaimCode, unique=[ClaimCode.code_hmac])
 
 def generate_code() -> str:
     """Return a new random code such as `KHTM-4821`."""
-    letters = "".join(secrets.choice(CODE_LETTERS) for _ in range(4))
-    digits = "".join(secrets.choice("0123456789") for _ in range(4))
+    letters, digits = ("".join(secrets.choice(each) for _ in range(4)) for each in (CODE_LETTERS, "0123456789"))
     return f"{letters}-{digits}"
 
 
@@ -95,7 +94,10 @@ def normalise_code(text: str) -> str | None:
     if len(text) > _MAX_INPUT_LENGTH:
         return None
     folded = unicodedata.normalize("NFKC", text).upper()
-    found = _CODE.fullmatch("".join(letter for letter in folded if not _is_separator(letter)))
+    kinds = ((each, unicodedata.category(each)) for each in folded if each != _MINUS)
+    # Without spaces, punctuation with all dashes, and invisible characters of pasted text.
+    kept = "".join(each for each, kind in kinds if kind[0] not in "ZP" and kind not in ("Cc", "Cf"))
+    found = _CODE.fullmatch(kept)
     return f"{found[1]}-{found[2]}" if found else None
 
 
@@ -107,11 +109,6 @@ def keyed_hash(code: str, pepper: bytes) -> str:
 def keyed_hashes(code: str, peppers: Sequence[tuple[str, bytes]]) -> list[str]:
     """Return the hashes that a code may be stored as: one per pepper, newest first."""
     return [keyed_hash(code, pepper) for _, pepper in peppers]
-
-
-def _is_separator(char: str) -> bool:
-    # Spaces, punctuation with all dashes, invisible characters of pasted text, and the minus sign.
-    return unicodedata.category(char)[0] in "ZP" or unicodedata.category(char) in ("Cc", "Cf") or char == _MINUS
 
 
 def emails_equal(one: str | None, other: str | None) -> bool:
@@ -150,9 +147,7 @@ def replace(session: Session, agent_id: str) -> str:
 
 def revoke(session: Session, agent_id: str) -> bool:
     """Revoke the agent's open code; return whether there was one."""
-    is_open = (
-        ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
-    )  # fmt: skip
+    is_open = (ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
     return bool(change(session, ClaimCode, *is_open, revoked_at=clock.now()))
 
 
@@ -168,10 +163,8 @@ def find(session: Session, text: str) -> ClaimCode | None:
     code = normalise_code(text)
     if code is None:
         return None
-    hashes = keyed_hashes(code, app_state().settings.code_pepper_list())
-    query = select(ClaimCode).where(
-        ClaimCode.code_hmac.in_(hashes), ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now()
-    )
+    is_meant = ClaimCode.code_hmac.in_(keyed_hashes(code, app_state().settings.code_pepper_list()))
+    query = select(ClaimCode).where(is_meant, ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now())
     # Queried again after a lost race, when the session's copy is stale.
     found = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
     if found is None or not seal_of(ClaimCode).accepts(session, found):
@@ -190,9 +183,7 @@ def redeem(session: Session, claim_code: ClaimCode, *, email: str | None, receip
     sealed = _ANSWERS.seal(owner_key, claim_code.id)
     if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
-    is_open = (
-        ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None)
-    )  # fmt: skip
+    is_open = (ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
     answer = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
     if not change(session, ClaimCode, *is_open, claimed_at=now, claim_email=email, **answer):
         raise NotFound("This code is not valid.")
@@ -204,18 +195,12 @@ def replay(session: Session, claim_code: ClaimCode, *, receipt: str | None) -> s
 
     Raises: AlreadyClaimed when the owner has acted since, or the response was replayed too often.
     """
-    holds_receipt = (
-        receipt is not None
-        and claim_code.receipt_digest is not None
-        and hmac.compare_digest(claim_code.receipt_digest, identifiers.digest(receipt))
-    )
+    kept = claim_code.receipt_digest
+    holds_receipt = receipt is not None and kept is not None and hmac.compare_digest(kept, identifiers.digest(receipt))
+    is_left = ClaimCode.repeats < (2 * MAX_REPLAYS if holds_receipt else MAX_REPLAYS)
     counted = session.execute(
         update(ClaimCode)
-        .where(
-            ClaimCode.id == claim_code.id,
-            ClaimCode.answer_sealed.is_not(None),
-            ClaimCode.repeats < (2 * MAX_REPLAYS if holds_receipt else MAX_REPLAYS),
-        )
+        .where(ClaimCode.id == claim_code.id, ClaimCode.answer_sealed.is_not(None), is_left)
         .values(repeats=ClaimCode.repeats + 1)
     )
     if counted.rowcount != 1 or claim_code.answer_sealed is None:  # type: ignore[attr-defined, unused-ignore]

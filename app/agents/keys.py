@@ -16,7 +16,7 @@ from app.core import clock, identifiers
 from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
 from app.db.leases import once_per_period
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.events import outbox
 from app.events.outbox import EventType
@@ -72,18 +72,14 @@ def change(caller: Principal, key_id: str, changes: Mapping[str, Any]) -> Limite
     app_state().rate_limiter.count(_CHANGES, "changed key", caller.account_id)
     with unit_of_work() as session:
         _lock(session, caller)
-        changed = _change(session, current_actor(), caller.account_id, key_id, changes)
-    app_state().part(KeyMemory).forget(changed.id)
-    return changed
+        return _change(session, current_actor(), caller.account_id, key_id, changes)
 
 
 def change_for(actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> LimitedKey:
     """Change the limits of an agent's key, as an operator. Raises: NotFound."""
     with unit_of_work() as session:
         identity.lock_agent(session, agent_id)
-        changed = _change(session, actor, agent_id, key_id, changes)
-    app_state().part(KeyMemory).forget(changed.id)
-    return changed
+        return _change(session, actor, agent_id, key_id, changes)
 
 
 def revoke(actor: Actor, agent_id: str, key_id: str) -> LimitedKey:
@@ -131,6 +127,7 @@ def _change(session: Session, actor: Actor, agent_id: str, key_id: str, changes:
     if follows_tags:
         budgets.assign_members(session)
     trail.record(session, actor, AuditEvent(AuditAction.KEY_CHANGED, agent_id, after=_recorded(key_id, changes)))
+    after_commit(lambda: app_state().part(KeyMemory).forget(key_id))
     return key_limits.get_key(session, agent_id, key_id)
 
 

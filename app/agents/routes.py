@@ -114,8 +114,7 @@ def revoke_key(key_id: str) -> LimitedKey:
 
 
 def _replace_claim_code(agent_id: str, claim: Claim) -> dict[str, Any]:
-    code = service.replace_claim_code(agent_id, claim=claim)
-    return {"agent_id": agent_id, **_claim_code(code)}
+    return {"agent_id": agent_id, **_claim_code(service.replace_claim_code(agent_id, claim=claim))}
 
 
 @agents.post("/claim-code")
@@ -133,8 +132,5 @@ def replace_claim_code(claim: Claim) -> dict[str, Any]:
 
 
 def _claim_code(code: str) -> dict[str, Any]:
-    return {
-        "claim_code": code,
-        "verification_uri": f"{app_state().settings.public_url}/device?code={code}",
-        "expires_in": int(claims.CODE_LIFETIME.total_seconds()),
-    }
+    uri, seconds = f"{app_state().settings.public_url}/device?code={code}", int(claims.CODE_LIFETIME.total_seconds())
+    return {"claim_code": code, "verification_uri": uri, "expires_in": seconds}

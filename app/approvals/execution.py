@@ -36,6 +36,7 @@ _log = structlog.get_logger(__name__)
 _LEASE = timedelta(seconds=120)
 _RETRY_AFTER = timedelta(seconds=10)
 _PERIOD = timedelta(minutes=15)
+_EXPIRED = f"The payment could not be executed within {_PERIOD // timedelta(minutes=1)} minutes; nothing was paid."
 _BATCH = 20
 _BASIS_POINTS = 10_000
 # After these, nothing was recorded and another attempt may succeed.
@@ -72,9 +73,8 @@ def has_due(now: datetime) -> ColumnElement[bool]:
 def execute_due(kinds: Mapping[MovementKind, ApprovableMovement]) -> None:
     """Execute approved payments that no other worker executes. For a worker."""
     with read_only_unit() as session:
-        due = session.scalars(
-            select(Approval.id).where(_is_due(clock.now())).order_by(Approval.decided_at).limit(_BATCH)
-        ).all()
+        ready = select(Approval.id).where(_is_due(clock.now())).order_by(Approval.decided_at)
+        due = session.scalars(ready.limit(_BATCH)).all()
     for approval_id in due:
         try:
             _execute(approval_id, kinds)
@@ -93,9 +93,7 @@ def _execute(approval_id: str, kinds: Mapping[MovementKind, ApprovableMovement])
     with telemetry.caused_by(row.request_id):
         try:
             if row.decided_at is None or clock.now() >= row.decided_at + _PERIOD:
-                minutes = _PERIOD // timedelta(minutes=1)
-                message = f"The payment could not be executed within {minutes} minutes; nothing was paid."
-                _fail(row, holder, "EXPIRED", message)
+                _fail(row, holder, "EXPIRED", _EXPIRED)
                 return
             kind.execute(_open(row, kind), claim)
         except ServiceError as error:
@@ -141,12 +139,9 @@ def _open(row: Approval, kind: ApprovableMovement) -> ApprovedRequest:
         raise ServiceError("The stored request could not be opened; nothing was paid.")
     found = json.loads(text)
     tolerance_bps = app_state().settings.max_price_deviation_bps if kind.follows_market else 0
-    value_nanos = int(found["value_nanos"] or 0)
-    approved = ApprovedPayment(
-        row.id, value_nanos * (_BASIS_POINTS + tolerance_bps) // _BASIS_POINTS, found["recipient"], found["domain"]
-    )
-    body = strict_json.parse_json(found["body"].encode())
-    return ApprovedRequest(row.agent_id, found["wallet_id"], body, approved)
+    most_nanos = int(found["value_nanos"] or 0) * (_BASIS_POINTS + tolerance_bps) // _BASIS_POINTS
+    approved = ApprovedPayment(row.id, most_nanos, found["recipient"], found["domain"])
+    return ApprovedRequest(row.agent_id, found["wallet_id"], strict_json.parse_json(found["body"].encode()), approved)
 
 
 def _fail(row: Approval, holder: str, code: str, message: str) -> None:

@@ -31,10 +31,9 @@ class Approval(Authenticated, Model):
 
     __tablename__ = "approvals"
     __allow_unmapped__ = True
-    not_authenticated = frozenset({
-        "sealed", "answer", "subject_id", "error", "holder", "lease_until", "request_id", "created_at",
-        "finished_at"
-    })  # fmt: skip
+    not_authenticated = frozenset(
+        {"sealed", "answer", "subject_id", "error", "holder", "lease_until", "request_id", "created_at", "finished_at"}
+    )
     __table_args__ = (
         Index("ix_approvals_agent_id", "agent_id", "created_at", "id"),
         Index("ix_approvals_created_at", "created_at", "id"),

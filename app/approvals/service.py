@@ -66,11 +66,6 @@ class OwnerProof:
     method: OwnerMethod
     evidence: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def permits_approval(self) -> bool:
-        """Return whether money may leave on this proof; a session alone may only refuse."""
-        return self.method is not OwnerMethod.SESSION
-
 
 def request_approval(
     kind: MovementKind,
@@ -187,7 +182,8 @@ def decide(
 
     Raises: ValueError for an approval on a proof that does not permit it: a bug.
     """
-    if is_approved and not proof.permits_approval:
+    # A session alone may only refuse.
+    if is_approved and proof.method is OwnerMethod.SESSION:
         raise ValueError("a session alone does not approve a payment")
     if clock.now() >= approval.expires_at and _end(session, approval, ApprovalStatus.EXPIRED):
         return False
@@ -198,8 +194,7 @@ def decide(
     if not APPROVALS.move(session, approval.id, ApprovalStatus.AWAITING, ApprovalStatus.APPROVED, **decided):
         return False
     if week_nanos:
-        known = SpendingRequest(None, approval.recipient, domain=approval.domain)
-        permitted = approval_rules.payees_of(known)[:1]
+        permitted = approval_rules.payees_of(SpendingRequest(None, approval.recipient, domain=approval.domain))[:1]
         accounts.approve_payees(session, approval.wallet_id, permitted, week_nanos=week_nanos)
     after_commit(lambda: app_state().ports.queue.enqueue(JobName.EXECUTE_APPROVALS))
     return True
@@ -214,12 +209,8 @@ def expire_if_due(approval: Approval) -> None:
 def expire_due(now: datetime) -> int:
     """Expire approvals that were not decided in time and release what they hold; return how many."""
     with read_only_unit() as session:
-        due = session.scalars(
-            select(Approval)
-            .where(_IS_AWAITING, Approval.expires_at <= now)
-            .order_by(Approval.expires_at)
-            .limit(_EXPIRE_BATCH)
-        ).all()
+        late = select(Approval).where(_IS_AWAITING, Approval.expires_at <= now).order_by(Approval.expires_at)
+        due = session.scalars(late.limit(_EXPIRE_BATCH)).all()
         _prepare(session, due)
     expired = 0
     for each in due:
@@ -306,9 +297,8 @@ def or_ask(
         if try_out is not None:
             _try_out(try_out, needed.spending_request)
         stored, note = canonical_json(validated_fields(kind.body, body)), body.get("approval_note")
-        return awaiting_response(
-            request_approval(kind.name, needed, body=stored, facts=_facts_of(body), note=note, claim=claim)
-        )
+        asked = request_approval(kind.name, needed, body=stored, facts=_facts_of(body), note=note, claim=claim)
+        return awaiting_response(asked)
 
 
 def _try_out(try_out: Callable[[ApprovedPayment], object], asked: SpendingRequest) -> None:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Row, String, insert, select, update
+from sqlalchemy import JSON, BigInteger, Index, Row, String, insert, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import witness
@@ -192,21 +192,13 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
     rows = []
     for number, act in enumerate(acts, last - len(acts) + 1):
         row = {
-            "number": number,
-            "id": act.id,
-            "at": now,
-            "actor_kind": actor.kind.value,
-            "actor_id": actor.id,
-            "actor_name": telemetry.redact(actor.name),
-            "action": act.action.value,
-            "subject_kind": act.action.subject_kind,
-            "subject_id": act.subject_id,
+            "number": number, "id": act.id, "at": now,
+            "actor_kind": actor.kind.value, "actor_id": actor.id, "actor_name": telemetry.redact(actor.name),
+            "action": act.action.value, "subject_kind": act.action.subject_kind, "subject_id": act.subject_id,
             # An operator may have typed a key as a name.
-            "before": telemetry.redact_value(act.before),
-            "after": telemetry.redact_value(act.after),
-            "request_id": actor.request_id,
-            "client_address": actor.client_address,
-        }
+            "before": telemetry.redact_value(act.before), "after": telemetry.redact_value(act.after),
+            "request_id": actor.request_id, "client_address": actor.client_address,
+        }  # fmt: skip
         previous = entry_hash(key, previous, hashed_values(row))
         rows.append({**row, "hash": previous})
     for start in range(0, len(rows), _INSERT_BATCH):
@@ -233,11 +225,8 @@ def list_entries(
     session: Session, page: PageRequest, *, action: str | None = None, subject_id: str | None = None
 ) -> tuple[Page[AuditEntryRow], AuditHeadView]:
     """Return a page of the trail, newest first, and its head. Works in a read-only unit."""
-    conditions: list[ColumnElement[bool]] = []
-    if action is not None:
-        conditions.append(AuditEntry.action == action)
-    if subject_id is not None:
-        conditions.append(AuditEntry.subject_id == subject_id)
+    conditions = [] if action is None else [AuditEntry.action == action]
+    conditions += [] if subject_id is None else [AuditEntry.subject_id == subject_id]
     head = get_head(session)
     # Without a filter the numbers give the total.
     total = head.number

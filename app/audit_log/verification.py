@@ -26,15 +26,11 @@ def find_problems(session: Session, *, newest: int | None = None, expected: Audi
         select(AuditHead.name, AuditHead.number, AuditHead.hash, AuditHead.proof, AuditHead.sealed)
     ).all()
     # One chain has one head. The service never writes another row.
-    unexpected = [
-        f"there is a head named {row.name[:_MAX_PROBLEMS_SHOWN]!r}, which this service has not written"
-        for row in rows
-        if row.name != trail.TRAIL_NAME
-    ]
-    return [
-        *unexpected[:_MAX_PROBLEMS_SHOWN],
-        *_check(session, next((row for row in rows if row.name == trail.TRAIL_NAME), None), newest, expected),
-    ]
+    others = [row.name for row in rows if row.name != trail.TRAIL_NAME][:_MAX_PROBLEMS_SHOWN]
+    problem = "there is a head named {!r}, which this service has not written"
+    own = next((row for row in rows if row.name == trail.TRAIL_NAME), None)
+    unexpected = [problem.format(name[:_MAX_PROBLEMS_SHOWN]) for name in others]
+    return [*unexpected, *_check(session, own, newest, expected)]
 
 
 def find_witness_problems(session: Session) -> list[str]:
@@ -53,12 +49,9 @@ def _check(
     session: Session, row: Row[*tuple[Any, ...]] | None, newest: int | None, expected: AuditHeadView | None
 ) -> list[str]:
     if row is None:
-        found = session.scalar(select(AuditEntry.number).limit(1)) is not None
-        return (
-            ["the head of the trail is missing, its entries exist"]
-            if found
-            else _head_mismatches(session, expected, None)
-        )
+        if session.scalar(select(AuditEntry.number).limit(1)) is not None:
+            return ["the head of the trail is missing, its entries exist"]
+        return _head_mismatches(session, expected, None)
     try:
         key = trail.unseal_chain_key(row.sealed)
     except Rejected:
@@ -72,11 +65,8 @@ def _check(
         for number in session.scalars(select(AuditEntry.number).where(AuditEntry.number < 1).limit(_MAX_PROBLEMS_SHOWN))
     ]
     first = 1 if newest is None else max(1, row.number - newest + 1)
-    return [
-        *problems,
-        *_walk(session, key, AuditHeadView(row.number, row.hash), first),
-        *_head_mismatches(session, expected, row.number),
-    ]
+    walked = _walk(session, key, AuditHeadView(row.number, row.hash), first)
+    return [*problems, *walked, *_head_mismatches(session, expected, row.number)]
 
 
 def _walk(session: Session, key: bytes, head: AuditHeadView, first: int) -> Iterator[str]:
@@ -104,12 +94,8 @@ def _walk(session: Session, key: bytes, head: AuditHeadView, first: int) -> Iter
 
 def _entries_from(session: Session, number: int) -> Iterator[AuditEntryRow]:
     while True:
-        rows = session.execute(
-            select(table_of(AuditEntry))
-            .where(AuditEntry.number >= number)
-            .order_by(AuditEntry.number)
-            .limit(_PAGE_SIZE)
-        ).all()
+        following = select(table_of(AuditEntry)).where(AuditEntry.number >= number).order_by(AuditEntry.number)
+        rows = session.execute(following.limit(_PAGE_SIZE)).all()
         yield from rows
         if len(rows) < _PAGE_SIZE:
             return
@@ -122,9 +108,7 @@ def _head_mismatches(session: Session, expected: AuditHeadView | None, number: i
     if number is None or number < expected.number:
         return [f"the trail ends at entry {number or 0}, but had {expected.number} when its head was recorded"]
     found = session.scalar(select(AuditEntry.hash).where(AuditEntry.number == expected.number))
-    if found != expected.hash:
-        return [f"entry {expected.number} is not the recorded one"]
-    return []
+    return [] if found == expected.hash else [f"entry {expected.number} is not the recorded one"]
 
 
 def _missing(first: int, last: int) -> str:

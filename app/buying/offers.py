@@ -20,7 +20,7 @@ from app.core.chains import USDC, ChainName, Family
 from app.core.foreign import ForeignModel, Items, MalformedResponseError
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
-from app.errors import PerTxLimitExceeded, ServiceError, TermsNotSupported
+from app.errors import PerTxLimitExceeded, TermsNotSupported
 from app.payments.x402.terms import REQUIRED_HEADER, SIGNED_HEADER, decode_document, encode_header
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, PaymentSigner
@@ -105,20 +105,16 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
     header = answer.header(REQUIRED_HEADER)
     # They are stored with the payment, so a body is bounded as a header is.
     if header is None and len(answer.body) > _MAX_TERMS_BYTES:
-        raise TermsNotSupported(
-            f"The terms of the web service are longer than {_MAX_TERMS_BYTES} bytes. Nothing was paid.",
-            details={"offers": []},
-        )
+        problem = f"The terms of the web service are longer than {_MAX_TERMS_BYTES} bytes. Nothing was paid."
+        raise TermsNotSupported(problem, details={"offers": []})
     document: Any = None
     with suppress(Rejected, ValueError):
         document = _decode_header(header) if header is not None else parse_response(answer.body, parse_float=str)
     try:
         stated = _StatedTerms.read(document)
     except MalformedResponseError:
-        raise TermsNotSupported(
-            "The web service answered 402 without terms of x402 version 1 or 2. Nothing was paid.",
-            details={"offers": []},
-        ) from None
+        problem = "The web service answered 402 without terms of x402 version 1 or 2. Nothing was paid."
+        raise TermsNotSupported(problem, details={"offers": []}) from None
     offers = [each for each in stated.accepts[:_MAX_OFFERS] if isinstance(each, dict)]
     if stated.version != _V2:
         return PaymentTerms(stated.version, offers)
@@ -162,7 +158,11 @@ def payable_offers(
     if affordable:
         return sorted(affordable, key=_preference)
     if found:
-        raise _price_above(min(price_nanos(each) for each in found), max_nanos)
+        price, most = (money.usd_from_nanos(each) for each in (min(map(price_nanos, found)), max_nanos))
+        raise PerTxLimitExceeded(
+            f"The web service asks for {price:f} USD, which exceeds max_amount_usd ({most:f} USD). Nothing was paid.",
+            details={"rule": "max_amount_usd", "limit_usd": most, "requested_usd": price},
+        )
     supported = ", ".join(f"{signer.asset.network} ({name.value})" for name, signer in signers.items())
     reasons = ", ".join(dict.fromkeys(each["reason"].replace("_", " ") for each in refusals)) or "it states none"
     raise TermsNotSupported(
@@ -197,25 +197,19 @@ def _read_offer(
     if not isinstance(network, str) or network not in named:
         raise Rejected("unsupported_network")
     chain, signer = named[network]
-    if not _is_same_address(str(stated.get("asset")), signer.asset.address, chain.family):
+    asset, own_asset = str(stated.get("asset")), signer.asset.address
+    # Base58 distinguishes the cases of letters; sellers write EVM addresses in any.
+    if asset != own_asset and (chain.family is not Family.EVM or asset.lower() != own_asset.lower()):
         raise Rejected("unknown_asset")
     if not isinstance(extra, dict) or not signer.accepts_extra(extra):
         raise Rejected("unknown_token_domain_or_transfer_method")
     recipient = signer.canonical_recipient(str(stated.get("payTo")))
     if recipient is None:
         raise Rejected("invalid_recipient")
-    resource = terms.resource if terms.version == _V2 else {"url": stated.get("resource")}
-    if not _is_resource_of(host, resource):
+    if not _is_resource_of(host, terms.resource if terms.version == _V2 else {"url": stated.get("resource")}):
         raise Rejected("resource_of_another_host")
     amount = TokenAmount(_units(terms, stated), USDC)
-    return PaymentOffer(
-        terms, stated, chain, network, signer.asset.address, recipient, amount, _validity_seconds(stated)
-    )
-
-
-def _is_same_address(stated: str, own: str, family: Family) -> bool:
-    # Base58 distinguishes the cases of letters; sellers write EVM addresses in any.
-    return stated.lower() == own.lower() if family is Family.EVM else stated == own
+    return PaymentOffer(terms, stated, chain, network, own_asset, recipient, amount, _validity_seconds(stated))
 
 
 def _units(terms: PaymentTerms, stated: Mapping[str, Any]) -> int:
@@ -265,12 +259,3 @@ def _is_public(host: str) -> bool:
 def _shown(stated: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields that identify an offer, bounded: they are a seller's text."""
     return {name: str(stated.get(name))[:100] for name in ("scheme", "network", "asset")}
-
-
-def _price_above(price: int, limit: int) -> ServiceError:
-    requested, maximum = money.usd_from_nanos(price), money.usd_from_nanos(limit)
-    return PerTxLimitExceeded(
-        f"The web service asks for {requested:f} USD, which exceeds max_amount_usd ({maximum:f} USD). "
-        "Nothing was paid.",
-        details={"rule": "max_amount_usd", "limit_usd": maximum, "requested_usd": requested},
-    )

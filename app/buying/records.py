@@ -93,14 +93,12 @@ def add(session: Session, transaction_id: str, wallet_id: str, request: SellerRe
 def pin_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
     """Pin the first payee of a host on a chain. The wallet's account must be locked. Raises: PayeeChanged."""
     check_payee(session, wallet_id, host, offer)
-    key = (wallet_id, host, offer.chain.value)
-    if session.get(PinnedPayee, key) is None:
+    if session.get(PinnedPayee, (wallet_id, host, offer.chain.value)) is None:
         session.add(
             PinnedPayee(
-                wallet_id=wallet_id, host=host, chain=offer.chain.value, address=offer.recipient,
-                created_at=clock.now(),
+                wallet_id=wallet_id, host=host, chain=offer.chain.value, address=offer.recipient, created_at=clock.now()
             )
-        )  # fmt: skip
+        )
 
 
 def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
@@ -129,14 +127,10 @@ def remove_payees(wallet: WalletView, host: str, *, actor: Actor) -> None:
         spending_accounts.lock_account(session, wallet.id)
         controls = spending_controls.find_controls(session, wallet.id)
         if controls is not None and controls.locked:
-            raise ControlsLocked(
-                "The owner or the operator has locked the controls; this key cannot change whom the wallet pays."
-            )
-        removed = session.scalars(
-            delete(PinnedPayee)
-            .where(PinnedPayee.wallet_id == wallet.id, PinnedPayee.host == host)
-            .returning(PinnedPayee.address)
-        ).all()
+            problem = "The owner or the operator has locked the controls; this key cannot change whom the wallet pays."
+            raise ControlsLocked(problem)
+        of_host = delete(PinnedPayee).where(PinnedPayee.wallet_id == wallet.id, PinnedPayee.host == host)
+        removed = session.scalars(of_host.returning(PinnedPayee.address)).all()
         if not removed:
             raise NotFound("This wallet has no stored payee for this domain.")
         before = {"wallet_id": wallet.id, "domain": host, "payees": sorted(removed)}
@@ -151,8 +145,7 @@ def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchaseView, Selle
         if row is None or row.wallet_id != wallet_id:
             raise NotFound("This wallet has no such purchase.")
         view, sealed = _views(session, [row])[0], row.answer_sealed
-    answer = None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, row.id))
-    return view, answer
+    return view, None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, row.id))
 
 
 def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchaseView]:
@@ -166,11 +159,8 @@ def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchaseView]:
 def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:
     """Return the method and URL that payments among some transactions bought, by transaction id."""
     with read_only_unit() as session:
-        rows = session.execute(
-            select(ServicePurchase.id, ServicePurchase.method, ServicePurchase.url).where(
-                in_list(session, ServicePurchase.id, transaction_ids)
-            )
-        )
+        is_asked = in_list(session, ServicePurchase.id, transaction_ids)
+        rows = session.execute(select(ServicePurchase.id, ServicePurchase.method, ServicePurchase.url).where(is_asked))
         return {row.id: f"{row.method} {row.url}" for row in rows}
 
 

@@ -20,6 +20,7 @@ from app.web.schemas import AcceptsCamelCase, Schema, page_schema
 
 _STATES = {MovementStatus.PENDING: "pending", MovementStatus.CONFIRMED: "paid", MovementStatus.FAILED: "expired"}
 _MAX_BODY = 256 * 1024
+_IS_CHAIN = ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")
 
 
 def one_spelling(url: str) -> str:
@@ -40,28 +41,18 @@ class _Url(Text):
 class FetchBody(AcceptsCamelCase):
     """A request to a web service, and the most that it may cost."""
 
-    url = _Url(
-        required=True,
-        metadata={"example": "https://api.example.com/v1/report"},
-    )  # fmt: skip
+    url = _Url(required=True, metadata={"example": "https://api.example.com/v1/report"})
     method = Text(
         load_default="GET",
         validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
         metadata={"default": "GET"},
     )
-    headers = fields.Dict(
-        keys=fields.String(),
-        values=fields.String(),
-        load_default=dict,
-    )  # fmt: skip
+    headers = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
     body = fields.String(
         load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
     )
     max_amount_usd = Usd(required=True, data_key="max_amount_usd", metadata={"example": 1})
-    networks = fields.List(
-        Text(validate=ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")),
-        load_default=list,
-    )
+    networks = fields.List(Text(validate=_IS_CHAIN), load_default=list)
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(load_default=False)
@@ -163,19 +154,13 @@ class RemovedPayee(Schema):
 
 
 def fetched(result: FetchResult) -> dict[str, Any]:
-    payment = result.payment
-    return {
-        **_answer(result.answer),
-        "payment": None if payment is None else _payment(payment, result.version, result.network),
-    }
+    payment = None if result.payment is None else _payment(result.payment, result.version, result.network)
+    return {**_answer(result.answer), "payment": payment}
 
 
 def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dict[str, Any]:
-    return {
-        **_answer(answer),
-        "payment": _payment(purchase.payment, purchase.row.version, purchase.row.network),
-        "row": purchase.row,
-    }
+    payment = _payment(purchase.payment, purchase.row.version, purchase.row.network)
+    return {**_answer(answer), "payment": payment, "row": purchase.row}
 
 
 def quoted(quote: FetchQuote) -> dict[str, Any]:
@@ -204,12 +189,8 @@ def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
     for name, value in answer.headers:
         lower = name.lower()
         headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
-    return {
-        "status": answer.status,
-        "headers": headers,
-        **body_members(answer.body),
-        "truncated": answer.is_truncated or not answer.is_complete,
-    }
+    is_truncated = answer.is_truncated or not answer.is_complete
+    return {"status": answer.status, "headers": headers, **body_members(answer.body), "truncated": is_truncated}
 
 
 def _payment(payment: TransactionView, version: int | None, network: str | None) -> dict[str, Any]:

@@ -64,20 +64,14 @@ class SellerAnswer:
         return values[0] if len(values) == 1 else None
 
     def to_json(self) -> str:
-        document = {
-            "status": self.status,
-            "headers": [list(each) for each in self.headers],
-            "body": base64.b64encode(self.body).decode(),
-            "is_truncated": self.is_truncated,
-        }
-        return json.dumps(document)
+        headers, body = [list(each) for each in self.headers], base64.b64encode(self.body).decode()
+        return json.dumps({"status": self.status, "headers": headers, "body": body, "is_truncated": self.is_truncated})
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         document = json.loads(text)
         headers = [(name, value) for name, value in document["headers"]]
-        body = base64.b64decode(document["body"])
-        return cls(document["status"], headers, body, document["is_truncated"])
+        return cls(document["status"], headers, base64.b64decode(document["body"]), document["is_truncated"])
 
 
 def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: str | None) -> SellerRequest:

@@ -226,10 +226,9 @@ def _permit(wallet: WalletView, request: SellerRequest) -> Iterator[None]:
 
 def _ask_unpaid(wallet: WalletView, order: FetchOrder, meter: FetchMeter) -> SellerAnswer:
     # The price is not known yet; a freeze and the allowlist are.
+    asked = SpendingRequest(0, domain=order.request.host, session_id=order.session_id)
     with read_only_unit() as session:
-        spending_holds.check(
-            session, wallet.id, SpendingRequest(0, domain=order.request.host, session_id=order.session_id)
-        )
+        spending_holds.check(session, wallet.id, asked)
     meter.was_sent = True
     try:
         return sellers.ask(order.request, seconds=_UNPAID_SECONDS)
@@ -348,8 +347,7 @@ def _payment_failed(error: PortError) -> errors.PaymentFailed:
             "Nothing was paid.",
             details=details,
         )
+    problem = "The chain cannot be read at the moment. Nothing was paid."
     if isinstance(error, Rejected):
-        return errors.PaymentFailed(
-            "The payment would fail on every network that the wallet could pay on. Nothing was paid.", details=details
-        )
-    return errors.PaymentFailed("The chain cannot be read at the moment. Nothing was paid.", details=details)
+        problem = "The payment would fail on every network that the wallet could pay on. Nothing was paid."
+    return errors.PaymentFailed(problem, details=details)

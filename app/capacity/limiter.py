@@ -172,14 +172,8 @@ class RateLimiter:
     def __init__(self, redis_url: str) -> None:
         self.processes = 1
         """Those that share the limits, if the server has set it: without Redis, each grants its part of them."""
-        self._shared = MovingWindowRateLimiter(
-            storage_from_string(
-                redis_url,
-                wrap_exceptions=True,
-                socket_connect_timeout=_TIMEOUT_SECONDS,
-                socket_timeout=_TIMEOUT_SECONDS,
-            )
-        )
+        timeouts = {"socket_connect_timeout": _TIMEOUT_SECONDS, "socket_timeout": _TIMEOUT_SECONDS}
+        self._shared = MovingWindowRateLimiter(storage_from_string(redis_url, wrap_exceptions=True, **timeouts))
         self._local = MovingWindowRateLimiter(MemoryStorage())
         self._local_until = 0.0
         self._lock = threading.Lock()
@@ -207,8 +201,7 @@ class RateLimiter:
         if not queue.enter(within_seconds):
             raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
         try:
-            left = within_seconds - (time.monotonic() - started)
-            self._count(limit, scope, client, within_seconds=max(0.0, left))
+            self._count(limit, scope, client, within_seconds=max(0.0, within_seconds - (time.monotonic() - started)))
         finally:
             queue.leave()
 

@@ -127,10 +127,8 @@ def show_list(slug: str) -> Response:
     chosen = {name: value for name, value in request.args.items() if name in names and value}
     if section.get("needs", "") not in {"", *chosen}:
         return _render("list.html", section=section, slug=slug, chosen=chosen, rows=None, page=None)
-    arguments: dict[str, Any] = dict(chosen)
-    if (offset := request.args.get("offset", "")).isdecimal():
-        arguments["offset"] = offset[:9]
-    answer = _call(section["view"], arguments)
+    offset = request.args.get("offset", "")
+    answer = _call(section["view"], {**chosen, **({"offset": offset[:9]} if offset.isdecimal() else {})})
     rows = [(_cells(section["columns"], each), _acts(section, each), each) for each in answer[section["items"]]]
     page = answer.get("pagination")
     return _render("list.html", section=section, slug=slug, chosen=chosen, rows=rows, page=page)

@@ -117,26 +117,18 @@ def record_miss(session: Session, network: str, *, service_wide: bool = True) ->
     over = GuessCounter.window_start <= now - SERVICE_WIDE_WINDOW
     row_for_all = {"scope": _SERVICE_WIDE_SCOPE, "window_start": now, "misses": 1, "strikes": 0}
     insert = insert_into(session, GuessCounter).values(row_for_all)
-    session.execute(
-        insert.on_conflict_do_update(
-            index_elements=["scope"],
-            set_={
-                "misses": case((over, 1), else_=GuessCounter.misses + 1),
-                "window_start": case((over, now), else_=GuessCounter.window_start),
-            },
-        )
-    )
+    counted = {
+        "misses": case((over, 1), else_=GuessCounter.misses + 1),
+        "window_start": case((over, now), else_=GuessCounter.window_start),
+    }
+    session.execute(insert.on_conflict_do_update(index_elements=["scope"], set_=counted))
 
 
 def prune(session: Session, now: datetime) -> int:
     """Delete the counters of addresses without misses for long enough; return how many."""
     longest = max(MAX_LOCK, SERVICE_WIDE_WINDOW) + STRIKES_EXPIRE_AFTER
-    deleted = session.execute(
-        delete(GuessCounter).where(
-            GuessCounter.window_start < now - longest,
-            or_(GuessCounter.locked_until.is_(None), GuessCounter.locked_until < now - STRIKES_EXPIRE_AFTER),
-        )
-    )
+    is_free = or_(GuessCounter.locked_until.is_(None), GuessCounter.locked_until < now - STRIKES_EXPIRE_AFTER)
+    deleted = session.execute(delete(GuessCounter).where(GuessCounter.window_start < now - longest, is_free))
     return int(deleted.rowcount)  # type: ignore[attr-defined, unused-ignore]
 
 

@@ -102,12 +102,8 @@ def claim_agent(body: dict[str, Any]) -> service.ClaimedAgent:
     With the `claimReceipt` of the first response, a repeated one includes `ownerKey`. A repeated claim is refused after
     20 repetitions, and once the owner has signed in with the key or changed something. The owner can see each one.
     """
-    return service.claim_agent(
-        _find_code(body["code"]),
-        email=body["email"],
-        receipt=body["claim_receipt"],
-        network=client_network(current_request().remote_addr),
-    )
+    code, network = _find_code(body["code"]), client_network(current_request().remote_addr)
+    return service.claim_agent(code, email=body["email"], receipt=body["claim_receipt"], network=network)
 
 
 def _find_code(code: str) -> str:

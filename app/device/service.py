@@ -116,8 +116,7 @@ def _replayed_claim(session: Session, found: ClaimCode, receipt: str | None, net
     """Replay a claim's response, and record it for the owner. Raises: AlreadyClaimed."""
     owner_key = claims.replay(session, found, receipt=receipt)
     claimed = _claimed_agent(session, found.agent_id, owner_key, None if owner_key is None else receipt)
-    after = {"owner_key_shown": owner_key is not None}
-    act = AuditEvent(AuditAction.CLAIM_REPEATED, found.agent_id, after=after)
+    act = AuditEvent(AuditAction.CLAIM_REPEATED, found.agent_id, after={"owner_key_shown": owner_key is not None})
     trail.record(session, actors.anonymous_actor(network), act)
     return claimed
 

@@ -56,15 +56,10 @@ class Attempt:
         return self.status_code is not None and HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     @property
-    def is_unanswered(self) -> bool:
-        """Return whether the target did not answer, so that other events would not be, either."""
-        return self.status_code is None and not self.is_unexpected
-
-    @property
     def holds_up(self) -> bool:
-        """Return whether it failed after keeping the thread waiting, so that the target is left alone for a while."""
-        is_slow = not self.is_delivered and self.milliseconds > _SLOW_MILLISECONDS
-        return self.is_unanswered or is_slow
+        """Return whether there was no answer, or a late refusal, so that the target is left alone for a while."""
+        is_unanswered = self.status_code is None and not self.is_unexpected
+        return is_unanswered or (not self.is_delivered and self.milliseconds > _SLOW_MILLISECONDS)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -73,9 +68,9 @@ class Attempt:
         }  # fmt: skip
 
 
-def counts_of(events: Sequence[Any]) -> dict[str, int]:
+def _counts(events: Sequence[Any]) -> str:
     """Return how many events there are of each type, in the order of their first one."""
-    return dict(Counter(event.type for event in events))
+    return ", ".join(f"{number} {each}" for each, number in Counter(event.type for event in events).items())
 
 
 def post(url: str, headers: Headers, body: bytes) -> Attempt:
@@ -155,17 +150,12 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
     body = json.dumps(_EVENT.dump(event), separators=(",", ":")).encode()
     timestamp = int(clock.now().timestamp())
-    return post(
-        url,
-        [
-            ("Content-Type", "application/json"),
-            ("User-Agent", f"purser/{VERSION}"),
-            ("webhook-id", event.id),
-            ("webhook-timestamp", str(timestamp)),
-            ("webhook-signature", " ".join(signature(each, event.id, timestamp, body) for each in secrets)),
-        ],
-        body,
-    )
+    headers = {
+        "Content-Type": "application/json", "User-Agent": f"purser/{VERSION}", "webhook-id": event.id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(signature(each, event.id, timestamp, body) for each in secrets),
+    }  # fmt: skip
+    return post(url, [*headers.items()], body)
 
 
 _MAX_IN_FULL = 20
@@ -190,8 +180,7 @@ def _send_mail(url: str, events: Sequence[Any]) -> Attempt:
 def _mail_text(events: Sequence[Any]) -> str:
     lines = []
     if len(events) > 1:
-        counts = ", ".join(f"{number} {each}" for each, number in counts_of(events).items())
-        lines = [f"{len(events)} notices have waited for this message: {counts}.", ""]
+        lines = [f"{len(events)} notices have waited for this message: {_counts(events)}.", ""]
     for number, event in enumerate(events):
         lines.append(f"{event.type} at {clock.isoformat(event.created_at)}")
         if number < _MAX_IN_FULL:
@@ -217,17 +206,11 @@ def _push(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> Atte
     from pywebpush import WebPusher  # noqa: PLC0415 - it imports aiohttp, which takes megabytes
 
     encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_push_message(events))["body"]
-    attempt = post(
-        endpoint,
-        [
-            ("Content-Type", "application/octet-stream"),
-            ("Content-Encoding", "aes128gcm"),
-            ("TTL", str(_TTL_SECONDS)),
-            ("Urgency", "high"),
-            *_authorization(private, endpoint),
-        ],
-        encrypted,
-    )
+    headers = {
+        "Content-Type": "application/octet-stream", "Content-Encoding": "aes128gcm", "TTL": str(_TTL_SECONDS),
+        "Urgency": "high", **_authorization(private, endpoint),
+    }  # fmt: skip
+    attempt = post(endpoint, [*headers.items()], encrypted)
     # A subscription that no longer exists.
     return replace(attempt, is_gone=True) if attempt.status_code == HTTPStatus.NOT_FOUND else attempt
 
@@ -245,22 +228,19 @@ def _push_message(events: Sequence[Any]) -> bytes:
     message = _EVENT.dump(events[0])
     if len(events) > 1:
         # The page lists them.
-        data = {"message": ", ".join(f"{number} {each}" for each, number in counts_of(events).items())}
-        message |= {"type": "notices", "data": {**data, "count": len(events)}}
+        message |= {"type": "notices", "data": {"message": _counts(events), "count": len(events)}}
     full = json.dumps(message, separators=(",", ":")).encode()
     if len(full) <= _MAX_PLAIN_BYTES:
         return full
     return json.dumps({**message, "data": {}}, separators=(",", ":")).encode()
 
 
-def _authorization(private: str, endpoint: str) -> list[tuple[str, str]]:
+def _authorization(private: str, endpoint: str) -> dict[str, str]:
     parts, settings = urlsplit(endpoint), app_state().settings
+    mail, site = f"mailto:{settings.mail_from}", f"https://{urlsplit(settings.public_url).hostname}"
     claims = {
-        "aud": f"{parts.scheme}://{parts.netloc}",
-        "exp": int(clock.now().timestamp()) + 12 * 3600,
-        "sub": f"mailto:{settings.mail_from}"
-        if settings.mail_from
-        else f"https://{urlsplit(settings.public_url).hostname}",
-    }
+        "aud": f"{parts.scheme}://{parts.netloc}", "exp": int(clock.now().timestamp()) + 12 * 3600,
+        "sub": mail if settings.mail_from else site,
+    }  # fmt: skip
     headers: dict[str, str] = Vapid02.from_string(private).sign(claims)
-    return list(headers.items())
+    return headers

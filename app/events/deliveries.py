@@ -94,14 +94,6 @@ def deliver_next(rank: QueueRank = QueueRank.AGENT) -> bool:
     return True
 
 
-def delay_after(tries: int, retry_after: timedelta | None) -> timedelta | None:
-    """Return the time until the next attempt after so many failed ones, None if there is none."""
-    if tries > len(DELAYS):
-        return None
-    delay = DELAYS[tries - 1] * (100 + _random.randint(0, _JITTER_PERCENT)) // 100
-    return delay if retry_after is None else max(delay, retry_after)
-
-
 def _claim(rank: QueueRank) -> tuple[QueueTurn, EventTarget | None] | None:
     """Claim the queue that is next, and the target in it that was released longest ago."""
     now = clock.now()
@@ -162,17 +154,13 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
             .order_by(EventDelivery.position)
         ).all()
     results = []
-    if is_digested and rows:
-        attempt = channels.send(target, [event for *_, event in rows])
-        results = [(row.id, row.Event.object_id, row.tries + 1, row.attempts, attempt) for row in rows]
-    else:
-        for delivery_id, tries, attempts, event in rows:
-            attempt = channels.send(target, [event])
-            results.append((delivery_id, event.object_id, tries + 1, attempts, attempt))
-            if attempt.holds_up or attempt.is_gone or attempt.retry_after:
-                break
-            if time.monotonic() - started > _BATCH_SECONDS:
-                break
+    for message in [rows] if is_digested and rows else [[row] for row in rows]:
+        attempt = channels.send(target, [row.Event for row in message])
+        results += [(row.id, row.Event.object_id, row.tries + 1, row.attempts, attempt) for row in message]
+        if attempt.holds_up or attempt.is_gone or attempt.retry_after:
+            break
+        if time.monotonic() - started > _BATCH_SECONDS:
+            break
     if not results and not blocked:
         return False
     with unit_of_work() as session:
@@ -234,18 +222,16 @@ def _record(
     session: Session, delivery_id: str, tries: int, attempts: list[dict[str, object]], attempt: Attempt
 ) -> datetime | None:
     """Record an attempt; return when the next one follows, if it failed and one does."""
-    history = [*attempts, attempt.as_json()][-20:]
     pending = DeliveryStatus.PENDING
-    changes: dict[str, Any] = {"tries": tries, "attempts": history}
+    changes: dict[str, Any] = {"tries": tries, "attempts": [*attempts, attempt.as_json()][-20:]}
     if attempt.is_delivered:
-        delivered_at = clock.now()
-        DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.DELIVERED, delivered_at=delivered_at, **changes)
+        DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.DELIVERED, delivered_at=clock.now(), **changes)
         return None
-    delay = delay_after(tries, attempt.retry_after)
-    if delay is None:
+    if tries > len(DELAYS):
         DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.FAILED, **changes)
         return None
-    next_attempt_at = clock.now() + delay
+    delay = DELAYS[tries - 1] * (100 + _random.randint(0, _JITTER_PERCENT)) // 100
+    next_attempt_at = clock.now() + max(delay, attempt.retry_after or delay)
     session.execute(
         update(table_of(EventDelivery))
         .where(EventDelivery.id == delivery_id, EventDelivery.status == pending.value)

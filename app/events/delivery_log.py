@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, select
+from sqlalchemy import ColumnElement, Row, and_, case, select
 from sqlalchemy.orm import Session
 
 from app.audit_log.trail import AuditAction
@@ -31,10 +31,8 @@ def list_of(
 ) -> Page[DeliveryRow]:
     """Return a page of the deliveries to a webhook, newest first. Raises: NotFound."""
     with read_only_unit() as session:
-        target = targets.find(session, subscriber, target_id)
-        conditions = [EventDelivery.target_id == target.id]
-        if status is not None:
-            conditions.append(EventDelivery.status == status)
+        conditions = [EventDelivery.target_id == targets.find(session, subscriber, target_id).id]
+        conditions += [EventDelivery.status == status] if status is not None else []
         return Page(_read(session, page, conditions), count(session, EventDelivery, *conditions), page)
 
 
@@ -50,9 +48,8 @@ def send_test(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None
         target = targets.find(session, subscriber, target_id, kind=kind)
         data = {"webhook_id": target.id, "message": "This is a test."}
         event_id = identifiers.new_id()
-        outbox.record(
-            session, EventType.WEBHOOK_TEST, agent_id=target.agent_id, object_id=target.id, data=data, event_id=event_id
-        )  # fmt: skip
+        of_target: dict[str, Any] = {"agent_id": target.agent_id, "object_id": target.id}
+        outbox.record(session, EventType.WEBHOOK_TEST, **of_target, data=data, event_id=event_id)
     return event_id
 
 
@@ -66,9 +63,8 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
         if event_id is None:
             since = EventDelivery.created_at >= (failed_since or clock.now())
             fan_out.make_due(session, [target.id])
-            found = DELIVERIES.move(
-                session, and_(of_target, since), DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again
-            )
+            failed = and_(of_target, since)
+            found = DELIVERIES.move(session, failed, DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again)
         else:
             event = _event_for(session, subscriber, event_id)
             fan_out.make_due(session, [target.id])
@@ -86,8 +82,8 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
 
 def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:
     missing = NotFound("There is no such event; events are kept for 30 days.")
-    canonical = identifiers.require_id(event_id, missing)
-    event = session.scalars(select(Event).where(Event.id == canonical)).one_or_none()
+    is_meant = Event.id == identifiers.require_id(event_id, missing)
+    event = session.scalars(select(Event).where(is_meant)).one_or_none()
     is_visible = event is not None and (subscriber.agent_id is None or event.agent_id == subscriber.agent_id)
     if event is None or not is_visible or event.position is None:
         raise missing
@@ -114,19 +110,13 @@ def to_owners(
     session: Session, event_type: EventType, object_ids: Sequence[str]
 ) -> Mapping[str, Sequence[OwnerNotice]]:
     """Return the deliveries of an event of some objects to their owners; those of agents and operators do not count."""
+    each, to_owner = EventDelivery, EventTarget.audience == Audience.OWNER.value
     rows = session.execute(
-        select(
-            *(Event.object_id, EventTarget.kind, EventDelivery.status, EventDelivery.tries),
-            *(EventDelivery.attempts, EventDelivery.delivered_at),
-        )
-        .join(EventDelivery, EventDelivery.event_id == Event.id)
-        .join(EventTarget, EventTarget.id == EventDelivery.target_id)
-        .where(
-            in_list(session, Event.object_id, object_ids),
-            Event.type == event_type.value,
-            EventTarget.audience == Audience.OWNER.value,
-        )
-        .order_by(EventDelivery.created_at, EventDelivery.id)
+        select(Event.object_id, EventTarget.kind, each.status, each.tries, each.attempts, each.delivered_at)
+        .join(each, each.event_id == Event.id)
+        .join(EventTarget, EventTarget.id == each.target_id)
+        .where(in_list(session, Event.object_id, object_ids), Event.type == event_type.value, to_owner)
+        .order_by(each.created_at, each.id)
     )
     found: dict[str, list[OwnerNotice]] = defaultdict(list)
     for row in rows:
@@ -136,18 +126,7 @@ def to_owners(
 
 def count_undelivered(session: Session, agent_id: str, since: datetime) -> int:
     """Return how many deliveries of notices to an agent's owner were tried since a time, all without success."""
-    return (
-        session.scalar(
-            select(func.count())
-            .select_from(EventDelivery)
-            .join(EventTarget, EventTarget.id == EventDelivery.target_id)
-            .where(
-                EventTarget.agent_id == agent_id,
-                EventTarget.audience == Audience.OWNER.value,
-                EventDelivery.created_at >= since,
-                EventDelivery.delivered_at.is_(None),
-                EventDelivery.tries > 0,
-            )
-        )
-        or 0
-    )
+    of_owner = EventTarget.agent_id == agent_id, EventTarget.audience == Audience.OWNER.value
+    is_undelivered = EventDelivery.delivered_at.is_(None), EventDelivery.tries > 0, EventDelivery.created_at >= since
+    is_to_owner = EventDelivery.target_id.in_(select(EventTarget.id).where(*of_owner))
+    return count(session, EventDelivery, is_to_owner, *is_undelivered)

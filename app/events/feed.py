@@ -35,10 +35,8 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
     if has_new:
         fan_out.number_all()
     conditions: list[ColumnElement[bool]] = [Event.position > (after or 0)]
-    if subscriber.agent_id is not None:
-        conditions.append(Event.agent_id == subscriber.agent_id)
-    if types:
-        conditions.append(Event.type.in_(types))
+    conditions += [Event.agent_id == subscriber.agent_id] if subscriber.agent_id is not None else []
+    conditions += [Event.type.in_(types)] if types else []
     query = select(Event).where(*conditions).order_by(Event.position).limit(limit + 1)
     with read_only_unit() as session:
         # Before the events: the position is a cursor after which nothing that was left out can appear.
@@ -74,5 +72,4 @@ def prune(now: datetime) -> None:
     """Delete events that are older than `RETENTION`, and their deliveries, in short units."""
     before = now - RETENTION
     for model, key in ((EventDelivery, EventDelivery.id), (Event, Event.number)):
-        old = select(key).where(model.created_at < before).order_by(model.created_at)
-        delete_in_batches(key, old)
+        delete_in_batches(key, select(key).where(model.created_at < before).order_by(model.created_at))

@@ -111,8 +111,7 @@ class EventTarget(Model):
 
     @property
     def former_secret_until(self) -> datetime | None:
-        is_valid = self.former_until is not None and self.former_until > clock.now()
-        return self.former_until if is_valid else None
+        return self.former_until if self.former_until is not None and self.former_until > clock.now() else None
 
 
 class EventDelivery(Model):

@@ -48,8 +48,7 @@ class QueueTurn:
 def join(session: Session, target: EventTarget) -> None:
     """Put a target into its queue, which is created if it is the first. A new queue is served after all others."""
     target.queue, rank = _queue_of(target)
-    now = clock.now()
-    times = dict.fromkeys(("served_at", "first_until", "second_until", "used_until"), now)
+    times = dict.fromkeys(("served_at", "first_until", "second_until", "used_until"), clock.now())
     _INSERT.execute(session, {"name": target.queue, "rank": rank, **times})
 
 
@@ -92,8 +91,7 @@ def release(session: Session, turn: QueueTurn) -> None:
 
 def add_use(session: Session, turn: QueueTurn, busy: timedelta) -> bool:
     """Count the time that a thread was busy with a queue's targets; return whether more of it is left."""
-    query = select(EventQueue).where(EventQueue.name == turn.name)
-    queue = session.scalars(query.with_for_update()).one_or_none()
+    queue = session.scalars(select(EventQueue).filter_by(name=turn.name).with_for_update()).one_or_none()
     if queue is None or queue.rank == QueueRank.SERVICE:
         return True
     now = clock.now()
@@ -117,12 +115,9 @@ def assign() -> None:
 
 def prune(now: datetime) -> None:
     """Delete queues without targets and without use that still counts."""
+    is_idle = EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name)
     with unit_of_work() as session:
-        session.execute(
-            delete(table_of(EventQueue)).where(
-                EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name)
-            )
-        )
+        session.execute(delete(table_of(EventQueue)).where(*is_idle))
 
 
 def _queue_of(target: EventTarget) -> tuple[str, QueueRank]:

@@ -281,8 +281,7 @@ def rotate_secret(subscriber: Subscriber, target_id: str) -> EventTarget:
     secret = new_secret()
     with unit_of_work() as session:
         row = find(session, subscriber, target_id, locks=True)
-        former = _SEALED.open(row.sealed, row.id)
-        row.former_sealed = _FORMER_SEALED.seal(former, row.id)
+        row.former_sealed = _FORMER_SEALED.seal(_SEALED.open(row.sealed, row.id), row.id)
         row.former_until = clock.now() + timedelta(hours=24)
         row.sealed = _SEALED.seal(secret, row.id)
         session.flush()
@@ -317,18 +316,14 @@ def find(
 
 
 def _checked_types(types: Sequence[str]) -> list[str]:
-    unknown = [each for each in types if each not in PATTERNS]
-    if unknown or not types:
-        known = ", ".join(sorted(PATTERNS))
-        raise InvalidInput.field("types", f"must be some of {known}")
+    if not types or any(each not in PATTERNS for each in types):
+        raise InvalidInput.field("types", f"must be some of {', '.join(sorted(PATTERNS))}")
     return list(dict.fromkeys(types))
 
 
 def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:
     # Compared with None it is IS NULL.
-    conditions = [
-        EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id
-    ]  # fmt: skip
+    conditions = [EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id]
     return conditions if kind is None else [*conditions, EventTarget.kind == kind.value]
 
 

@@ -89,11 +89,9 @@ def add_views(
 
     for method in DOCUMENTED_METHODS:
         documented = blueprint.response(
-            200,
-            answer,
-            description="The upstream's response.",
+            200, answer, description="The upstream's response.",
             headers=response_headers(*CALL_HEADERS, *further_response_headers),
-        )(blueprint.raises(*errors)(view(method)))
+        )(blueprint.raises(*errors)(view(method)))  # fmt: skip
         for header, meaning in request_headers.items():
             blueprint.header(header, meaning)(documented)
         documentation_section(documented, "arguments").setdefault("parameters", []).append(dict(FREE_QUERY))

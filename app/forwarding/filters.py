@@ -142,9 +142,8 @@ def _relayed_name(name: str) -> str | None:
 
 
 def _connection_options(headers: Iterable[tuple[str, str]]) -> set[str]:
-    return {
-        token.strip().lower() for name, value in headers if name.lower() == "connection" for token in value.split(",")
-    }
+    listed = [value for name, value in headers if name.lower() == "connection"]
+    return {token.strip().lower() for value in listed for token in value.split(",")}
 
 
 _REPLACEMENT = "…".encode()
@@ -188,10 +187,8 @@ class Redactor:
         return pending
 
     def _scan_compressed(self, piece: bytes) -> bytes:
-        if self._decoder is None:
-            raise OutcomeUnknown(WITHHELD)
         self._pending += piece
-        if len(self._pending) > _MAX_PENDING_BYTES:
+        if self._decoder is None or len(self._pending) > _MAX_PENDING_BYTES:
             raise OutcomeUnknown(WITHHELD)
         try:
             for decoded in self._decoder.feed(piece):
@@ -222,11 +219,8 @@ def reject_key(key: str, *, target: str, headers: Headers, body: bytes) -> None:
 
     Raises: InvalidInput.
     """
-    leaks = {
-        "address": key in unquote(target),
-        "headers": any(key in value for _, value in headers),
-        "body": key.encode() in body,
-    }
+    in_headers = any(key in value for _, value in headers)
+    leaks = {"address": key in unquote(target), "headers": in_headers, "body": key.encode() in body}
     for place, is_leaked in leaks.items():
         if is_leaked:
             raise InvalidInput(

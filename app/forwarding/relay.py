@@ -103,9 +103,8 @@ def relay(
     redactor = Redactor(options.secrets, named.get("content-encoding"))
     is_plain = named.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in named
     stream = _StreamedBody(incoming, paid, permit, redactor, deadline, options=options, has_plain_events=is_plain)
-    is_complete = (
-        not options.is_streamed(incoming) and _is_bufferable(request.method, incoming.status, named) and stream.buffer()
-    )
+    may_buffer = not options.is_streamed(incoming) and _is_bufferable(request.method, incoming.status, named)
+    is_complete = may_buffer and stream.buffer()
     if not is_complete and not stream.buffered:
         is_complete = stream.start()
     body: Iterable[bytes] = stream
@@ -130,22 +129,14 @@ def _is_bufferable(method: str, status: int, headers: Mapping[str, str]) -> bool
     return bool(_LENGTH.fullmatch(length)) and int(length) <= _MAX_BUFFERED_BYTES
 
 
-def _is_comment(text: bytes) -> bool:
-    return text.startswith(b":") and text.find(b"\n") == len(text) - 1
-
-
 def _content_length(method: str, incoming: UpstreamResponse, body: bytes) -> list[tuple[str, str]]:
     """Return the header with the length of a body; of a response to HEAD, as far as it is known."""
     if body:
         return [(_CONTENT_LENGTH, str(len(body)))]
     if incoming.status in _BODYLESS:
         return []
-    lengths = [
-        (name, value)
-        for name, value in incoming.headers
-        if name.lower() == "content-length" and _LENGTH.fullmatch(value)
-    ]
-    return lengths[:1] or ([] if method == "HEAD" else [(_CONTENT_LENGTH, "0")])
+    stated = [each for each in incoming.headers if each[0].lower() == "content-length" and _LENGTH.fullmatch(each[1])]
+    return stated[:1] or ([] if method == "HEAD" else [(_CONTENT_LENGTH, "0")])
 
 
 class _StreamedBody:
@@ -189,10 +180,9 @@ class _StreamedBody:
         """
         try:
             first = _in_time(self._incoming.read_within(_FIRST_PIECE_SECONDS), self._deadline)
-            if first is None:
-                return False
             if first:
                 self.buffered.append(self._relayed(first))
+            if first or first is None:
                 return False
             self.buffered.append(self._rest())
         except BaseException as error:
@@ -267,7 +257,8 @@ class _StreamedBody:
             self._paid.feed(b"")
             return _KEEP_ALIVE if self._is_between_events() else b""
         relayed = self._redactor.feed(self._paid.feed(piece))
-        if self._keep_alive_seconds and relayed and not (_is_comment(relayed) and self._is_between_events()):
+        is_comment = relayed.startswith(b":") and relayed.find(b"\n") == len(relayed) - 1
+        if self._keep_alive_seconds and relayed and not (is_comment and self._is_between_events()):
             is_short = len(relayed) < _MAX_END_BYTES
             self._last_relayed = self._last_relayed[-_MAX_END_BYTES:] + relayed if is_short else relayed
         return relayed

@@ -58,31 +58,18 @@ _OPERATOR_ERRORS = frozenset(
 _UPSTREAM_FAILURES = frozenset({RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT})
 
 
-def limited_calls(body: bytes) -> tuple[int, int]:
-    """Return how many answers a JSON response has, and how many of them report a rate limit."""
-    if not any(hint in body for hint in _HINTS):
-        return 1, 0
-    parsed = parse_object(body)
-    answers = parsed if isinstance(parsed, list) and parsed else [parsed]
-    return len(answers), sum(_is_limited(each) for each in answers)
-
-
 def _is_limited(answer: Any) -> bool:
     if not isinstance(answer, dict) or answer.get("result") is not None:
         return False
     error = answer.get("error")
-    if any(_has_code(each) for each in (answer, error, answer.get("status"))):
+    holders = [each for each in (answer, error, answer.get("status")) if isinstance(each, dict)]
+    codes = [each[name] for each in holders for name in _CODES if isinstance(each.get(name), int | str)]
+    if any(str(code) in _LIMITED for code in codes):
         return True
     message = error.get("message") if isinstance(error, dict) else error
     if not isinstance(message, str) or (isinstance(error, dict) and error.get("code") in _EXECUTION_CODES):
         return False
     return bool(_MESSAGE.search(message)) and not _EXECUTION.search(message)
-
-
-def _has_code(holder: Any) -> bool:
-    if not isinstance(holder, dict):
-        return False
-    return any(str(holder[name]) in _LIMITED for name in _CODES if isinstance(holder.get(name), int | str))
 
 
 def models_of(params: CostParams | None) -> Iterator[str]:
@@ -130,14 +117,6 @@ class GatewayCharge(PaidCall):
         """Return whether the response broke off before any of it was relayed, so that the client gets a failure."""
         return ending is not RelayOutcome.COMPLETE and not self._is_streaming
 
-    def _has_failed(self, ending: RelayOutcome) -> bool:
-        """Return whether the client is not charged: no response, or a failure of the upstream or the operator."""
-        return (
-            self._is_undelivered(ending)
-            or self._status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            or self._status in _OPERATOR_ERRORS
-        )
-
 
 class FixedCharge(GatewayCharge):
     """A known price: charged before the call, refunded when it fails. A payment can then be used again.
@@ -177,7 +156,8 @@ class FixedCharge(GatewayCharge):
     def _end(self, ending: RelayOutcome) -> None:
         """Refund the price if the response is a failure of the upstream or the operator, or the part that is one."""
         answers, limited = self._limited_calls()
-        if self._has_failed(ending) or answers == limited:
+        has_failed = self._status >= HTTPStatus.INTERNAL_SERVER_ERROR or self._status in _OPERATOR_ERRORS
+        if self._is_undelivered(ending) or has_failed or answers == limited:
             self.cancel()
         elif self._payment is not None:
             # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
@@ -188,9 +168,13 @@ class FixedCharge(GatewayCharge):
             self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
 
     def _limited_calls(self) -> tuple[int, int]:
-        if self._size > MAX_BYTES:
+        """Return how many answers a small JSON response has, and how many of them report a rate limit."""
+        body = b"".join(self._kept)
+        if self._size > MAX_BYTES or not any(hint in body for hint in _HINTS):
             return 1, 0
-        return limited_calls(b"".join(self._kept))
+        parsed = parse_object(body)
+        answers = parsed if isinstance(parsed, list) and parsed else [parsed]
+        return len(answers), sum(_is_limited(each) for each in answers)
 
     def _reduce(self, nanos: int) -> None:
         metered = self._quote.worst_case._replace(cost_nanos=nanos)

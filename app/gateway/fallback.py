@@ -49,7 +49,11 @@ def serve(request: ClientRequest, surface: Surface, caller: Principal) -> Respon
     """Forward a request to the first of the models that it names which answers. Raises: ServiceError."""
     calls, outages, now = gateway.candidates(request, surface), app_state().part(Outages), time.monotonic()
     # If it may call none of them, the first is refused.
-    calls = [call for call in calls if _is_allowed(caller, call)] or calls[:1]
+    calls = [
+        call
+        for call in calls
+        if all(caller.may_call(call.provider.slug, each) for each in (call.model, *models_of(call.validated.params)))
+    ] or calls[:1]
     paid = ModelCharge(caller, sorted(calls, key=lambda call: outages.get(call.name, 0) > now))
     first, client_id = paid.calls[0], caller.account_id
     options = gateway.options(first, paid, client_id=client_id)._replace(
@@ -59,12 +63,6 @@ def serve(request: ClientRequest, surface: Surface, caller: Principal) -> Respon
         secrets=[call.provider.api_key for call in calls if call.provider.api_key],
     )
     return forwarding.forward(request, gateway.outgoing(first, paid), paid, options)
-
-
-def _is_allowed(caller: Principal, call: ModelCall) -> bool:
-    if caller.limits is None:
-        return True
-    return all(caller.may_call(call.provider.slug, each) for each in (call.model, *models_of(call.validated.params)))
 
 
 class ModelCharge(HeldCharge):

@@ -160,10 +160,8 @@ def _execute_and_store(
 def _replay(
     stored: StoredResponse, rebuild: Callable[[str], Response], on_replay: Callable[[str], None] | None
 ) -> Response:
-    found = stored.read()
-    if found is not None:
-        status, body = found
-        response = Response(body, status=status, mimetype="application/json")
+    if (found := stored.read()) is not None:
+        response = Response(found[1], status=found[0], mimetype="application/json")
     else:
         response = rebuild(stored.record())
     if on_replay is not None and stored.subject_id is not None:

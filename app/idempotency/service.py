@@ -95,8 +95,6 @@ class Claim:
         Raises: IdempotencyConflict when another request took the claim over: the unit must roll back.
         """
         after_commit(self._mark_bound)
-        if not self._row_ids:
-            return
         for row_id in self._row_ids:
             # Sealed until the response is: who writes to the database cannot put the record of another in its place.
             values = {"subject_id": subject_id, "answer_sealed": _ANSWERS.seal(subject_id, row_id)}
@@ -111,10 +109,9 @@ class Claim:
 
     def end_lease(self) -> None:
         """Let the next request under the key be rebuilt from the record without waiting for the lease to expire."""
-        if not self._row_ids:
-            return
-        with unit_of_work() as session:
-            update_rows(session, IdempotencyKey, self._is_held, lease_until=clock.now())
+        if self._row_ids:
+            with unit_of_work() as session:
+                update_rows(session, IdempotencyKey, self._is_held, lease_until=clock.now())
 
     def release(self) -> None:
         """Release a key under which nothing was recorded; if that fails, its lease expires."""
@@ -166,8 +163,7 @@ class StoredResponse:
         """Return the stored status and body, or None if only the record is known."""
         if self.answer_status is None or self.answer_sealed is None:
             return None
-        body = _ANSWERS.open(self.answer_sealed, self.row_id)
-        return self.answer_status, body
+        return self.answer_status, _ANSWERS.open(self.answer_sealed, self.row_id)
 
 
 def claim_key(
@@ -189,12 +185,10 @@ def claim_key(
 
     Raises: IdempotencyConflict while the earlier request is still running, or with `conflict` if it was another one.
     """
-    holder, row_ids = new_id(), list[str]()
+    holder, row_ids, sent = new_id(), list[str](), content if sent is None else sent
     for each in dict.fromkeys((former or scope, scope)):
         try:
-            found = _claim_one(
-                each, content, content if sent is None else sent, holder, lifetime=lifetime, conflict=conflict
-            )
+            found = _claim_one(each, content, sent, holder, lifetime=lifetime, conflict=conflict)
         except IdempotencyConflict:
             Claim(holder, *row_ids).release()
             raise
@@ -267,5 +261,4 @@ def _is_among(stored: str | None, candidates: Sequence[str]) -> bool:
 
 def _fingerprints(body: bytes) -> list[str]:
     """Return the fingerprints of a body, under the current secret and under those that are still accepted."""
-    secrets = app_state().settings.secret_key_list()
-    return [digest.hex() for digest in keyed_digests("idempotency", body, secrets)]
+    return [each.hex() for each in keyed_digests("idempotency", body, app_state().settings.secret_key_list())]

@@ -174,15 +174,11 @@ def _result_of(response: Response) -> dict[str, Any]:
     if settled := response.headers.get(terms.RESPONSE_HEADER):
         meta[f"{_PAYMENT_KEY}-response"] = decode_document(settled)
     if required := response.headers.get(terms.REQUIRED_HEADER):
-        result |= _payment_required(response.get_json(), decode_document(required))
+        # What x402 defines for a tool that must be paid for, with the code of the refusal.
+        kept = {name: value for name, value in response.get_json().items() if name in ("code", "details", "request_id")}
+        structured = {**kept, **decode_document(required)}
+        result |= {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
     return {**result, "_meta": meta}
-
-
-def _payment_required(refusal: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content that x402 defines for a tool that must be paid for, with the code of the refusal."""
-    kept = {name: value for name, value in refusal.items() if name in ("code", "details", "request_id")}
-    structured = {**kept, **document}
-    return {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
 
 
 def _list_resources(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,14 +207,12 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
 
 OFFER = Offer(
     {
-        "tools/list": _list_tools,
-        "tools/call": _call_tool,
-        "resources/list": _list_resources,
+        "tools/list": _list_tools, "tools/call": _call_tool,
+        "resources/list": _list_resources, "resources/read": _read_resource,
         "resources/templates/list": lambda *_: _cached({"resourceTemplates": []}),
-        "resources/read": _read_resource,
     },
     {"tools": {}, "resources": {}},
-)
+)  # fmt: skip
 _STATELESS: Mapping[str, Method] = {
     "server/discover": lambda *_: _cached({"supportedVersions": list(messages.VERSIONS), **_described()})
 }

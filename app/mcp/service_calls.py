@@ -43,6 +43,7 @@ from app.web.view_calls import environ_of, respond
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # Clients read the patterns in JavaScript and RE2; `Text` refuses the line break that `$` would accept.
 _IS_ID = ma.validate.Regexp(r"^[A-Za-z0-9_-]{1,64}$", error="must be an id")
+_IS_PATH = ma.validate.Regexp(r"^[!-~]*$", error="must be a path as in a URL, escaped")
 _MAX_BODY = 256 * 1024
 
 
@@ -57,13 +58,9 @@ class ServiceCallBody(Schema):
         },
     )
     path = Text(
-        load_default="",
-        validate=[
-            ma.validate.Regexp(r"^[!-~]*$", error="must be a path as in a URL, escaped"),
-            ma.validate.Length(max=2000, error="must have at most {max} characters"),
-        ],
+        load_default="", validate=[_IS_PATH, ma.validate.Length(max=2000, error="must have at most {max} characters")],
         metadata={"description": "The path below the service, with its query, as in a URL."},
-    )
+    )  # fmt: skip
     method = Text(
         load_default="GET", validate=ma.validate.OneOf(_METHODS, error="must be one of {choices}"),
         metadata={"default": "GET"},
@@ -188,12 +185,11 @@ def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | StoredRes
 def _replay(stored: StoredResponse) -> Response:
     found = stored.read()
     if found is None:
-        return error_responses.error_response(
-            IdempotencyConflict(
-                "The first call under this request_id is still running, or its response was lost; it may have been "
-                "charged, as get_usage shows. Use a new request_id to call again."
-            )
+        conflict = IdempotencyConflict(
+            "The first call under this request_id is still running, or its response was lost; it may have been "
+            "charged, as get_usage shows. Use a new request_id to call again."
         )
+        return error_responses.error_response(conflict)
     status, body = found
     response = Response(body, status=status, mimetype="application/json")
     response.headers["Idempotent-Replayed"] = "true"
@@ -205,8 +201,7 @@ def _payment_header(payment: Any) -> dict[str, str]:
         return {}
     if not isinstance(payment, dict):
         raise InvalidInput.field("x402/payment", "must be an object")
-    text = json.dumps(payment, default=attrgetter("text")).encode()
-    return {SIGNED_HEADER: base64.b64encode(text).decode()}
+    return {SIGNED_HEADER: base64.b64encode(json.dumps(payment, default=attrgetter("text")).encode()).decode()}
 
 
 def _call(request: ClientRequest, call: Mapping[str, Any], headers: dict[str, str]) -> Response:

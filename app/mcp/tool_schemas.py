@@ -122,8 +122,7 @@ def _portable(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _output_schema(operations: Sequence[Mapping[str, Any]], schemas: Mapping[str, Any]) -> dict[str, Any]:
     kinds: list[dict[str, Any]] = []
-    responses = [each for operation in operations for each in operation["responses"].items()]
-    for status, response in responses:
+    for status, response in (each for operation in operations for each in operation["responses"].items()):
         content = response.get("content", {}).get("application/json", {}) if str(status).startswith("2") else {}
         if "schema" in content:
             schema = content["schema"]

@@ -212,8 +212,7 @@ def _consent() -> Consent:
 
 
 def _is_fresh() -> bool:
-    began_at = auth.current_session().expires_at - sessions.SESSION_LIFETIME
-    return clock.now() < began_at + _FRESH_FOR
+    return clock.now() < auth.current_session().expires_at - sessions.SESSION_LIFETIME + _FRESH_FOR
 
 
 def _read(signed: str) -> _Asked:

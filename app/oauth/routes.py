@@ -33,25 +33,15 @@ def server_metadata() -> Response:
     """Return the metadata of the authorization server, at every address where clients look for it."""
     url = app_state().settings.public_url
     return jsonify(
-        {
-            "issuer": url,
-            "authorization_endpoint": f"{url}/oauth/authorize",
-            "token_endpoint": f"{url}/oauth/token",
-            "registration_endpoint": f"{url}/oauth/register",
-            "revocation_endpoint": f"{url}/oauth/revoke",
-            "device_authorization_endpoint": f"{url}/oauth/device_authorization",
-            "scopes_supported": list(ALL_SCOPES),
-            "response_types_supported": ["code"],
-            "response_modes_supported": ["query"],
-            "grant_types_supported": list(clients.GRANT_TYPES),
-            "token_endpoint_auth_methods_supported": ["none"],
-            "revocation_endpoint_auth_methods_supported": ["none"],
-            "code_challenge_methods_supported": ["S256"],
-            "authorization_response_iss_parameter_supported": True,
-            "client_id_metadata_document_supported": True,
-            "service_documentation": f"{url}/llms.txt",
-        }
-    )
+        issuer=url, authorization_endpoint=f"{url}/oauth/authorize", token_endpoint=f"{url}/oauth/token",
+        registration_endpoint=f"{url}/oauth/register", revocation_endpoint=f"{url}/oauth/revoke",
+        device_authorization_endpoint=f"{url}/oauth/device_authorization", scopes_supported=list(ALL_SCOPES),
+        response_types_supported=["code"], response_modes_supported=["query"],
+        grant_types_supported=list(clients.GRANT_TYPES), token_endpoint_auth_methods_supported=["none"],
+        revocation_endpoint_auth_methods_supported=["none"], code_challenge_methods_supported=["S256"],
+        authorization_response_iss_parameter_supported=True, client_id_metadata_document_supported=True,
+        service_documentation=f"{url}/llms.txt",
+    )  # fmt: skip
 
 
 @oauth.post("/oauth/register")
@@ -123,8 +113,7 @@ def _on_refusal(failure: OAuth2Error) -> Response:
 
 @oauth.errorhandler(ServiceError)
 def _on_service_error(failure: ServiceError) -> Response:
-    name = "invalid_request" if failure.status < 500 else "temporarily_unavailable"  # noqa: PLR2004
-    return _refusal(name, failure)
+    return _refusal("invalid_request" if failure.status < 500 else "temporarily_unavailable", failure)  # noqa: PLR2004
 
 
 @oauth.after_request

@@ -174,8 +174,7 @@ class Server(AuthorizationServer):
     def create_oauth2_request(self, request: Request) -> Request:
         return request
 
-    def handle_response(self, status: int, body: Any, headers: Any) -> Response:
-        return response_of(status, body, headers)
+    handle_response = staticmethod(response_of)
 
     def _issue(self, *, client: Client, user: Grant, **_options: Any) -> dict[str, Any]:
         scope, until = " ".join(user.scopes), user.expires_at
@@ -188,6 +187,5 @@ class Server(AuthorizationServer):
 def assert_target(resources: Iterable[str]) -> None:
     """Check that a token is asked for this service, if the request says for which. Raises: InvalidTarget."""
     own = app_state().settings.public_url
-    known = {own, f"{own}/", grants.resource(), f"{grants.resource()}/"}
-    if not set(resources) <= known:
+    if not set(resources) <= {own, f"{own}/", grants.resource(), f"{grants.resource()}/"}:
         raise InvalidTarget(f"Tokens are issued for {grants.resource()} only.")

@@ -43,6 +43,8 @@ _SHARED_PROCESSORS: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 _JSON = json.JSONEncoder(default=repr)
+# At DEBUG these log whole requests, URLs with credentials, or SQL parameters.
+_NOISY = ("urllib3", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio", "alembic.runtime.plugins")
 # One list object: a logger keeps the list of its first use.
 _PROCESSORS: list[Any] = [*_SHARED_PROCESSORS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter]
 
@@ -101,17 +103,7 @@ def configure_logs(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # At DEBUG these log whole requests, URLs with credentials, or SQL parameters.
-    for noisy in (
-        "urllib3",
-        "web3",
-        "sqlalchemy.engine",
-        "rq",
-        "hpack",
-        "httpx2",
-        "asyncio",
-        "alembic.runtime.plugins",
-    ):
+    for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
@@ -149,8 +141,7 @@ def redact(text: str) -> str:
 
 def _render(_logger: object, _method: str, event: Mapping[str, Any]) -> str:
     """Return an event as a line of JSON, redacted."""
-    line = {name: redact_value(value) for name, value in event.items()}
-    return _JSON.encode(line)
+    return _JSON.encode({name: redact_value(value) for name, value in event.items()})
 
 
 _FINAL_PROCESSORS: list[Any] = [
@@ -256,17 +247,11 @@ def init_error_reports(dsn: str, *, network: str) -> None:
 
     _sdk = sentry_sdk
     sentry_sdk.init(
-        dsn,
-        release=f"purser@{VERSION}",
-        environment=network,
+        dsn, release=f"purser@{VERSION}", environment=network, before_send=_scrub_event,
         # Each of these would add data: requests, SQL, log lines, arguments.
-        default_integrations=False,
-        auto_enabling_integrations=False,
-        max_breadcrumbs=0,
-        include_local_variables=False,
-        traces_sample_rate=None,
-        before_send=_scrub_event,
-    )
+        default_integrations=False, auto_enabling_integrations=False, max_breadcrumbs=0,
+        include_local_variables=False, traces_sample_rate=None,
+    )  # fmt: skip
 
 
 def report(error: BaseException, **tags: str) -> None:

@@ -12,11 +12,10 @@ from itsdangerous import BadData
 from marshmallow import ValidationError
 
 from app.audit_log import trail
-from app.audit_log.trail import AuditAction, AuditEvent
+from app.audit_log.trail import AuditAction
 from app.core.identifiers import new_id
 from app.core.mailboxes import mailbox_of
 from app.core.pagination import PageRequest
-from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, LimitReached, RateLimited
 from app.events import channels, delivery_log, feed, targets
 from app.events.outbox import EventType
@@ -112,9 +111,7 @@ def send_confirmation(key: OwnerKeyView) -> Response:
         return _render(key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status)
     except PortError:
         return _render(key, error="The message could not be sent.", status=503)
-    with unit_of_work() as session:
-        act = AuditEvent(AuditAction.NOTICE_LINK_SENT, key.agent_id)
-        trail.record(session, owner_as_actor(key), act)
+    trail.record_alone(owner_as_actor(key), AuditAction.NOTICE_LINK_SENT, key.agent_id)
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="sent"))
 
 

@@ -56,15 +56,11 @@ def _process(purchase_id: str, status: PurchaseStatus, now: datetime, *, overdue
     if status is PurchaseStatus.QUEUED and not overdue:
         app_state().ports.queue.enqueue(JobName.BUY, purchase_id)
     elif status is PurchaseStatus.QUEUED:
-        _fail(
-            purchase_id, still_overdue, status, FailureCode.TIMEOUT,
-            "No shopping worker was free in time. Nothing was bought.",
-        )  # fmt: skip
+        message = "No shopping worker was free in time. Nothing was bought."
+        _fail(purchase_id, still_overdue, status, FailureCode.TIMEOUT, message)
     elif overdue and status is PurchaseStatus.RUNNING:
-        if _fail(
-            purchase_id, still_overdue, status, FailureCode.BROWSER_ERROR,
-            "The worker was lost before the order. Nothing was bought.",
-        ):  # fmt: skip
+        message = "The worker was lost before the order. Nothing was bought."
+        if _fail(purchase_id, still_overdue, status, FailureCode.BROWSER_ERROR, message):
             _log.warning("purchase_worker_lost", purchase_id=purchase_id)
     elif overdue:
         with unit_of_work() as session:
@@ -80,9 +76,9 @@ def _fail(purchase_id: str, row: ColumnElement[bool], source: PurchaseStatus, co
 def _mark_unknown(
     session: Session, rows: ColumnElement[bool], sources: PurchaseStatus | AbstractSet[PurchaseStatus], message: str
 ) -> list[str]:
-    message = f"{message} Check the orders of the shop's account."
     code = FailureCode.OUTCOME_UNKNOWN
-    error = purchase_runner.stored_error(PurchaseFailed(code, message), None)
+    failure = PurchaseFailed(code, f"{message} Check the orders of the shop's account.")
+    error = purchase_runner.stored_error(failure, None)
     return PURCHASES.move(session, rows, sources, PurchaseStatus.UNKNOWN, reason=code.value, error=error)
 
 

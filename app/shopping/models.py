@@ -38,14 +38,12 @@ class Purchase(Model):
         Index("ix_purchases_status_lease_until", "status", "lease_until"),
         Index("ix_purchases_wallet_id_status", "wallet_id", "status"),
         partial_index(
-            "uq_purchases_shop_account_at_work",
-            "shop_account_digest",
-            where="status IN ('running', 'submitting')",
+            "uq_purchases_shop_account_at_work", "shop_account_digest", where="status IN ('running', 'submitting')",
             unique=True,
         ),
         CheckConstraint("quantity > 0", name="ck_purchases_quantity"),
         CheckConstraint("total_nanos >= 0", name="ck_purchases_total"),
-    )
+    )  # fmt: skip
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     account_id: Mapped[str] = mapped_column(ID)

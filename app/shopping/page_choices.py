@@ -90,13 +90,8 @@ def adviser(purchase: Purchase, key_id: str | None) -> ModelAdviser | None:
     settings = app_state().settings
     if not settings.shopper_model or key_id is None:
         return None
-    has_agent = purchase.wallet_id is not None
-    payer = Principal(
-        KeyKind.AGENT if has_agent else KeyKind.GATEWAY,
-        key_id,
-        purchase.account_id,
-        purchase.account_id if has_agent else None,
-    )
+    kind, agent_id = (KeyKind.AGENT, purchase.account_id) if purchase.wallet_id else (KeyKind.GATEWAY, None)
+    payer = Principal(kind, key_id, purchase.account_id, agent_id)
     max_nanos = money.nanos_from_usd(settings.shopper_model_max_usd)
     return ModelAdviser(purchase.id, payer, settings.shopper_model, max_nanos=max_nanos)
 
@@ -123,12 +118,10 @@ def parse_choice(body: bytes, count: int) -> int | None:
 
 def _body(question: ElementQuestion) -> dict[str, Any]:
     elements = [{"number": number, **asdict(item)} for number, item in enumerate(question.candidates, 1)]
-    content = json.dumps({"page": question.page, "elements": elements})
-    return {
-        "messages": [
-            {"role": "system", "content": _INSTRUCTIONS.format(task=_TASKS[question.purpose])},
-            {"role": "user", "content": content},
-        ],
-        "max_completion_tokens": _MAX_TOKENS_OUT,
-        "response_format": {"type": "json_object"},
+    texts = {
+        "system": _INSTRUCTIONS.format(task=_TASKS[question.purpose]),
+        "user": json.dumps({"page": question.page, "elements": elements}),
     }
+    messages = [{"role": role, "content": content} for role, content in texts.items()]
+    options = {"max_completion_tokens": _MAX_TOKENS_OUT, "response_format": {"type": "json_object"}}
+    return {"messages": messages, **options}

@@ -114,8 +114,7 @@ class PurchaseSession:
         self._has_first_page = False
         self._approved = None
         if purchase.approval_id is not None:
-            most_nanos = purchase.approved_nanos or 0
-            self._approved = ApprovedPayment(purchase.approval_id, most_nanos, None, purchase.host)
+            self._approved = ApprovedPayment(purchase.approval_id, purchase.approved_nanos or 0, None, purchase.host)
         # The row, as long as this worker holds it.
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
@@ -148,9 +147,8 @@ class PurchaseSession:
                     session, self._row, PurchaseStatus.RUNNING, PurchaseStatus.SUBMITTING,
                     total_nanos=review.total_nanos, outcome=self._outcome(review), lease_until=clock.now() + LEASE,
                 ):  # fmt: skip
-                    raise PurchaseFailed(
-                        FailureCode.BROWSER_ERROR, "The purchase was ended before it could be ordered."
-                    )
+                    problem = "The purchase was ended before it could be ordered."
+                    raise PurchaseFailed(FailureCode.BROWSER_ERROR, problem)
         except ServiceError as refusal:
             raise self._limit_failure(refusal) from None
 
@@ -276,10 +274,9 @@ class PurchaseSession:
 
     def _assert_within_max_total(self, value_nanos: int, subject: str) -> None:
         if self._purchase.max_total_nanos is not None and value_nanos > self._purchase.max_total_nanos:
-            value, cap = (money.usd_from_nanos(value_nanos), money.usd_from_nanos(self._purchase.max_total_nanos))
-            raise PurchaseFailed(
-                FailureCode.LIMIT_EXCEEDED, f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD."
-            )
+            value, cap = money.usd_from_nanos(value_nanos), money.usd_from_nanos(self._purchase.max_total_nanos)
+            problem = f"{subject} costs {value:f} USD, more than max_total_usd, {cap:f} USD."
+            raise PurchaseFailed(FailureCode.LIMIT_EXCEEDED, problem)
 
     def _store_evidence(self, name: str, media_type: str, content: bytes) -> None:
         self._evidence += 1

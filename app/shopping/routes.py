@@ -46,18 +46,12 @@ def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | No
 
 
 PURCHASE = MovementDefinition(
-    name=MovementKind.PURCHASE,
-    title="Purchase",
-    body=schemas.BuyBody(),
-    parse=_parse,
-    send=_buy,
-    takes_hold=True,
+    name=MovementKind.PURCHASE, title="Purchase", body=schemas.BuyBody(), parse=_parse, send=_buy, takes_hold=True,
     tool=Tool(
-        "buy",
-        "shopping.buy",
+        "buy", "shopping.buy",
         "Buy a product in a web shop. Read the purchase with get_purchase until it is no longer queued or running.",
     ),
-)
+)  # fmt: skip
 
 
 _POLL_SECONDS = 3
@@ -68,11 +62,22 @@ def _is_purchase() -> bool:
 
 
 def _authorize(request: ClientRequest) -> None:
-    """Authenticate a payer for a purchase, a reader for the rest: by a key, a payment, or the purchase's token."""
+    """Authenticate a payer for a purchase, a reader for the rest: by a key, a payment, or the purchase's token.
+
+    Raises: Unauthorized; what `_authorize_payer` raises.
+    """
     if _is_purchase():
         _authorize_payer(request)
-    else:
-        _authorize_reader(request)
+        return
+    caller = guards.find_principal_by_sdk_key(request)
+    g.reads_by_token = caller is None
+    if caller is None:
+        purchase_id = str((request.view_args or {}).get("purchase_id", ""))
+        account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
+        if account_id is None:
+            raise errors.Unauthorized
+        caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
+    guards.authenticate_as(request, caller)
 
 
 _PAYABLE_SECURITY: list[dict[str, list[str]]] = [
@@ -129,31 +134,19 @@ def _shown(purchase: Purchase) -> dict[str, Any]:
     token = _status_url_query(purchase.id)
     order = None
     if purchase.outcome is not None:
+        status = "pending" if purchase.outcome["payment_pending"] else "unknown"
         order = {
-            "number": purchase.outcome["number"],
-            "total": purchase.total_nanos,
-            "total_usd": purchase.total_nanos,
-            "currency": "USD",
-            "payment": {
-                "method": purchase.outcome["payment_method"],
-                "status": "pending" if purchase.outcome["payment_pending"] else "unknown",
-            },
-            "shipping_method": purchase.outcome["shipping_method"],
-            "price_breakdown": _price_breakdown(purchase),
-        }
+            "number": purchase.outcome["number"], "total": purchase.total_nanos, "total_usd": purchase.total_nanos,
+            "currency": "USD", "payment": {"method": purchase.outcome["payment_method"], "status": status},
+            "shipping_method": purchase.outcome["shipping_method"], "price_breakdown": _price_breakdown(purchase),
+        }  # fmt: skip
     error = None if purchase.error is None else {**purchase.error, "advice": advice.advice_on(purchase.error)}
+    shots = [{"name": each.name, "url": f"{base}/evidence/{each.id}.png{token}"} for each in purchase.evidence]
     return {
-        "purchase": purchase,
-        "status_url": base + token,
+        "purchase": purchase, "status_url": base + token, "order": order, "error": error,
         "product": None if purchase.product is None else {**purchase.product, "currency": "USD"},
-        "order": order,
-        "error": error,
-        "steps": len(purchase.steps),
-        "evidence": [
-            {"name": screenshot.name, "url": f"{base}/evidence/{screenshot.id}.png{token}"}
-            for screenshot in purchase.evidence
-        ],
-    }
+        "steps": len(purchase.steps), "evidence": shots,
+    }  # fmt: skip
 
 
 def _response(purchase: Purchase) -> Response:
@@ -293,19 +286,6 @@ def _authorize_payer(request: ClientRequest) -> None:
     )
     price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
     raise terms.attach(price, errors.PaymentRequired())
-
-
-def _authorize_reader(request: ClientRequest) -> None:
-    """Authorize a request with a key, or with the token of the purchase. Raises: Unauthorized."""
-    caller = guards.find_principal_by_sdk_key(request)
-    g.reads_by_token = caller is None
-    if caller is None:
-        purchase_id = str((request.view_args or {}).get("purchase_id", ""))
-        account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
-        if account_id is None:
-            raise errors.Unauthorized
-        caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
-    guards.authenticate_as(request, caller)
 
 
 def _status_url_query(purchase_id: str) -> str:

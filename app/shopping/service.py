@@ -134,7 +134,7 @@ def view(purchase_id: str) -> Purchase:
 
 def latest_of(account_id: str) -> Purchase:
     """Return the latest purchase of an account. Raises: NotFound."""
-    of_account = select(Purchase).where(Purchase.account_id == account_id)
+    of_account = select(Purchase).filter_by(account_id=account_id)
     newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
     return _find(newest_first.limit(1), NotFound("No purchase has this id."))
 
@@ -193,25 +193,17 @@ def evidence(purchase: Purchase, evidence_id: str) -> bytes:
 def failed_page(purchase_id: str) -> str | None:
     """Return the document of the page on which a purchase failed, if it was recorded and is still kept."""
     with read_only_unit() as session:
-        content = session.scalar(
-            select(PurchaseEvidence.content)
-            .where(PurchaseEvidence.purchase_id == purchase_id, PurchaseEvidence.media_type == PAGE_TYPE)
-            .order_by(PurchaseEvidence.created_at.desc())
-            .limit(1)
-        )
+        pages = select(PurchaseEvidence.content).filter_by(purchase_id=purchase_id, media_type=PAGE_TYPE)
+        content = session.scalar(pages.order_by(PurchaseEvidence.created_at.desc()).limit(1))
         return None if content is None else content.decode()
 
 
 def deletion_conflict(session: Session, wallet_id: str) -> TransactionInProgress | None:
     """Return the refusal of a wallet's deletion while a purchase is open, or None."""
-    found = session.scalar(
-        select(Purchase.id).where(Purchase.wallet_id == wallet_id, Purchase.status.in_(_OPEN)).limit(1)
-    )
-    if found is None:
-        return None
-    return TransactionInProgress(
-        "A purchase from this wallet has not ended yet; delete the wallet once it has.", details={"purchase_id": found}
-    )
+    is_open = Purchase.wallet_id == wallet_id, Purchase.status.in_(_OPEN)
+    found = session.scalar(select(Purchase.id).where(*is_open).limit(1))
+    problem = "A purchase from this wallet has not ended yet; delete the wallet once it has."
+    return None if found is None else TransactionInProgress(problem, details={"purchase_id": found})
 
 
 def count_open_by_status(session: Session) -> dict[str, int]:
@@ -220,15 +212,10 @@ def count_open_by_status(session: Session) -> dict[str, int]:
 
 
 def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[str]) -> None:
-    duplicate = session.execute(
-        select(Purchase.id, Purchase.status)
-        .where(
-            Purchase.account_id == account_id,
-            Purchase.order_digest.in_(digests),
-            Purchase.status.in_([*_OPEN, PurchaseStatus.UNKNOWN.value]),
-        )
-        .limit(1)
-    ).one_or_none()
+    is_same = Purchase.account_id == account_id, Purchase.order_digest.in_(digests)
+    may_be_bought = Purchase.status.in_([*_OPEN, PurchaseStatus.UNKNOWN.value])
+    found = select(Purchase.id, Purchase.status).where(*is_same, may_be_bought)
+    duplicate = session.execute(found.limit(1)).one_or_none()
     if duplicate is not None:
         raise PurchaseInProgress(
             f"An identical purchase is {duplicate.status}. To buy it twice on purpose, send a new Idempotency-Key.",

@@ -106,15 +106,12 @@ def _buy_after_payment(
         if not credit_accounts.balances(session, [caller.account_id]):
             credit_accounts.open_account(session, caller.account_id)
         # Once per payment: what a refunded purchase has left there pays for its repetition.
-        reference = f"payment:{grant.payment_id}"
-        credit_accounts.grant(session, caller.account_id, price.nanos, reference=reference)
+        credit_accounts.grant(session, caller.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
 
-    purchase = service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund)
-    return purchase, grant.headers
+    return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund), grant.headers
 
 
 def _tokens(purchase_id: str) -> list[str]:
     """Return the token under the current secret, then those under secrets that are still accepted."""
-    secrets = app_state().settings.secret_key_list()
-    digests = keyed_digests("purchases", purchase_id.encode(), secrets)
+    digests = keyed_digests("purchases", purchase_id.encode(), app_state().settings.secret_key_list())
     return [base64.urlsafe_b64encode(digest).decode()[:32] for digest in digests]

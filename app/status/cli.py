@@ -74,9 +74,8 @@ def all_probes() -> list[Probe]:
         for provider in providers:
             simulate = partial(_simulate_crossing, provider, route)
             found.append(Probe(provider.name, f"{route[2].symbol} from {route[0]} to {route[1]}", simulate))
-    found += [
-        Probe("hyperliquid", topic.value, partial(_query_exchange, ports.perpdex, topic)) for topic in PerpdexTopic
-    ]
+    query = partial(_query_exchange, ports.perpdex)
+    found += [Probe("hyperliquid", topic.value, partial(query, topic)) for topic in PerpdexTopic]
     return [*found, *gateway.probes(state.part(ProviderTable), ports.upstream)]
 
 
@@ -93,8 +92,7 @@ def run_all(probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int
             continue
         result, remark, max_nanos = _run(probe, budget_nanos, seconds)
         budget_nanos -= max_nanos
-        remark = " ".join(redact(remark).split())[:300]
-        yield Row(result, probe.system, probe.capability, remark)
+        yield Row(result, probe.system, probe.capability, " ".join(redact(remark).split())[:300])
 
 
 def _run(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, int]:
@@ -105,8 +103,7 @@ def _run(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, in
     try:
         max_nanos = probe.max_nanos() if probe.max_nanos is not None else 0
         if max_nanos > budget_nanos:
-            remark = f"it costs up to {usd_string(max_nanos)} USD: raise --spend-up-to"
-            return Result.NOT_RUN, remark, 0
+            return Result.NOT_RUN, f"it costs up to {usd_string(max_nanos)} USD: raise --spend-up-to", 0
         return Result.WORKS, _answer_within(probe.run, seconds), max_nanos
     except Exception as error:
         # Whatever it raises describes this answer, and the other probes run all the same.
@@ -140,16 +137,14 @@ def _simulate_swap(chain: ChainName, exchange: SwapExchange) -> str:
     offer = exchange.quote(request)
     minimum = offer.output_units * (_WHOLE_BPS - _SLIPPAGE_BPS) // _WHOLE_BPS
     _simulate(lambda: exchange.draft(offer, minimum_units=minimum, signer=None))
-    output = TokenAmount(offer.output_units, USDC)
-    return f"{request.input_amount} {token.symbol} for {output} USDC, {offer.route}"
+    return f"{request.input_amount} {token.symbol} for {TokenAmount(offer.output_units, USDC)} USDC, {offer.route}"
 
 
 def _simulate_crossing(provider: BridgeProvider, route: BridgeRoute) -> str:
     """Quote it, and build and simulate its transactions as far as an address without funds permits."""
     source, destination, token = route
-    request = BridgeRequest(
-        source, destination, ADDRESSES[source.family], ADDRESSES[destination.family], _AMOUNTS[token]
-    )
+    ends = ADDRESSES[source.family], ADDRESSES[destination.family]
+    request = BridgeRequest(source, destination, *ends, _AMOUNTS[token])
     try:
         offer = provider.quote(request)
     except Rejected as refusal:
@@ -181,9 +176,8 @@ def _explain(error: Exception) -> tuple[Result, str]:
     """Return whether there was an answer of another form, and what went wrong, the first cause last."""
     causes = [*_causes(error)]
     reasons = {str(getattr(cause, "reason", "")) for cause in causes}
-    differs = not reasons & _NO_ANSWER_REASONS and (
-        bool(reasons & _MISREAD_REASONS) or any(isinstance(cause, _MISREAD) for cause in causes)
-    )
+    is_misread = bool(reasons & _MISREAD_REASONS) or any(isinstance(cause, _MISREAD) for cause in causes)
+    differs = is_misread and not reasons & _NO_ANSWER_REASONS
     return Result.DIFFERS if differs else Result.FAILS, ": ".join(dict.fromkeys(map(_describe, causes)))
 
 
@@ -209,14 +203,11 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-_FAILURES = frozenset({Result.DIFFERS, Result.FAILS})
-
-
 def _nanos(text: str) -> int:
     try:
         nanos = nanos_from_usd(Decimal(text))
     except InvalidOperation:
-        raise ValueError(text) from None
+        nanos = -1
     if nanos < 0:
         raise ValueError(text)
     return nanos
@@ -250,8 +241,7 @@ def doctor(*, is_live: bool, only: tuple[str, ...], budget_nanos: int, timeout: 
     Exits with 1 if a check fails, or an answer differs or fails. Changes nothing.
     """
     telemetry.redirect_to_stderr()
-    has_failed = _print_live(only, budget_nanos, timeout, is_json=is_json) if is_live else _print_checks()
-    if has_failed:
+    if _print_live(only, budget_nanos, timeout, is_json=is_json) if is_live else _print_checks():
         raise SystemExit(1)
 
 
@@ -279,4 +269,4 @@ def _print_live(only: Collection[str], budget_nanos: int, timeout: int, *, is_js
             click.echo(f"{row.result.value:14}  {row.system:12}  {row.capability:24}  {row.remark}")
     if is_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
-    return any(row.result in _FAILURES for row in rows)
+    return any(row.result in {Result.DIFFERS, Result.FAILS} for row in rows)

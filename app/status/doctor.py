@@ -107,10 +107,8 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
     yield _ok(f"network {settings.network.value}, {settings.public_url}")
     if settings.is_sandbox:
         if not is_loopback(urlsplit(settings.public_url).hostname):
-            yield _warn(
-                "the sandbox is served under a public address",
-                "set NETWORK to testnet or mainnet: a sandbox has no real money and no limits",
-            )
+            fix = "set NETWORK to testnet or mainnet: a sandbox has no real money and no limits"
+            yield _warn("the sandbox is served under a public address", fix)
         return
     for is_wrong, severity, message, fix in (
         (not settings.base_url.startswith("https://"), Severity.FAIL,
@@ -148,19 +146,17 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
         directory = ScriptDirectory(str(migrations.FOLDER))
         heads, stamped = set(directory.get_heads()), set(MigrationContext.configure(bind).get_current_heads())
         if heads != stamped:
-            stamped_names = ", ".join(sorted(stamped)) or "nothing"
-            yield _fail(
-                f"its schema is at {stamped_names}, the code at {', '.join(sorted(heads))}",
-                "flask --app wsgi db upgrade",
+            places = (
+                f"its schema is at {', '.join(sorted(stamped)) or 'nothing'}, the code at {', '.join(sorted(heads))}"
             )
+            yield _fail(places, "flask --app wsgi db upgrade")
             return
         if bind.dialect.name == "postgresql":
             database_now = session.execute(select(func.clock_timestamp())).scalar_one()
             skew = abs(int((database_now - clock.now()).total_seconds()))
             if skew > _MAX_CLOCK_SKEW_SECONDS:
-                yield _fail(
-                    f"its clock and this machine's differ by {skew} seconds", "synchronize them: leases depend on both"
-                )
+                fix = "synchronize them: leases depend on both"
+                yield _fail(f"its clock and this machine's differ by {skew} seconds", fix)
             yield _ok(f"default isolation {session.scalar(text('SHOW default_transaction_isolation'))}")
             if app_state().settings.database_prepared_statements and not libpq.keeps_prepared_statements(bind.engine):
                 yield _fail(
@@ -175,16 +171,12 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
 
 
 def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:
-    if custody.stored_network(session) not in (None, network.value):
-        yield _fail(
-            f"this database holds keys of {custody.stored_network(session)}",
-            "correct NETWORK or DATABASE_URL: until then nothing is signed",
-        )
+    if (stored := custody.stored_network(session)) not in (None, network.value):
+        fix = "correct NETWORK or DATABASE_URL: until then nothing is signed"
+        yield _fail(f"this database holds keys of {stored}", fix)
     elif unopened := custody.count_undecryptable(session, vault, _KEY_SAMPLE_SIZE):
-        yield _fail(
-            f"{unopened} of the oldest and newest wallets' keys cannot be decrypted",
-            "add the missing key to ENCRYPTION_KEYS; without it their money is inaccessible",
-        )
+        fix = "add the missing key to ENCRYPTION_KEYS; without it their money is inaccessible"
+        yield _fail(f"{unopened} of the oldest and newest wallets' keys cannot be decrypted", fix)
     else:
         yield _ok("the oldest and newest wallets' keys can be decrypted")
 
@@ -222,10 +214,9 @@ def _check_workers(session: Session) -> Iterator[Finding]:
 def _check_movements(session: Session) -> Iterator[Finding]:
     for waiting in balances.pending(session):
         if waiting.type != "funding" and waiting.oldest_seconds > _STUCK_AFTER_SECONDS:
-            yield _warn(
-                f"a {waiting.type} on {waiting.chain} has been pending for {waiting.oldest_seconds // 60} minutes",
-                "see docs/operations/stuck-transactions.md",
-            )
+            minutes = waiting.oldest_seconds // 60
+            message = f"a {waiting.type} on {waiting.chain} has been pending for {minutes} minutes"
+            yield _warn(message, "see docs/operations/stuck-transactions.md")
 
 
 def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
@@ -245,15 +236,11 @@ def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
     if not settings.is_sandbox:
         url = urlsplit(settings.redis_url.get_secret_value())
         if not ports.queue.needs_password():
-            yield _fail(
-                "serves clients without a password",
-                "set one there (`requirepass`, or an ACL user) and in REDIS_URL: any client could fill the queue",
-            )
+            fix = "set one there (`requirepass`, or an ACL user) and in REDIS_URL: any client could fill the queue"
+            yield _fail("serves clients without a password", fix)
         if url.scheme != "rediss" and not is_loopback(url.hostname):
-            yield _warn(
-                "the connection to another machine is not encrypted",
-                "use rediss:// in REDIS_URL, unless the network between them is private",
-            )
+            fix = "use rediss:// in REDIS_URL, unless the network between them is private"
+            yield _warn("the connection to another machine is not encrypted", fix)
     forwarded = sum(each.value for each in totals if each.name == "purser_untrusted_forwarded_headers_total")
     if forwarded and settings.trusted_proxy_hops == 0:
         yield _warn(
@@ -271,18 +258,13 @@ def _check_chain(chain: Chain, network: Network) -> Iterator[Finding]:
     for state in diagnosis.endpoints:
         endpoint_name = f"endpoint {state.number} ({state.host})"
         if state.problem == "wrong_chain":
-            yield _fail(
-                f"{endpoint_name} serves a chain that is not {chain.name.value} of {network.value}",
-                f"correct entry {state.number} of {setting}; it is not used until then",
-            )
+            fix = f"correct entry {state.number} of {setting}; it is not used until then"
+            yield _fail(f"{endpoint_name} serves a chain that is not {chain.name.value} of {network.value}", fix)
         elif state.problem is not None:
             # One of several endpoints may be down.
             severity = Severity.WARN if heights else Severity.FAIL
-            yield Finding(
-                severity,
-                f"{endpoint_name} gives no usable response: {state.problem}",
-                f"check entry {state.number} of {setting}" if is_configured else f"set {setting}",
-            )
+            fix = f"check entry {state.number} of {setting}" if is_configured else f"set {setting}"
+            yield Finding(severity, f"{endpoint_name} gives no usable response: {state.problem}", fix)
         elif (behind := max(heights) - (state.height or 0)) > _MAX_BLOCKS_BEHIND:
             yield _warn(f"{endpoint_name} is {behind} blocks behind", f"check entry {state.number} of {setting}")
         else:
@@ -313,10 +295,8 @@ def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
             " if not, these keys are compromised",
         )
     if number := sum(found.needs_adoption for found in unknown_spends):
-        yield _fail(
-            f"{number} transactions were executed or replaced by bytes that this database does not know",
-            "run `flask --app wsgi restored --repair` immediately: they count as failed, and would be paid again",
-        )
+        fix = "run `flask --app wsgi restored --repair` immediately: they count as failed, and would be paid again"
+        yield _fail(f"{number} transactions were executed or replaced by bytes that this database does not know", fix)
     if number := sum(found.is_undetermined for found in unknown_spends):
         yield _warn(
             f"the nonces of {number} transactions were used, and it cannot be determined whether by them",
@@ -328,13 +308,8 @@ def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
 def _check_prices(prices: PriceFeed) -> Iterator[Finding]:
     for symbol, token in sorted(TOKENS_BY_SYMBOL.items()):
         nanos = prices.nanos_per_token(token)
-        if nanos is None:
-            yield _fail(
-                f"none for {symbol}",
-                "check that feeds and CoinGecko are reachable: nothing is sent until limits can be checked",
-            )
-        else:
-            yield _ok(f"{symbol} {nanos / 10**9:,.2f} USD")
+        fix = "check that feeds and CoinGecko are reachable: nothing is sent until limits can be checked"
+        yield _fail(f"none for {symbol}", fix) if nanos is None else _ok(f"{symbol} {nanos / 10**9:,.2f} USD")
 
 
 def _check_settlement_key() -> Iterator[Finding]:
@@ -359,10 +334,8 @@ def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
     unconfigured = [row.slug for row in providers.rows if not row.is_configured]
     yield _ok(f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}")
     if app_state().settings.gateway_prices_url and (problem := price_updates.problem_since_accepted()):
-        yield _warn(
-            f"the last list of GATEWAY_PRICES_URL was refused, the one before is used: {problem}",
-            "correct the list, then: flask providers prices --refresh",
-        )
+        fix = "correct the list, then: flask providers prices --refresh"
+        yield _warn(f"the last list of GATEWAY_PRICES_URL was refused, the one before is used: {problem}", fix)
 
 
 def _check_shopping(settings: Settings, shopper: Shopper | None) -> Iterator[Finding]:

@@ -104,76 +104,40 @@ def _gauge_metrics(queue: JobQueue) -> Iterator[Metric]:
 
 
 def _database_gauges(session: Session) -> Iterator[Metric]:
-    credit_totals = credit_accounts.totals(session)
-    yield _gauge(
-        "credits_usd",
-        "Credits of all accounts by state.",
-        {
-            "available": Decimal(credit_totals.available_nanos) / NANOS_PER_USD,
-            "held": Decimal(credit_totals.held_nanos) / NANOS_PER_USD,
-            "spent": Decimal(credit_totals.spent_nanos) / NANOS_PER_USD,
-        },
-        "bucket",
-    )  # fmt: skip
+    found = credit_accounts.totals(session)
+    credit = {"available": found.available_nanos, "held": found.held_nanos, "spent": found.spent_nanos}
     pending = balances.pending(session)
-    yield _gauge(
-        "pending_transactions",
-        "Pending transactions at least this many seconds old.",
-        {
-            (each.type, each.chain, str(age)): number
-            for each in pending
-            for age, number in each.by_age.items()
-        },
-        "type", "chain", "older_than",
-    )  # fmt: skip
-    yield _gauge(
-        "pending_oldest_seconds",
-        "Age of the oldest pending transaction.",
-        {(each.type, each.chain): each.oldest_seconds for each in pending},
-        "type", "chain",
-    )  # fmt: skip
     capacities = settlement_capacity.gas_reserves(session)
-    yield _gauge(
-        "settlement_capacity",
-        "Signed payments that the settlement key could still submit, by its gas when last read.",
-        {chain: number for chain, (number, _) in capacities.items()},
-        "chain",
-    )
     treasury = {"owed": Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD}
     if (balance := settlement_capacity.treasury_balance(session)) is not None:
         treasury["balance"] = balance
-    yield _gauge("treasury_usd", "USDC of the treasury, when last read, and what sellers are owed.", treasury, "which")
-    yield _gauge(
-        "settlement_capacity_age_seconds",
-        "Seconds since the settlement key's gas was last read.",
-        {chain: age for chain, (_, age) in capacities.items()},
-        "chain",
-    )
-    yield _gauge(
-        "settlement_failed_usd",
-        "Network fees of the last 24 hours for signed payments that failed on the chain, in dollars.",
-        dict.fromkeys(capacities, Decimal(0)) | settlement_risks.failed_by_chain(session),
-        "chain",
-    )
-    yield _gauge(
-        "payments_reversed",
-        "Signed payments that were served, and that a reorg permanently reversed.",
-        dict.fromkeys(capacities, 0) | claimed_payments.reversed_by_chain(session),
-        "chain",
-    )
-    yield _gauge(
-        "approvals_awaiting",
-        "Payments that wait for an owner: all, and those whose owner no notice has reached after a minute.",
-        approvals.count_unnoticed(session, clock.now()),
-        "which",
-    )
-    yield _gauge("open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), "status")
-    yield _gauge(
-        "heartbeat_age_seconds",
-        "Seconds since the last heartbeat of a process of this kind.",
-        leases.ages(session),
-        "process",
-    )
+    gauges: tuple[tuple[str, str, Mapping[Any, int | Decimal], tuple[str, ...]], ...] = (
+        ("credits_usd", "Credits of all accounts by state.",
+         {state: Decimal(nanos) / NANOS_PER_USD for state, nanos in credit.items()}, ("bucket",)),
+        ("pending_transactions", "Pending transactions at least this many seconds old.",
+         {(each.type, each.chain, str(age)): number for each in pending for age, number in each.by_age.items()},
+         ("type", "chain", "older_than")),
+        ("pending_oldest_seconds", "Age of the oldest pending transaction.",
+         {(each.type, each.chain): each.oldest_seconds for each in pending}, ("type", "chain")),
+        ("settlement_capacity",
+         "Signed payments that the settlement key could still submit, by its gas when last read.",
+         {chain: number for chain, (number, _) in capacities.items()}, ("chain",)),
+        ("treasury_usd", "USDC of the treasury, when last read, and what sellers are owed.", treasury, ("which",)),
+        ("settlement_capacity_age_seconds", "Seconds since the settlement key's gas was last read.",
+         {chain: age for chain, (_, age) in capacities.items()}, ("chain",)),
+        ("settlement_failed_usd",
+         "Network fees of the last 24 hours for signed payments that failed on the chain, in dollars.",
+         dict.fromkeys(capacities, Decimal(0)) | settlement_risks.failed_by_chain(session), ("chain",)),
+        ("payments_reversed", "Signed payments that were served, and that a reorg permanently reversed.",
+         dict.fromkeys(capacities, 0) | claimed_payments.reversed_by_chain(session), ("chain",)),
+        ("approvals_awaiting",
+         "Payments that wait for an owner: all, and those whose owner no notice has reached after a minute.",
+         approvals.count_unnoticed(session, clock.now()), ("which",)),
+        ("open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), ("status",)),
+        ("heartbeat_age_seconds", "Seconds since the last heartbeat of a process of this kind.",
+         leases.ages(session), ("process",)),
+    )  # fmt: skip
+    return (_gauge(name, text, values, *labels) for name, text, values, labels in gauges)
 
 
 def _gauge(name: str, text: str, values: Mapping[Any, int | Decimal], *labels: str) -> Metric:

@@ -28,12 +28,9 @@ _POLICY = (
 _REFERENCE_POLICY = f"{_POLICY}; script-src 'self'; require-trusted-types-for 'script'".replace(
     "form-action 'none'", "form-action 'self'"
 )
-_HEADERS = {
-    # RFC 8631: machine-readable description and documentation of the service.
-    "Link": '</openapi.json>; rel="service-desc", </docs>; rel="service-doc", </llms.txt>; rel="help"',
-    "Referrer-Policy": "no-referrer",
-    "X-Frame-Options": "DENY",
-}
+# RFC 8631: machine-readable description and documentation of the service.
+_LINK = '</openapi.json>; rel="service-desc", </docs>; rel="service-doc", </llms.txt>; rel="help"'
+_HEADERS = {"Link": _LINK, "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY"}
 
 
 @pages.after_request
@@ -83,8 +80,7 @@ def _reference_page(template: str, **values: Any) -> Response:
 
 @pages.get("/llms.txt")
 def llms_txt() -> Response:
-    text = render_template("llms.txt", **_template_context())
-    return Response(text, mimetype="text/plain")
+    return Response(render_template("llms.txt", **_template_context()), mimetype="text/plain")
 
 
 @pages.get("/skill.md")

@@ -59,12 +59,9 @@ def get_health() -> tuple[dict[str, Any], int]:
         if not isinstance(error, SQLAlchemyError):
             _log.exception("health_check_failed")
     redis = "ok" if app_state().ports.queue.ping() else "unreachable"
-    healthy = database == "ok"
-    return {
-        "status": "ok" if healthy else "degraded",
-        "version": VERSION,
-        "checks": {"database": database, "redis": redis, "worker": worker},
-    }, 200 if healthy else 503
+    status, answer = ("ok", 200) if database == "ok" else ("degraded", 503)
+    checks = {"database": database, "redis": redis, "worker": worker}
+    return {"status": status, "version": VERSION, "checks": checks}, answer
 
 
 @blp.get("/health/live")

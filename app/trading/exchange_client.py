@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Index, String, case, delete, select, update
@@ -77,11 +78,9 @@ def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None =
 
 def charge_surplus(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
     """Charge the weight of a response beyond that of its request, even if the budget does not cover it."""
+    of_wallet = [(wallet_id, WALLET_ALLOWANCE)] if wallet_id else []
     with unit_of_work() as session:
-        for name, allowance in (
-            *([(wallet_id, WALLET_ALLOWANCE)] if wallet_id else []),
-            (_GLOBAL_NAME, GLOBAL_ALLOWANCE),
-        ):
+        for name, allowance in (*of_wallet, (_GLOBAL_NAME, GLOBAL_ALLOWANCE)):
             _spend(session, name, weight * allowance.ms_per_weight, ceiling_ms=None, now_ms=_ms(now))
 
 
@@ -98,11 +97,9 @@ def back_off() -> None:
 
 
 def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) -> PerpdexError:
-    return PerpdexError(
-        f"{message}; try again in {retry_after_seconds} s.",
-        details={"reason": reason, "retry_after_seconds": retry_after_seconds},
-        retry_after_seconds=retry_after_seconds,
-    )
+    details = {"reason": reason, "retry_after_seconds": retry_after_seconds}
+    text = f"{message}; try again in {retry_after_seconds} s."
+    return PerpdexError(text, details=details, retry_after_seconds=retry_after_seconds)
 
 
 def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int, *, now_ms: int, subject: str) -> None:
@@ -115,12 +112,9 @@ def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int,
         _create_budget(session, name, now_ms=now_ms)
         _acquire(session, name, allowance, weight, now_ms=now_ms, subject=subject)
         return
-    wait_ms = max(0, whole_at_ms + cost_ms - ceiling_ms)
-    raise retry_later_error(
-        "rate_limited",
-        f"{subject} request budget for the exchange is used up",
-        retry_after_seconds=max(1, -(-wait_ms // _MS_PER_SECOND)),
-    )
+    seconds = -(-(whole_at_ms + cost_ms - ceiling_ms) // _MS_PER_SECOND)
+    message = f"{subject} request budget for the exchange is used up"
+    raise retry_later_error("rate_limited", message, retry_after_seconds=max(1, seconds))
 
 
 def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None, now_ms: int) -> bool:
@@ -152,7 +146,7 @@ def _ms(now: datetime | None) -> int:
     return int((now or clock.now()).timestamp() * _MS_PER_SECOND)
 
 
-_MAX_CONCURRENT_REQUESTS = 64
+_MAX_CONCURRENT = 64
 """The maximum number of threads per process that wait for the exchange, so that others remain available."""
 _TTL_SECONDS: Mapping[PerpdexTopic, int] = {
     PerpdexTopic.MARKETS: 300, PerpdexTopic.FUNDING: 10, PerpdexTopic.MIDS: 2, PerpdexTopic.BOOK: 2,
@@ -179,9 +173,7 @@ class ExchangeDocument:
 @dataclass(frozen=True, slots=True)
 class ExchangeFeed:
     cache: SingleFlightCache = field(default_factory=SingleFlightCache)
-    slots: threading.BoundedSemaphore = field(
-        default_factory=lambda: threading.BoundedSemaphore(_MAX_CONCURRENT_REQUESTS)
-    )
+    slots: threading.BoundedSemaphore = field(default_factory=partial(threading.BoundedSemaphore, _MAX_CONCURRENT))
 
 
 def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None) -> ExchangeDocument:
@@ -194,13 +186,10 @@ def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], Non
         return document
 
     is_market_list = query.topic is PerpdexTopic.MARKETS
-    feed = app_state().part(ExchangeFeed)
-    found: ExchangeDocument = feed.cache.get(
-        query,
-        load,
-        ttl_seconds=_TTL_SECONDS[query.topic],
+    found: ExchangeDocument = app_state().part(ExchangeFeed).cache.get(
+        query, load, ttl_seconds=_TTL_SECONDS[query.topic],
         failure_ttl_seconds=_MARKETS_RETRY_SECONDS if is_market_list else _RETRY_SECONDS,
-    )
+    )  # fmt: skip
     return found
 
 
@@ -234,9 +223,6 @@ def _request_slot(slots: threading.BoundedSemaphore) -> Iterator[None]:
 
 
 def unavailable_error(reason: str) -> PerpdexError:
-    is_limit = reason == "rate_limited"
-    return retry_later_error(
-        reason,
-        _MESSAGES.get(reason, _MESSAGES["exchange_failed"]),
-        retry_after_seconds=_RATE_LIMIT_RETRY_SECONDS if is_limit else _UNREACHABLE_RETRY_SECONDS,
-    )
+    seconds = _RATE_LIMIT_RETRY_SECONDS if reason == "rate_limited" else _UNREACHABLE_RETRY_SECONDS
+    message = _MESSAGES.get(reason, _MESSAGES["exchange_failed"])
+    return retry_later_error(reason, message, retry_after_seconds=seconds)

@@ -57,12 +57,10 @@ def load_markets() -> MarketList:
     perpdex = app_state().ports.perpdex
     try:
         snapshot = live_markets()
-        return MarketList(
-            perpdex.parse_markets(snapshot.document), MarketSource.EXCHANGE, clock.isoformat(snapshot.read_at)
-        )
+        markets = perpdex.parse_markets(snapshot.document)
+        return MarketList(markets, MarketSource.EXCHANGE, clock.isoformat(snapshot.read_at))
     except PerpdexError:
-        fallback = _stored_markets() or _bundled_markets(perpdex)
-        if fallback is None:
+        if (fallback := _stored_markets() or _bundled_markets(perpdex)) is None:
             raise
         return fallback
 

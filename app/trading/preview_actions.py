@@ -122,17 +122,10 @@ def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingN
     if prepared.complete is not None:
         exchange_action, completed_notes = prepared.complete(perpdex)
         notes = {**notes, **completed_notes}
-    nonce = int(clock.now().timestamp() * _MS_PER_SECOND)
-    payload = perpdex.build_payload(exchange_action, nonce=nonce)
-    return TradingNotImplemented(
-        members={
-            "action": action,
-            "wallet_id": wallet.id,
-            "address": exchange_address(wallet),
-            "payload": {"action": payload.action, "nonce": payload.nonce, "signature": None, "vaultAddress": None},
-            **notes,
-        }
-    )
+    payload = perpdex.build_payload(exchange_action, nonce=int(clock.now().timestamp() * _MS_PER_SECOND))
+    unsigned = {"action": payload.action, "nonce": payload.nonce, "signature": None, "vaultAddress": None}
+    about = {"action": action, "wallet_id": wallet.id, "address": exchange_address(wallet)}
+    return TradingNotImplemented(members={**about, "payload": unsigned, **notes})
 
 
 def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
@@ -143,14 +136,13 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
     if problems or market is None or price is None or amount is None:
         raise parsing.invalid_fields(problems)
     is_buy = parameters["side"] in BUYS
+    field = "price"
     try:
         on_grid = round_price(price, size_decimals=market.size_decimals, is_buy=is_buy)
-    except GridError as error:
-        raise InvalidInput.field("price", str(error)) from None
-    try:
+        field = "amount"
         size = round_size(amount, size_decimals=market.size_decimals)
     except GridError as error:
-        raise InvalidInput.field("amount", str(error)) from None
+        raise InvalidInput.field(field, str(error)) from None
     rounded = {"price": (price, on_grid), "amount": (amount, size)}
     adjusted = {
         name: {"asked": f"{asked:f}", "used": f"{used:f}"} for name, (asked, used) in rounded.items() if asked != used
@@ -188,11 +180,9 @@ def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Dec
 def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
     market_list = markets.load_markets()
     market = markets.require_market(market_list, parameters["symbol"])
-    order_id = parameters["order_id"]
-    if isinstance(order_id, int):
-        action: Action = CancelOrders((OrderRef(market.index, order_id),))
-    else:
-        action = CancelByClientId(market.index, order_id)
+    index, order_id = market.index, parameters["order_id"]
+    is_number = isinstance(order_id, int)
+    action = CancelOrders((OrderRef(index, order_id),)) if is_number else CancelByClientId(index, order_id)
     return PreparedAction(action, notes=_market_metadata(market_list))
 
 
@@ -203,10 +193,9 @@ def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
 
     def complete(perpdex: Perpdex) -> tuple[Action, Mapping[str, Json]]:
         # The exchange has no such action: cancel each open order.
+        query = PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet))
         try:
-            document = exchange_client.fetch(
-                PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet)), wallet_id=wallet.id
-            )
+            document = exchange_client.fetch(query, wallet_id=wallet.id)
         except PerpdexError as error:
             return CancelOrders(()), {"open_orders": None, "open_orders_error": error.message}
         by_symbol = {market.symbol: market for market in market_list.markets}

@@ -15,6 +15,8 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import relayed
 
 Parameters = Mapping[str, Any]
+_ACCOUNTS = {"account": PerpdexTopic.ACCOUNT, "spot": PerpdexTopic.SPOT}
+_FUNDING = PerpdexQuery(PerpdexTopic.FUNDING)
 
 
 def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dict[str, Json]:
@@ -67,18 +69,11 @@ def _market(symbol: str) -> PerpMarket:
 
 
 _READS: Mapping[str, Callable[[WalletView, Parameters], dict[str, Json]]] = {
-    "status": lambda wallet, _: {
-        "account": _account_query(PerpdexTopic.ACCOUNT, wallet),
-        "spot": _account_query(PerpdexTopic.SPOT, wallet),
-    },
+    "status": lambda wallet, _: {name: _account_query(topic, wallet) for name, topic in _ACCOUNTS.items()},
     "positions": lambda wallet, _: {"positions": _account_query(PerpdexTopic.ACCOUNT, wallet)["assetPositions"]},
     "orders": lambda wallet, _: {"orders": _account_query(PerpdexTopic.ORDERS, wallet)},
     "fills": lambda wallet, _: {"fills": _account_query(PerpdexTopic.FILLS, wallet)},
-    "markets": _markets,
-    "ticker": _ticker,
-    "orderbook": _orderbook,
-    "funding": lambda _wallet, _: {
-        "funding": {"rates": exchange_client.get_public(PerpdexQuery(PerpdexTopic.FUNDING)).document}
-    },
-}
+    "markets": _markets, "ticker": _ticker, "orderbook": _orderbook,
+    "funding": lambda *_: {"funding": {"rates": exchange_client.get_public(_FUNDING).document}},
+}  # fmt: skip
 ACTIONS = tuple(_READS)

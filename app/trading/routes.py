@@ -19,23 +19,9 @@ blp = Blueprint(
     url_prefix="/v1/trading",
     description="The perpetual-futures exchange: reading it, and previewing what would be sent to it.",
 )
-_REQUEST = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "oneOf": list(schemas.BODIES),
-                "discriminator": {
-                    "propertyName": "action",
-                    "mapping": {
-                        action: f"#/components/schemas/{body.__name__}"
-                        for action, body in schemas.BODY_OF_ACTION.items()
-                    },
-                },
-            }
-        }
-    },
-}
+_MAPPING = {action: f"#/components/schemas/{body.__name__}" for action, body in schemas.BODY_OF_ACTION.items()}
+_BODY = {"oneOf": list(schemas.BODIES), "discriminator": {"propertyName": "action", "mapping": _MAPPING}}
+_REQUEST = {"required": True, "content": {"application/json": {"schema": _BODY}}}
 _SHOWN = {
     "501": {
         "description": f"`{TradingNotImplemented.code}`: {TradingNotImplemented.__doc__}",

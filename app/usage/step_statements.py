@@ -4,8 +4,8 @@ They do what the functions of `app.usage.service` do in the usual case, and retu
 other case changes nothing. Shared budgets or holds are locked first, then accounts, all in the order of their ids, then
 the budgets of keys with limits, which belong to the account, then sums.
 
-PostgreSQL's take a JSON array of `Step.parameters`, and the time. They find keys and holds by subqueries for each row,
-which can only use the index of their ids: as joins, the planner, which expects 100 steps, scans all open holds, and
+PostgreSQL's take a JSON array of `Step.parameters`, and the time. They find keys, holds and budgets by subqueries for
+each row, which use the index of their ids: as joins, the planner, which expects 100 steps, scans all open holds, and
 the entries of those that ended since the last VACUUM. SQLite's take an open transaction, the parameters of one step
 and the time as `stored`.
 """
@@ -30,34 +30,54 @@ _LOCKED = """locked AS MATERIALIZED (
 _CREDITS = "a.id AS account_id, a.available_nanos + a.held_nanos AS credits_nanos"
 _RESULTS = "SELECT id::text, credits_nanos FROM done"
 _WINDOW = "CASE WHEN b.period = 'total' THEN b.window_start ELSE date_trunc(b.period, $2, 'UTC') END AS start"
+_COVERS = "limit_nanos IS NULL OR (used_nanos < limit_nanos AND used_nanos + wanted <= limit_nanos)"
 # Shared budgets are locked before accounts. What was returned to them is subtracted, whether or not a step is done.
 _SHARED = f"""counts_in AS MATERIALIZED (
-  SELECT DISTINCT t.id, m.budget_id FROM asked t CROSS JOIN LATERAL (
-    SELECT budget_id FROM budget_members WHERE member_id IN (t.account_id, t.api_key_id)
+  SELECT t.id, t.{{amount}} AS nanos, m.budget_id FROM asked t CROSS JOIN LATERAL (
+    SELECT budget_id FROM budget_members WHERE member_id = t.account_id
+    UNION SELECT budget_id FROM budget_members WHERE member_id = t.api_key_id
   ) m
 ), shared AS MATERIALIZED (
-  SELECT b.id, b.limit_nanos, b.period, b.window_start, b.used_nanos, greatest(b.window_start, w.start) AS start
-  FROM budgets b CROSS JOIN LATERAL (SELECT {_WINDOW}) w
-  WHERE b.id IN (SELECT budget_id FROM counts_in) ORDER BY b.id FOR NO KEY UPDATE
+  SELECT b.* FROM (SELECT budget_id, sum(nanos) AS wanted FROM counts_in GROUP BY 1 ORDER BY 1) c CROSS JOIN LATERAL (
+    SELECT b.id, c.wanted, b.limit_nanos, b.period, b.window_start, b.used_nanos,
+      greatest(b.window_start, w.start) AS start
+    FROM budgets b CROSS JOIN LATERAL (SELECT {_WINDOW}) w WHERE b.id = c.budget_id FOR NO KEY UPDATE
+  ) b
 ), returned AS (
   DELETE FROM budget_returns r USING shared b WHERE r.budget_id = b.id
   RETURNING r.budget_id, CASE WHEN b.period = 'total' OR b.start <= r.held_at THEN r.nanos ELSE 0 END AS nanos
 ), left_of_shared AS MATERIALIZED (
-  SELECT b.id, b.limit_nanos, b.start, CASE WHEN b.start > b.window_start THEN 0 ELSE b.used_nanos END
+  SELECT b.id, b.wanted, b.limit_nanos, b.start, CASE WHEN b.start > b.window_start THEN 0 ELSE b.used_nanos END
     - (SELECT coalesce(sum(r.nanos), 0) FROM returned r WHERE r.budget_id = b.id) AS used_nanos
   FROM shared b
 ), """  # noqa: S608 - constants
 _SHARED_FIRST = "AND (SELECT count(*) FROM left_of_shared) >= 0 "
+_COUNTED_IN_SHARED = """, counted_in_shared AS (
+  UPDATE budgets s SET (window_start, used_nanos, announced_percent) = (
+    SELECT b.start, b.used_nanos + (
+        SELECT coalesce(sum(c.nanos), 0) FROM counts_in c WHERE c.budget_id = b.id AND c.id IN (SELECT id FROM done)
+      ), CASE WHEN s.window_start = b.start THEN s.announced_percent ELSE 0 END
+    FROM left_of_shared b WHERE b.id = s.id
+  ) WHERE id = ANY(ARRAY(SELECT id FROM left_of_shared)) RETURNING id, limit_nanos - used_nanos AS left_nanos
+)"""
 # `locked` precedes it: the budget of a key only changes with the lock of its account.
 _BUDGETS = f"""budgets_of_keys AS MATERIALIZED (
-  SELECT b.id, b.limit_nanos, greatest(b.window_start, w.start) AS start,
-    CASE WHEN w.start > b.window_start THEN 0 ELSE b.used_nanos END AS used_nanos
-  FROM key_limits b CROSS JOIN LATERAL (SELECT {_WINDOW}) w
-  WHERE b.account_id IN (SELECT id FROM locked) AND b.id IN (SELECT api_key_id FROM asked)
-  ORDER BY b.id FOR NO KEY UPDATE
-)"""  # noqa: S608 - constants
-_COVERS = """b.limit_nanos IS NULL
-    OR (b.used_nanos < b.limit_nanos AND b.used_nanos + sum(t.{}) <= b.limit_nanos)"""
+  SELECT b.* FROM (
+    SELECT api_key_id, sum({{amount}}) AS wanted FROM asked WHERE is_limited GROUP BY 1 ORDER BY 1
+  ) t CROSS JOIN LATERAL (
+    SELECT b.id, t.wanted, b.limit_nanos, greatest(b.window_start, w.start) AS start,
+      CASE WHEN w.start > b.window_start THEN 0 ELSE b.used_nanos END AS used_nanos
+    FROM key_limits b CROSS JOIN LATERAL (SELECT {_WINDOW}) w
+    WHERE b.id = t.api_key_id AND b.account_id IN (SELECT id FROM locked) FOR NO KEY UPDATE
+  ) b
+), """  # noqa: S608 - constants
+_COUNTED = """, counted AS (
+  UPDATE key_limits k SET (window_start, used_nanos, announced_percent) = (
+    SELECT b.start, b.used_nanos + (SELECT coalesce(sum(d.{amount}), 0) FROM done d WHERE d.api_key_id = b.id),
+      CASE WHEN k.window_start = b.start THEN k.announced_percent ELSE 0 END
+    FROM budgets_of_keys b WHERE b.id = k.id
+  ) WHERE id = ANY(ARRAY(SELECT api_key_id FROM done WHERE is_limited)) RETURNING id, limit_nanos, used_nanos
+)"""
 _LIMITED_RESULTS = """SELECT done.id::text, done.credits_nanos, least(k.limit_nanos - k.used_nanos, ({})::bigint)
 FROM done LEFT JOIN counted k ON k.id = {}"""
 _LOG_AND_SUMS = """logged AS (
@@ -83,32 +103,13 @@ def _taken(amount: str, *, into: str, has_budgets: bool) -> str:
     """
     if not has_budgets:
         return f"{_LOCKED.format('asked', '')}, {_changed(amount, 'asked', into, 'AND NOT a.has_budgets')}"
-    covers = _COVERS.format(amount)
-    return f"""{_SHARED}{_LOCKED.format("asked", _SHARED_FIRST)}, {_BUDGETS}, covering_keys AS MATERIALIZED (
-  SELECT b.id FROM budgets_of_keys b JOIN asked t ON t.api_key_id = b.id
-  GROUP BY b.id, b.limit_nanos, b.used_nanos HAVING {covers}
-), covering AS MATERIALIZED (
-  SELECT b.id FROM left_of_shared b JOIN counts_in c ON c.budget_id = b.id JOIN asked t ON t.id = c.id
-  GROUP BY b.id, b.limit_nanos, b.used_nanos HAVING {covers}
-), covered AS (
-  SELECT * FROM asked t WHERE (NOT t.is_limited OR t.api_key_id IN (SELECT id FROM covering_keys))
-    AND NOT EXISTS (SELECT FROM counts_in c WHERE c.id = t.id AND c.budget_id NOT IN (SELECT id FROM covering))
-), {_changed(amount, "covered", into)}, counted AS (
-  UPDATE key_limits k SET used_nanos = b.used_nanos + d.nanos, window_start = b.start,
-    announced_percent = CASE WHEN k.window_start = b.start THEN k.announced_percent ELSE 0 END
-  FROM budgets_of_keys b
-  JOIN (SELECT api_key_id, sum({amount})::bigint AS nanos FROM done GROUP BY 1) d ON d.api_key_id = b.id
-  WHERE k.id = b.id RETURNING k.id, k.limit_nanos, k.used_nanos
-), counted_in_shared AS (
-  UPDATE budgets s SET used_nanos = b.used_nanos, window_start = b.start,
-    announced_percent = CASE WHEN s.window_start = b.start THEN s.announced_percent ELSE 0 END
-  FROM (
-    SELECT b.id, b.start, b.used_nanos + coalesce(sum(d.{amount}), 0) AS used_nanos
-    FROM left_of_shared b JOIN counts_in c ON c.budget_id = b.id LEFT JOIN done d ON d.id = c.id
-    GROUP BY b.id, b.start, b.used_nanos
-  ) b
-  WHERE s.id = b.id RETURNING s.id, s.limit_nanos - s.used_nanos AS left_nanos
-)"""  # noqa: S608 - constants
+    return f"""{_SHARED.format(amount=amount)}{_LOCKED.format("asked", _SHARED_FIRST)}, {_BUDGETS.format(amount=amount)}
+covered AS (
+  SELECT * FROM asked t
+  WHERE (NOT is_limited OR api_key_id IN (SELECT id FROM budgets_of_keys WHERE {_COVERS})) AND NOT EXISTS (
+    SELECT FROM counts_in c WHERE c.id = t.id AND c.budget_id NOT IN (SELECT id FROM left_of_shared WHERE {_COVERS})
+  )
+), {_changed(amount, "covered", into)}{_COUNTED.format(amount=amount)}{_COUNTED_IN_SHARED}"""  # noqa: S608 - constants
 
 
 def _changed(amount: str, steps: str, into: str, condition: str = "") -> str:
@@ -171,18 +172,21 @@ WITH asked AS MATERIALIZED (
 # A batch with calls of the former window returns nothing to the budget of a key: too little is better than too much.
 # Shared budgets get one row for each day, because windows begin at midnight.
 _RETURNED = """, counted AS (
-  UPDATE key_limits k SET used_nanos = k.used_nanos
-    - CASE WHEN k.period = 'total' OR k.window_start <= d.held_at THEN d.nanos ELSE 0 END
-  FROM (
-    SELECT (memo->>'api_key_id')::uuid AS id, min(held_at) AS held_at, sum(amount_nanos - cost)::bigint AS nanos
-    FROM done GROUP BY 1
-  ) d
-  WHERE k.id = d.id RETURNING k.id, k.limit_nanos, k.used_nanos
+  UPDATE key_limits k SET used_nanos = k.used_nanos - (
+    SELECT CASE WHEN k.period = 'total' OR k.window_start <= min(held_at) THEN sum(amount_nanos - cost) ELSE 0 END
+    FROM done WHERE (memo->>'api_key_id')::uuid = k.id
+  )
+  WHERE id = ANY(ARRAY(SELECT (memo->>'api_key_id')::uuid FROM done WHERE memo->'is_limited' IS NOT NULL))
+  RETURNING id, limit_nanos, used_nanos
+), counts_in AS MATERIALIZED (
+  SELECT done.id, b.id::uuid AS budget_id, amount_nanos - cost AS nanos, held_at
+  FROM done CROSS JOIN LATERAL json_array_elements_text(memo->'budgets') b(id)
 ), returned AS (
   INSERT INTO budget_returns (budget_id, nanos, held_at)
-  SELECT b.id::uuid, sum(amount_nanos - cost), min(held_at)
-  FROM done CROSS JOIN LATERAL json_array_elements_text(memo->'budgets') b(id)
-  WHERE amount_nanos > cost GROUP BY b.id, date_trunc('day', held_at, 'UTC')
+  SELECT budget_id, sum(nanos), min(held_at) FROM counts_in WHERE nanos > 0
+  GROUP BY 1, date_trunc('day', held_at, 'UTC')
+), counted_in_shared AS MATERIALIZED (
+  SELECT id, limit_nanos - used_nanos AS left_nanos FROM budgets WHERE id = ANY(ARRAY(SELECT budget_id FROM counts_in))
 )"""
 
 
@@ -227,10 +231,9 @@ _LEFT = """SELECT min(s.left_nanos) FROM counted_in_shared s JOIN counts_in c ON
 _OF_KEY = _LIMITED_RESULTS.format(_LEFT, "done.api_key_id")
 HOLD = _hold(_RESULTS, has_budgets=False), _hold(_OF_KEY, has_budgets=True)
 CHARGE = _charge(_RESULTS, has_budgets=False), _charge(_OF_KEY, has_budgets=True)
-# What this statement returns is not yet among the returns that it reads.
-_LEFT_AFTER = """SELECT min(b.limit_nanos - b.used_nanos + done.amount_nanos - done.cost + (
-    SELECT coalesce(sum(r.nanos), 0) FROM budget_returns r WHERE r.budget_id = b.id
-  )) FROM json_array_elements_text(done.memo->'budgets') e(id) JOIN budgets b ON b.id = e.id::uuid"""
+# Without what other calls returned and no hold has taken back yet: never too much.
+_LEFT_AFTER = """SELECT min(s.left_nanos + c.nanos) FROM counted_in_shared s JOIN counts_in c ON c.budget_id = s.id
+  WHERE c.id = done.id"""
 _OF_MEMO = _LIMITED_RESULTS.format(_LEFT_AFTER, "(done.memo->>'api_key_id')::uuid")
 # A hold that shared budgets count may be of a call that did not know them.
 SETTLEMENT = (_settlement(_RESULTS, "AND memo->'budgets' IS NULL", ""), _settlement(_OF_MEMO, "", _RETURNED))

@@ -249,7 +249,10 @@ def _plan(movement: Movement, shortages: Sequence[Mapping[str, str]]) -> _Purcha
     """Read the chains and prices. Raises: Rejected."""
     deliveries = [_plan_delivery(movement, each) for each in shortages]
     submission = plan_submission(movement.chain, movement.sender, None, _SAMPLE_UNITS)
-    units = price_units(submission.cost_nanos + sum(_cost_nanos(each) for each in deliveries))
+    sold = [(each.draft.intent.amount, each.draft.fee_units) for each in deliveries]
+    # What the deliveries take from the settlement wallet, in dollars.
+    taken = sum(value_nanos(replace(amount, units=amount.units + fee_units)) for amount, fee_units in sold)
+    units = price_units(submission.cost_nanos + taken)
     assert_fee_below(units, movement.amount)
     network_fees.assert_below(units * NANOS_PER_UNIT, movement.max_fee_nanos)
     transfer = replace(submission.draft.transfer, units=units)
@@ -278,12 +281,6 @@ def _plan_delivery(movement: Movement, shortage: Mapping[str, str]) -> SponsorTr
     except Rejected:
         raise Rejected(UNAVAILABLE) from None
     return SponsorTransaction(chain, draft, sponsor, wallets.get_with_controls(sponsor.wallet_id))
-
-
-def _cost_nanos(delivery: SponsorTransaction) -> int:
-    """Return what a delivery takes from the settlement wallet, in dollars. Raises: Rejected("gas_price_unknown")."""
-    sold = delivery.draft.intent.amount
-    return value_nanos(replace(sold, units=sold.units + delivery.draft.fee_units))
 
 
 def _record(

@@ -16,6 +16,7 @@ from eth_utils.crypto import keccak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mnemonic import Mnemonic
+from pydantic import SecretStr
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
@@ -32,6 +33,7 @@ from app.adapters.vault import (
     solana_address,
     wallet_keys,
 )
+from app.config import Settings
 from app.ports.errors import Rejected
 from app.ports.vault import SecretLocation, Signer, Vault
 from app.wallets.core.models import RetiredKey, WalletKey
@@ -46,6 +48,13 @@ _SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD03
 
 def _vault() -> Vault:
     return LocalVault([_NEW, _OLD])
+
+
+def _settlement_keys(evm: str = "", solana: str = "") -> tuple[bytes | None, bytes | None]:
+    """Return what the operator's setting reads in the two forms in which wallets export a key."""
+    return Settings.model_construct(
+        x402_settlement_key_evm=SecretStr(evm), x402_settlement_key_solana=SecretStr(solana)
+    ).settlement_keys()
 
 
 def _open_wallet(words: str) -> Signer:
@@ -156,6 +165,51 @@ def test_a_phrase_opens_the_addresses_that_metamask_and_phantom_show(words: str,
     assert (signer.evm_address, signer.solana_address) == (evm, solana)
 
 
+@pytest.mark.parametrize(
+    ("evm_hex", "address"),
+    [
+        # Accounts 0 and 1 of Hardhat and Foundry, as their documentation prints them.
+        (
+            "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
+            "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266",
+        ),
+        (
+            "0x59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d",
+            "0x70997970C51812dc3A010C7d01b50e0d17dc79C8",
+        ),
+    ],
+)
+def test_a_private_key_in_hex_opens_the_address_that_metamask_shows(evm_hex: str, address: str) -> None:
+    evm, _ = _settlement_keys(evm=evm_hex)
+    imported = _vault().import_wallet(_PLACE, evm=evm, solana=None)
+    signer = _vault().signer(imported.sealed, _PLACE)
+    assert (imported.evm_address, signer.evm_address) == (address, address)
+
+
+@pytest.mark.parametrize(
+    ("seed_hex", "address"),
+    [
+        # Tests 1 and 2 of RFC 8032, section 7.1: a secret key and its public key, which is the address.
+        (
+            "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        ),
+        (
+            "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+            "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+        ),
+    ],
+)
+def test_a_keypair_in_base58_opens_the_address_that_phantom_shows(seed_hex: str, address: str) -> None:
+    exported = str(Keypair.from_seed(bytes.fromhex(seed_hex)))
+    assert len(bytes(Keypair.from_base58_string(exported))) == 64
+    _, solana = _settlement_keys(solana=exported)
+    imported = _vault().import_wallet(_PLACE, evm=None, solana=solana)
+    signer = _vault().signer(imported.sealed, _PLACE)
+    shown = str(Pubkey(bytes.fromhex(address)))
+    assert (imported.solana_address, signer.solana_address) == (shown, shown)
+
+
 def test_bip39_seed_follows_its_published_vector() -> None:
     # github.com/trezor/python-mnemonic vectors.json, first English entry.
     assert phrase(bytes(16)) == _ABANDON
@@ -187,6 +241,30 @@ def test_seeds_are_those_of_the_reference_library(entropy: bytes, passphrase: st
 )
 def test_bip32_follows_its_test_vector_1(path: tuple[int, ...], secret: str) -> None:
     assert secp256k1_secret(bytes(range(16)), path).hex() == secret
+
+
+_VECTOR_3 = (
+    "4b381541583be4423346c643850da4b320e46a87ae3d2a4e6da11eba819cd4ac"
+    "ba45d239319ac14f863b8d5ab5a0d0c64d2e8a1e7d1457df2e5a3c51c73235be"
+)
+_VECTOR_4 = "3ddd5602285899a946114506157c7997e5444528f3003f6134712147db19b678"
+
+
+@pytest.mark.parametrize(
+    ("seed_hex", "path", "secret"),
+    [
+        (_VECTOR_3, (), "00ddb80b067e0d4993197fe10f2657a844a384589847602d56f0c629c81aae32"),
+        (_VECTOR_3, (HARDENED,), "491f7a2eebc7b57028e0d3faa0acda02e75c33b03c48fb288c41e2ea44e1daef"),
+        (_VECTOR_4, (), "12c0d59c7aa3a10973dbd3f478b65f2516627e3fe61e00c345be9a477ad2e215"),
+        (_VECTOR_4, (HARDENED,), "00d948e9261e41362a688b916f297121ba6bfb2274a3575ac0e456551dfd7f7e"),
+        (_VECTOR_4, (HARDENED, 1 | HARDENED), "3a2086edd7d9df86c3487a5905a1712a9aa664bce8cc268141e07549eaa8661d"),
+    ],
+)
+def test_bip32_keeps_the_leading_zeros_of_its_test_vectors_3_and_4(
+    seed_hex: str, path: tuple[int, ...], secret: str
+) -> None:
+    """Some libraries dropped them, and so derived other addresses for one phrase in 256."""
+    assert secp256k1_secret(bytes.fromhex(seed_hex), path).hex() == secret
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,16 @@ def test_every_method_is_forwarded_with_its_body_and_its_response_is_unchanged(s
     stage.assert_charged(len(methods))
 
 
+def test_a_page_of_a_seller_runs_no_script_at_the_address_of_this_service(stage: Market) -> None:
+    page = b"<script>fetch('/owner')</script>"
+    policy = ("Content-Security-Policy", "script-src *")
+    stage.behave(lambda exchange: exchange.answer(page, 200, ("Content-Type", "text/html"), policy))
+    answer = stage.call("/page")
+    assert answer.headers.getlist("Content-Security-Policy") == ["sandbox; default-src 'none'"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    stage.assert_charged(1)
+
+
 def test_path_and_query_are_forwarded_byte_for_byte_without_the_wallet(stage: Market) -> None:
     for path in ("", "/a%2Cb;c=1/%C3%A9/@:!$&'()*+,=?wallet%5Fid={wallet}&a=1&a=2&b=%2F%20+&c"):
         assert stage.call(path.format(wallet=stage.buyer.wallet_id)).status_code == 200

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.support.agents import register
@@ -41,3 +43,22 @@ def test_a_line_names_the_account_and_the_code(client: FlaskClient) -> None:
 )
 def test_the_address_of_the_client_is_truncated(client: FlaskClient, address: str, shown: str) -> None:
     assert logged(client, "/v1/health", address=address)["client"] == shown
+
+
+def test_a_client_behind_a_trusted_proxy_cannot_choose_its_own_address(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    client = build_app(sqlite_url, settings={"trusted_proxy_hops": 1}).test_client()
+    with written_logs() as lines:
+        client.get("/v1/health", headers={"X-Forwarded-For": "198.51.100.9, 203.0.113.77"})
+        [line] = [each for each in lines() if each["event"] == "request"]
+    assert line["client"] == "203.0.113.0"
+
+
+def test_without_a_trusted_proxy_the_header_of_a_client_is_ignored(client: FlaskClient) -> None:
+    with written_logs() as lines:
+        client.get(
+            "/v1/health", headers={"X-Forwarded-For": "198.51.100.9"}, environ_overrides={"REMOTE_ADDR": "203.0.113.77"}
+        )
+        [line] = [each for each in lines() if each["event"] == "request"]
+    assert line["client"] == "203.0.113.0"

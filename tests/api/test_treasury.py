@@ -9,6 +9,7 @@ from flask import Flask
 
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ETH, USDC, ChainName
+from app.payments.treasury import OWNER_AGENT_ID
 from sandbox.evm import EvmNode
 from tests.support.chains import ether
 from tests.support.evm import Person
@@ -48,3 +49,21 @@ def test_received_payments_are_shown_and_can_be_withdrawn_once_there_is_gas(
     balances = chains[BASE].balances(to)
     assert (balances.of(USDC).units, balances.of(ETH).units) == (PRICE, 0)
     assert "signed payments are offered" in run(open_shop, "show")[1]
+
+
+def test_no_master_key_gets_a_key_of_the_treasury_or_changes_its_limits(open_shop: Shop) -> None:
+    open_shop.recipient(BASE)
+    made = open_shop.app.test_cli_runner().invoke(args=["master-keys", "create", "--name", "ops"])
+    headers = {"X-Master-Key": made.stdout.strip()}
+    client, path = open_shop.app.test_client(), f"/v1/platform/agents/{OWNER_AGENT_ID}"
+    for method, act in (
+        ("POST", "/rotate-key"),
+        ("POST", "/keys"),
+        ("PUT", "/controls"),
+        ("POST", "/freeze"),
+        ("GET", ""),
+    ):
+        answer = client.open(path + act, method=method, json={"per_tx_limit_usd": 1}, headers=headers)
+        assert answer.status_code == 404, act
+    listed = client.get("/v1/platform/agents", headers=headers).get_json()["agents"]
+    assert OWNER_AGENT_ID not in [each["id"] for each in listed]

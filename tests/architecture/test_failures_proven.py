@@ -26,14 +26,14 @@ def _collected() -> Iterator[str]:
     """Yield what pytest finds: functions of modules, and those of a contract that some module takes all of."""
     for path in (ROOT / "tests").rglob("test_*.py"):
         module = ast.parse(path.read_text())
-        yield from _tests_of(module)
+        yield from running_tests_of(module)
         for node in module.body:
             if isinstance(node, ast.ImportFrom) and node.module and any(each.name == "*" for each in node.names):
                 contract = ROOT / Path(*node.module.split(".")).with_suffix(".py")
-                yield from _tests_of(ast.parse(contract.read_text()))
+                yield from running_tests_of(ast.parse(contract.read_text()))
 
 
-def _tests_of(module: ast.Module) -> Iterator[str]:
+def running_tests_of(module: ast.Module) -> Iterator[str]:
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = {

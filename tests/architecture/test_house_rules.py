@@ -262,3 +262,26 @@ def test_every_declared_package_is_imported() -> None:
     parts = [*files_of("app", "server", "workers", "shopper", "sandbox", "launcher"), ROOT / "gunicorn.conf.py"]
     imported = {owner for name in imports_of(*parts) for owner in owners_of(name)}
     assert declared_packages() - imported == set(NOT_IMPORTED)
+
+
+def test_no_code_evaluates_text_unpickles_or_starts_a_shell() -> None:
+    """A value of a client can then become neither code nor a command."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SERVICE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and _runs_text(node)
+    ]
+    assert found == []
+
+
+def _runs_text(call: ast.Call) -> bool:
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id in {"eval", "exec", "compile", "__import__"}
+    name = ast.unparse(function)
+    return (
+        name in {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+        or name.partition(".")[0] in {"pickle", "marshal", "shelve"}
+        or any(each.arg == "shell" for each in call.keywords)
+    )

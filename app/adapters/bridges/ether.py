@@ -65,19 +65,15 @@ def derived_hashes(receipt: TransactionReceipt | None, *, portal: str, sender: s
         fields = _DEPOSITED_EVENT.decode(log) if log.contract == portal else None
         if fields is not None and fields[0] == sender:
             _sender, recipient, _version, opaque = fields
+            if len(opaque) < _OPAQUE:
+                raise MalformedResponseError("expected a deposit's fields")
             place = bytes.fromhex(log.block.hash[2:]) + log.index.to_bytes(32, "big")
-            found.append(_hash(place, sender, recipient, opaque))
+            source = keccak(bytes(32) + keccak(place))
+            addresses = [bytes.fromhex(address[2:]) for address in (sender, recipient)]
+            numbers = [int.from_bytes(opaque[at:end], "big") for at, end in ((0, 32), (32, 64), (64, 72))]
+            derived = rlp.encode([source, *addresses, *numbers, 0, opaque[_OPAQUE:]])
+            found.append("0x" + keccak(_TYPE + bytes(derived)).hex())
     return tuple(found)
-
-
-def _hash(place: bytes, sender: str, recipient: str, opaque: bytes) -> str:
-    if len(opaque) < _OPAQUE:
-        raise MalformedResponseError("expected a deposit's fields")
-    mint, value, gas = (int.from_bytes(opaque[start:end], "big") for start, end in ((0, 32), (32, 64), (64, 72)))
-    source = keccak(bytes(32) + keccak(place))
-    addresses = [bytes.fromhex(address[2:]) for address in (sender, recipient)]
-    fields = [source, *addresses, mint, value, gas, 0, opaque[_OPAQUE:]]
-    return "0x" + keccak(_TYPE + bytes(rlp.encode(fields))).hex()
 
 
 _TYPICAL_GAS = 120_000

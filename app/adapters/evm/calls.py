@@ -124,10 +124,6 @@ class FeeHistory(_Fields):
     rewards: tuple[tuple[_Fee], ...] = Field(alias="reward")
 
     @property
-    def next_base_fee(self) -> int:
-        return self.base_fees[-1]
-
-    @property
     def tips(self) -> list[int]:
         return [tip for (tip,) in self.rewards]
 

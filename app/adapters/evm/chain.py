@@ -126,19 +126,15 @@ def _broadcaster(rpc: EvmRpc, *, reads: EvmRpc) -> Broadcaster:
     """Return what broadcasts to these endpoints; receipts are read from the others."""
 
     def is_accepted(reason: str, raw: bytes) -> bool:
-        # A used nonce may be the effect of these very bytes.
-        return reason == refusals.ALREADY_KNOWN or (reason == "nonce_too_low" and _is_mined(reads, raw))
+        if reason != "nonce_too_low":
+            return reason == refusals.ALREADY_KNOWN
+        try:
+            # A used nonce may be the effect of these very bytes.
+            return reads.ask(calls.receipt(hash_of(raw))) is not None
+        except Unreachable:
+            raise OutcomeUnknown("answer_lost") from None
 
     return Broadcaster(rpc, _send_call, refusals=refusals.SEND_REFUSALS, is_accepted=is_accepted)
-
-
-def _is_mined(rpc: EvmRpc, raw: bytes) -> bool:
-    receipt = calls.receipt(hash_of(raw))
-    try:
-        rpc.run(receipt)
-    except Unreachable:
-        raise OutcomeUnknown("answer_lost") from None
-    return receipt.result is not None
 
 
 def _send_call(raw: bytes) -> RpcCall[None]:

@@ -207,19 +207,30 @@ class UniswapExchange:
         self, draft: TransactionDraft, signer: Signer, *, sequence: int | None, concurrent: ConcurrentOutflows
     ) -> SignedTransaction:
         """Sign a draft with a nonce; its permit's nonce follows those of the earlier swaps. No I/O."""
-        swap = _swap_from_terms(draft)
-        permit_facts = PermitFacts.from_terms(draft.terms)
+        terms, intent = draft.terms, draft.intent
+        request = SwapRequest(
+            intent.sender, intent.amount, TOKENS_BY_SYMBOL[str(terms["wanted"])], int(terms["slippage_bps"] or 0)
+        )
+        swap = UniswapSwap(
+            request, int(terms["fee_tier"] or 0), int(str(terms["minimum"])), deadline=int(terms["valid_until"] or 0)
+        )
+        permit_facts = PermitFacts.from_terms(terms)
         if permit_facts is not None:
             numbered = replace(permit_facts, nonce=permit_facts.nonce + concurrent.earlier_swaps)
             swap = self._with_permit(swap, numbered, signer)
-        terms = {**draft.terms, **self._call(swap).as_terms()}
+        terms = {**terms, **self._call(swap).as_terms()}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
     def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
         request, fee_tier = offer.request, offer.adapter_data
         if not isinstance(fee_tier, int):
             raise TypeError("this is not an offer of Uniswap's")
-        permit_facts, block_time = self._permit_facts(request)
+        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
+        if request.input_amount.token == USDC:
+            # The fields of `PermitFacts`.
+            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
+        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        permit_facts = PermitFacts(*facts) if facts else None
         now = int(clock.now().timestamp())
         if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
             # A deadline that far in the future would be ineffective.
@@ -241,15 +252,6 @@ class UniswapExchange:
             **(permit_facts.as_terms() if permit_facts is not None else {}),
         }  # fmt: skip
         return replace(draft, terms=terms)
-
-    def _permit_facts(self, request: SwapRequest) -> tuple[PermitFacts | None, int]:
-        """Read the token's permit data, if one is needed, and the time of the newest block."""
-        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
-        if request.input_amount.token == USDC:
-            # The fields of `PermitFacts`.
-            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
-        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
-        return (PermitFacts(*facts) if facts else None), block_time
 
     def _assert_exact_effects(self, draft: TransactionDraft, target: CallTarget, swap: UniswapSwap) -> None:
         """Simulate a swap: exact input, enough output, nothing else. Raises: Rejected, Unreachable.
@@ -281,16 +283,3 @@ class UniswapExchange:
         target = encode_swap(self._deployment, swap)
         assert_encodes(self._deployment, target, swap)
         return target
-
-
-def _swap_from_terms(draft: TransactionDraft) -> UniswapSwap:
-    """Read the swap from the draft's terms, without its permit."""
-    terms, intent = draft.terms, draft.intent
-    output_token = TOKENS_BY_SYMBOL[str(terms["wanted"])]
-    request = SwapRequest(intent.sender, intent.amount, output_token, int(terms["slippage_bps"] or 0))
-    return UniswapSwap(
-        request,
-        fee_tier=int(terms["fee_tier"] or 0),
-        minimum_units=int(str(terms["minimum"])),
-        deadline=int(terms["valid_until"] or 0),
-    )

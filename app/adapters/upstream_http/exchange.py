@@ -320,7 +320,10 @@ class HttpUpstream:
         seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
         head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
         set_timeout(open_socket, head_seconds)
-        _write(open_socket, head, request.body)
+        # In one piece while that is cheap: two writes are two packets, and the head alone starts no work.
+        is_small = len(request.body) <= _MAX_ONE_WRITE_BYTES
+        for piece in (head + request.body,) if is_small else (head, request.body):
+            open_socket.sendall(piece)
         reader = Http1Reader(open_socket, method=request.method, seconds=head_seconds)
         reader.seconds = seconds
         extends_deadline = request.timeout_seconds is None
@@ -356,15 +359,6 @@ def _is_https_on_its_port(origin: str) -> bool:
     except ValueError:
         return False
     return parts.scheme == "https" and port == _HTTPS_PORT
-
-
-def _write(open_socket: socket.socket, head: bytes, body: bytes) -> None:
-    # In one piece while that is cheap: two writes are two packets, and the head alone starts no work.
-    if len(body) <= _MAX_ONE_WRITE_BYTES:
-        open_socket.sendall(head + body)
-    else:
-        open_socket.sendall(head)
-        open_socket.sendall(body)
 
 
 def _head(request: UpstreamRequest) -> bytes:

@@ -13,22 +13,8 @@ from decimal import Decimal
 from functools import cache, lru_cache
 
 import genai_prices
-from genai_prices import data_snapshot
-from genai_prices.types import (
-    ClauseAnd,
-    ClauseContains,
-    ClauseEndsWith,
-    ClauseEquals,
-    ClauseOr,
-    ClauseRegex,
-    ClauseStartsWith,
-    ModelInfo,
-    ModelPrice,
-    Provider,
-    TieredPrices,
-)
+from genai_prices import data_snapshot, types
 
-_OPENROUTER = "openrouter"
 # openrouter.ai/docs, "Model routing": these choose a provider or add the web plugin, for any model.
 _ROUTING_SUFFIXES = frozenset({"nitro", "floor", "exacto", "online"})
 # A date (2025-10-14, 20251014, 09-2025, 06-05, 0613, 2506), a release (001) or the newest one.
@@ -79,7 +65,7 @@ _PRICE_KEYS = {
 
 def without_routing(table: str, name: str) -> str:
     """Return a model's name without OpenRouter's routing suffixes, which do not change its price."""
-    if table != _OPENROUTER or ":" not in name:
+    if table != OPENROUTER or ":" not in name:
         return name
     plain, *suffixes = name.split(":")
     return ":".join([plain, *(each for each in suffixes if each.lower() not in _ROUTING_SUFFIXES)])
@@ -101,17 +87,17 @@ def candidates(table: str, name: str) -> Iterator[str]:
 def is_version_of(clause: object, name: str) -> bool:
     """Return whether a clause matches a lower-case name as its model, not as the beginning of another (gpt-5-pro)."""
     match clause:
-        case ClauseOr(or_=parts):
+        case types.ClauseOr(or_=parts):
             return any(is_version_of(part, name) for part in parts)
-        case ClauseAnd(and_=parts):
+        case types.ClauseAnd(and_=parts):
             return all(is_version_of(part, name) for part in parts)
-        case ClauseStartsWith(starts_with=text) | ClauseContains(contains=text):
+        case types.ClauseStartsWith(starts_with=text) | types.ClauseContains(contains=text):
             at = name.find(text)
             stem = _STEM.fullmatch(name)
             # What precedes it is a path, not the rest of another name.
             is_whole = at == 0 or (at > 0 and name[at - 1] in "/.@:")
             return is_whole and stem is not None and text.startswith(stem[1][at:])
-        case ClauseEquals() | ClauseRegex() | ClauseEndsWith():
+        case types.ClauseEquals() | types.ClauseRegex() | types.ClauseEndsWith():
             return clause.is_match(name)
     return False
 
@@ -142,18 +128,20 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    model: ModelInfo
+    model: types.ModelInfo
     _is_own: bool
     # The sizes of prompts above which some price changes.
     _steps: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: ModelInfo, *, is_own: bool) -> TableModel:
+    def of(cls, model: types.ModelInfo, *, is_own: bool) -> TableModel:
         """Return a model of the table; `is_own` if the provider itself lists it, not another one."""
-        listed = [model.prices] if isinstance(model.prices, ModelPrice) else [each.prices for each in model.prices]
+        listed = (
+            [model.prices] if isinstance(model.prices, types.ModelPrice) else [each.prices for each in model.prices]
+        )
         listed += [variant.prices for variant in model.price_variants or ()]
         prices = [getattr(each, key) for each in listed for key, _ in _PRICE_KEYS.values()]
-        tiers = [tier for price in prices if isinstance(price, TieredPrices) for tier in price.tiers]
+        tiers = [tier for price in prices if isinstance(price, types.TieredPrices) for tier in price.tiers]
         return cls(model, is_own, tuple(sorted({tier.start for tier in tiers})))
 
     def rates(
@@ -238,7 +226,7 @@ def highest_rates(known: Iterable[Rates]) -> Rates:
 
 
 @cache
-def _providers() -> dict[str, Provider]:
+def _providers() -> dict[str, types.Provider]:
     return {provider.id: provider for provider in data_snapshot.get_snapshot().providers}
 
 
@@ -250,15 +238,15 @@ def table_names() -> frozenset[str]:
     return frozenset(_providers())
 
 
-def _rates(prices: ModelPrice, tokens_in: int, *, maximum: bool) -> Rates:
+def _rates(prices: types.ModelPrice, tokens_in: int, *, maximum: bool) -> Rates:
     return Rates(
         **{name: _rate(prices, key, scale, tokens_in, maximum=maximum) for name, (key, scale) in _PRICE_KEYS.items()}
     )
 
 
-def _rate(prices: ModelPrice, key: str, scale: int, tokens_in: int, *, maximum: bool) -> Decimal | None:
+def _rate(prices: types.ModelPrice, key: str, scale: int, tokens_in: int, *, maximum: bool) -> Decimal | None:
     price = getattr(prices, key)
-    if isinstance(price, TieredPrices):
+    if isinstance(price, types.TieredPrices):
         reached = [price.base, *(tier.price for tier in price.tiers if tokens_in > tier.start)]
         price = max(reached) if maximum else reached[-1]
     return None if price is None else price * scale

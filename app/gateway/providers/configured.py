@@ -113,24 +113,15 @@ class PriceRow(pydantic.BaseModel):
             return ReportedPrice()
         if self.table not in price_table.table_names():
             raise ValueError("price.table must be a provider of the price table, such as openai")
-        fields = price_updates.FIELDS
-        return TokenPrices(
-            self.table,
-            FallbackRates(
-                self.fallback_input_usd_per_million, self.fallback_output_usd_per_million, call_nanos=self.fallback_usd
-            ),
-            models={
-                model: Rates(
-                    **{
-                        fields[name][0]: Decimal(nanos) * fields[name][1] / 10**9
-                        for name, nanos in prices.items()
-                        if name in fields
-                    }
-                )
-                for model, prices in self.models.items()
-            },
-            call_nanos={name: prices["usd"] for name, prices in self.models.items() if "usd" in prices},
+        fallback = FallbackRates(
+            self.fallback_input_usd_per_million, self.fallback_output_usd_per_million, call_nanos=self.fallback_usd
         )
+        models = {}
+        for model, prices in self.models.items():
+            known = [(*price_updates.FIELDS[name], nanos) for name, nanos in prices.items() if name != "usd"]
+            models[model] = Rates(**{kind: Decimal(nanos) * scale / 10**9 for kind, scale, nanos in known})
+        call_nanos = {name: prices["usd"] for name, prices in self.models.items() if "usd" in prices}
+        return TokenPrices(self.table, fallback, models, call_nanos)
 
 
 def _with_names(routes: Any) -> Any:

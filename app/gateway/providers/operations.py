@@ -25,19 +25,18 @@ def list_providers() -> list[dict[str, Any]]:
     """Return all providers in the order of the table, then those of other packages."""
     state = app_state()
     price_updates.follow()
-    rows = _table_providers(state.part(ProviderTable), base=state.settings.public_url)
-    return [*rows, *(describe() for describe in state.provider_listings)]
-
-
-def _table_providers(table: ProviderTable, *, base: str) -> Iterator[dict[str, Any]]:
-    for row in table.rows:
-        yield {
+    base = state.settings.public_url
+    rows = [
+        {
             "slug": row.slug, "aliases": list(row.aliases), "kind": row.kind.value,
             "route": f"{base}/v1/gateway/{row.slug}{'/{chain}' if row.has_network_segment else ''}",
             "configured": row.is_configured, "chains": list(row.network_names()),
             "routes": [route.text for route in row.routes], "pricing": _pricing(row),
             "x402_price_usd": row.x402_floor_nanos,
-        }  # fmt: skip
+        }
+        for row in state.part(ProviderTable).rows
+    ]  # fmt: skip
+    return [*rows, *(describe() for describe in state.provider_listings)]
 
 
 def _pricing(row: Provider) -> dict[str, Any]:

@@ -19,8 +19,7 @@ _PAGE = "/agents/<string:agent_id>/addresses"
 @session_pages.get(_PAGE)
 def show_addresses(key: OwnerKeyView) -> Response:
     """List the addresses that have names, with the form that names another one."""
-    typed = {name: request.args.get(name, "")[:100] for name in ("address", "chain")}
-    return _render(key, typed)
+    return _render(key, {name: request.args.get(name, "")[:100] for name in ("address", "chain")})
 
 
 @session_pages.post(_PAGE)
@@ -54,9 +53,8 @@ def name_address(key: OwnerKeyView) -> Response:
 @session_pages.post(f"{_PAGE}/remove")
 def remove_address(key: OwnerKeyView) -> Response:
     """Remove a name, without asking for the owner key."""
-    actor = sessions.acting_owner(key)
     chain, address = (printable(request.form.get(name, "")) for name in ("chain", "address"))
-    address_book.set_name(actor, key.agent_id, chain, address, None)
+    address_book.set_name(sessions.acting_owner(key), key.agent_id, chain, address, None)
     return see_other(url_for("owner.show_addresses", agent_id=key.agent_id, done="removed"))
 
 

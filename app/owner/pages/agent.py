@@ -57,15 +57,15 @@ def show_agents() -> Response:
     return auth.render_page("agents.html", agents=overview.agent_summaries(keys))
 
 
-@auth.session_pages.get(_AGENT)
-def show_agent(key: OwnerKeyView) -> Response:
-    """Show an agent with its first wallet."""
-    return _render_agent(key, wallet_id=None)
-
-
+@auth.session_pages.get(_AGENT, endpoint="show_agent")
 @auth.session_pages.get(f"{_AGENT}/wallets/<string:wallet_id>")
-def show_wallet(key: OwnerKeyView, wallet_id: str) -> Response:
-    return _render_agent(key, wallet_id=wallet_id)
+def show_wallet(key: OwnerKeyView, wallet_id: str | None = None) -> Response:
+    """Show an agent with one of its wallets, the first if none is named."""
+    content = overview.agent_overview(key, wallet_id=wallet_id)
+    return auth.render_page(
+        "agent.html", overview=content, agent=content["agent"], selected=content["selected"],
+        prompt=passkeys.prompt_for(key), done=request.args.get("done"),
+    )  # fmt: skip
 
 
 @auth.session_pages.get(f"{_AGENT}/limits")
@@ -147,14 +147,6 @@ def replace_owner_key(key: OwnerKeyView) -> Response:
     owner_key, token = sessions.replace_owner_key(sessions.acting_owner(key), auth.current_session(), key)
     auth.use_session_token(token)
     return auth.set_session_cookie(_render_keys(key, owner_key=owner_key), token)
-
-
-def _render_agent(key: OwnerKeyView, *, wallet_id: str | None) -> Response:
-    content = overview.agent_overview(key, wallet_id=wallet_id)
-    return auth.render_page(
-        "agent.html", overview=content, agent=content["agent"], selected=content["selected"],
-        prompt=passkeys.prompt_for(key), done=request.args.get("done"),
-    )  # fmt: skip
 
 
 def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
 import segno
 from markupsafe import Markup
@@ -18,8 +18,6 @@ from app.core.money import NANOS_PER_USD
 # Of a drawing that is 200 high.
 _HEIGHT, _LEAST_HEIGHT = 200, 2
 _MOST_SHARES = 6
-
-KeyT = TypeVar("KeyT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,8 @@ def shares(amounts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     return ordered[:_MOST_SHARES] + ([(f"{len(others)} others", sum(nanos for _, nanos in others))] if others else [])
 
 
-def _sums(amounts: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
-    sums = Counter[KeyT]()
+def _sums(amounts: Iterable[tuple[Any, int]]) -> Counter[Any]:
+    sums = Counter[Any]()
     for key, nanos in amounts:
         sums[key] += nanos
     return sums

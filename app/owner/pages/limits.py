@@ -93,18 +93,15 @@ def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
 
 def _parse_form(typed: Mapping[str, str]) -> tuple[ControlsChange | None, dict[str, str]]:
     """Validate the form as the JSON API validates a body: one set of rules for both."""
-    body: dict[str, Any] = {}
+    body: dict[str, Any] = {name: bool(typed[name]) for name in _ASK_FIELDS}
     problems: dict[str, str] = {}
-    for name in _ASK_FIELDS:
-        body[name] = bool(typed[name])
     for name in _DOLLAR_FIELDS:
         number = _number(typed[name])
         if number is None:
             problems[name] = "Enter an amount in dollars, such as 50 or 12.50, or leave it empty for no limit."
         else:
             body[name] = number
-    for name in _ALLOWLIST_FIELDS:
-        body[name] = typed[name].replace(",", " ").split()
+    body |= {name: typed[name].replace(",", " ").split() for name in _ALLOWLIST_FIELDS}
     try:
         values = ControlsBody().load(body)
     except ValidationError as error:
@@ -242,15 +239,9 @@ def _payments(wallet: WalletView, first: datetime) -> list[PastPayment]:
     }
     recipients |= {each.id: each.recipient for each in waiting.items}
     return [
-        PastPayment(
-            row.created_at,
-            row.made_on,
-            SpendingRequest(
-                row.amount_nanos,
-                recipients.get(row.reference),
-                domain=domains.get(row.reference),
-                is_network_fee=targets.get(row.reference, ("",))[0] == MovementKind.GAS,
-            ),
-        )
+        PastPayment(row.created_at, row.made_on, SpendingRequest(
+            row.amount_nanos, recipients.get(row.reference), domain=domains.get(row.reference),
+            is_network_fee=targets.get(row.reference, ("",))[0] == MovementKind.GAS,
+        ))
         for row in counted
-    ]
+    ]  # fmt: skip

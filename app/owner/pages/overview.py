@@ -88,7 +88,10 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         owned = wallets.all_of(session, agent.id)
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
         claim_replays = _recent_claim_replays(session, agent, key)
-    chosen, waits = _chosen_wallet(owned, wallet_id), waiting_approvals(agent.id)
+    chosen = next((wallet for wallet in owned if wallet_id in (None, wallet.id)), None)
+    if chosen is None and wallet_id is not None:
+        raise NotFound("This agent has no wallet with this id.")
+    waits = waiting_approvals(agent.id)
     return {
         "agent": agent,
         "wallets": owned,
@@ -142,17 +145,8 @@ def read_holdings(wallet: WalletView) -> WalletHoldings:
     )
 
 
-def _chosen_wallet(owned: Sequence[WalletView], wallet_id: str | None) -> WalletView | None:
-    found = next((wallet for wallet in owned if wallet_id in (None, wallet.id)), None)
-    if found is None and wallet_id is not None:
-        raise NotFound("This agent has no wallet with this id.")
-    return found
-
-
 def _locked(owned: Sequence[WalletView]) -> bool:
-    return bool(owned) and all(
-        wallet.spending_controls is not None and wallet.spending_controls.locked for wallet in owned
-    )
+    return bool(owned) and all(each.spending_controls and each.spending_controls.locked for each in owned)
 
 
 def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, Any]:
@@ -189,8 +183,7 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
         status = spending_controls.status_of(session, wallet.id)
     page = PageRequest(_RECENT, 0)
     transactions = history.latest([wallet.id], page, without=READS)
-    purchases = shopping.list_of(wallet.agent_id, page, wallet_id=wallet.id).items
-    both: list[Any] = [*transactions, *purchases]
+    both: list[Any] = [*transactions, *shopping.list_of(wallet.agent_id, page, wallet_id=wallet.id).items]
     recent = sorted(both, key=lambda each: each.created_at, reverse=True)
     return {
         "wallet": wallet, "holdings": read_holdings(wallet), "spending": status, "recent": recent[:_RECENT],
@@ -203,13 +196,13 @@ def _credits_overview(agent: AgentSnapshot) -> dict[str, Any]:
         balance = credit_accounts.balance(session, agent.id)
         used = recent_calls(session, agent.id)
         totals = usage.by_provider(session, agent.id)
+    are_low = balance.granted_nanos > 0 and balance.credits_nanos < credit_accounts.LOW_NANOS
     return {
-        "balance": balance,
-        "are_low": balance.granted_nanos > 0 and balance.credits_nanos < credit_accounts.LOW_NANOS,
+        "balance": balance, "are_low": are_low,
         "total_by_provider": sorted(totals.items(), key=lambda it: -it[1].cost_nanos),
         "used": charts.daily_chart(((each.day, each.cost_nanos) for each in used), clock.now().date(), CHART_DAYS),
         "calls": sum(each.calls for each in used),
-    }
+    }  # fmt: skip
 
 
 def recent_calls(session: Session, agent_id: str) -> list[UsageByDay]:

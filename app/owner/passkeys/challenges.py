@@ -81,17 +81,13 @@ def prompt_to_add(purpose: str, key: OwnerKeyView, name: str, existing: Sequence
     """Return a prompt that creates a passkey for the agent of an owner key, on a device that has none yet."""
     party, challenge = relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
     options = webauthn.generate_registration_options(
-        rp_id=party.id,
-        rp_name="Purser",
-        user_id=UUID(key.id).bytes,
-        user_name=name,
-        challenge=challenge,
+        rp_id=party.id, rp_name="Purser", user_id=UUID(key.id).bytes, user_name=name, challenge=challenge,
         timeout=_TIMEOUT_MILLISECONDS,
         authenticator_selection=AuthenticatorSelectionCriteria(
             resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
         ),
         exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in existing],
-    )
+    )  # fmt: skip
     return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
 
 

@@ -165,15 +165,17 @@ def verify_assertion(
     A challenge is accepted once. A unit that receives None must return, not raise: a counter that did not increase is
     recorded in the audit log.
     """
-    response = _parse(assertion)
-    if challenge is None or response is None:
+    if challenge is None or len(assertion) > _MAX_RESPONSE_CHARACTERS:
+        return None
+    try:
+        response = parse_authentication_credential_json(assertion)
+    except _MALFORMED:
         return None
     row = session.execute(
         select(OwnerPasskey).where(OwnerPasskey.credential_digest == _digest(response.raw_id))
     ).scalar_one_or_none()
-    if row is None or (owner is not None and owner.id != row.owner_key_id):
-        return None
-    if not seal_of(OwnerPasskey).accepts(session, row):
+    is_other = row is None or (owner is not None and owner.id != row.owner_key_id)
+    if row is None or is_other or not seal_of(OwnerPasskey).accepts(session, row):
         return None
     valid = owner_keys.list_valid(session, [row.owner_key_id])
     verified = _verified(row, challenge, response) if valid else None
@@ -205,24 +207,9 @@ def sign_in(challenge: bytes | None, assertion: str, *, previous_token: str | No
     raise _refused()
 
 
-def confirm(owner: OwnerKeyView, challenge: bytes | None, assertion: str) -> bool:
-    with unit_of_work() as session:
-        found = verify_assertion(session, owner, challenge, assertion)
-    return found is not None
-
-
 def prune(session: Session, now: datetime) -> None:
     """Delete used challenges that have expired in any case."""
     session.execute(delete(UsedPasskeyChallenge).where(UsedPasskeyChallenge.expires_at <= now))
-
-
-def _parse(assertion: str) -> AuthenticationCredential | None:
-    if len(assertion) > _MAX_RESPONSE_CHARACTERS:
-        return None
-    try:
-        return parse_authentication_credential_json(assertion)
-    except _MALFORMED:
-        return None
 
 
 def _verified(row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential) -> VerifiedAuthentication | None:
@@ -239,8 +226,7 @@ def _verified(row: OwnerPasskey, challenge: bytes, response: AuthenticationCrede
     except _MALFORMED:
         return None
     # The authenticator says at the creation whether a passkey may be copied; another answer is another key's.
-    is_same = row.backup_eligible in (None, _is_backup_eligible(verified))
-    return verified if is_same else None
+    return verified if row.backup_eligible in (None, _is_backup_eligible(verified)) else None
 
 
 def _is_backup_eligible(verified: VerifiedRegistration | VerifiedAuthentication) -> bool:
@@ -294,9 +280,9 @@ def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
         nonce = challenges.challenge_of(_purpose(key), request.form.get("passkey_token", ""))
         path = request.script_root + request.path
         challenge = None if nonce is None else challenges.challenge_of_form(nonce, path, request.form)
-        if confirm(key, challenge, assertion):
-            return True, ""
-        return False, "This passkey was not accepted. Nothing was changed."
+        with unit_of_work() as session:
+            found = verify_assertion(session, key, challenge, assertion)
+        return (True, "") if found else (False, "This passkey was not accepted. Nothing was changed.")
     if not owner_key:
         return False, "Enter your owner key to continue. Nothing was changed."
     try:

@@ -142,12 +142,10 @@ def _require_session() -> Response | None:
     limit_form(_MAX_OWNER_FORM_BYTES)
     if request.method == "POST" and not cookies.is_valid(session_id=found.id):
         return render_page(
-            "error.html",
-            status=403,
-            title="This form has expired",
+            "error.html", status=403, title="This form has expired",
             message="It was opened in another session or browser, or more than twelve hours ago.",
             next_step="Nothing was changed. Go back, reload the page and try again.",
-        )
+        )  # fmt: skip
     if request.view_args and "agent_id" in request.view_args:
         request.view_args["key"] = owner_key_of(request.view_args.pop("agent_id"))
     return None

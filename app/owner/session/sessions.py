@@ -68,7 +68,6 @@ class LiveSession:
     """A live session and the valid keys that were entered in it."""
 
     id: str
-    started_at: datetime
     expires_at: datetime
     keys: tuple[OwnerKeyView, ...]
 
@@ -82,7 +81,7 @@ def find_session(token: str | None) -> LiveSession | None:
         return None
     with read_only_unit() as session:
         rows = session.execute(
-            select(*_SEAL.columns, OwnerSession.started_at, *_KEY_SEAL.columns)
+            select(*_SEAL.columns, *_KEY_SEAL.columns)
             .select_from(OwnerSession)
             .join(OwnerSessionKey, OwnerSessionKey.session_id == OwnerSession.id)
             .where(OwnerSession.digest == identifiers.digest(token), OwnerSession.expires_at > clock.now())
@@ -91,9 +90,7 @@ def find_session(token: str | None) -> LiveSession | None:
             return None
         entered = [row.owner_key_id for row in rows if _KEY_SEAL.accepts(session, row)]
         keys = tuple(owner_keys.list_valid(session, entered))
-    if not keys:
-        return None
-    return LiveSession(rows[0].id, rows[0].started_at, rows[0].expires_at, keys)
+    return LiveSession(rows[0].id, rows[0].expires_at, keys) if keys else None
 
 
 def sign_in(owner_key: str, *, network: str, previous_token: str | None) -> tuple[str, OwnerKeyView]:
@@ -185,8 +182,7 @@ def end_other_sessions(current: LiveSession) -> None:
 def end_sessions_of_key(session: Session, key_id: str, *, except_id: str) -> None:
     """End every session that has an owner key but one."""
     with_key = select(OwnerSessionKey.session_id).where(OwnerSessionKey.owner_key_id == key_id)
-    ended = OwnerSession.id.in_(with_key), OwnerSession.id != except_id
-    session.execute(delete(OwnerSession).where(*ended))
+    session.execute(delete(OwnerSession).where(OwnerSession.id.in_(with_key), OwnerSession.id != except_id))
 
 
 def list_sessions(current: LiveSession) -> Sequence[Row[str, datetime, datetime]]:
@@ -227,10 +223,8 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
 
 def prune(session: Session, now: datetime) -> int:
     """Delete expired sessions; return how many."""
-    deleted = session.execute(
-        delete(OwnerSession).where(OwnerSession.expires_at <= now).returning(OwnerSession.id)
-    ).all()
-    return len(deleted)
+    ended = delete(OwnerSession).where(OwnerSession.expires_at <= now).returning(OwnerSession.id)
+    return len(session.execute(ended).all())
 
 
 def _verify_key(session: Session, owner_key: str, network: str, *, agent_id: str | None = None) -> OwnerKeyView | None:
@@ -251,9 +245,7 @@ def _record_refusal(network: str, *, agent_id: str | None = None) -> None:
         app_state().rate_limiter.count("20 per hour", "wrong-owner-key", agent_id or "sign-in")
     except RateLimited:
         return
-    act = AuditEvent(AuditAction.OWNER_KEY_REFUSED, agent_id)
-    with unit_of_work() as session:
-        trail.record(session, actors.anonymous_actor(network), act)
+    trail.record_alone(actors.anonymous_actor(network), AuditAction.OWNER_KEY_REFUSED, agent_id)
 
 
 def _create_session(session: Session, key_id: str) -> str:

@@ -57,15 +57,10 @@ def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
                 continue
             # Movements that failed before signing have no hold.
             actual = SpendingHoldState.RELEASED if state is None and row.tx_hash is None else state
-            if actual != _expected_hold_state(MovementStatus(row.status), row.error):
+            is_spent = row.status == MovementStatus.CONFIRMED or row.error == StatusReason.WRITTEN_OFF
+            ended = SpendingHoldState.SPENT if is_spent else SpendingHoldState.RELEASED
+            if actual != (SpendingHoldState.HELD if row.status == MovementStatus.PENDING else ended):
                 yield f"movement {row.id} is {row.status}, its hold {state or 'missing'}"
-
-
-def _expected_hold_state(status: MovementStatus, error: str | None) -> SpendingHoldState:
-    if status is MovementStatus.PENDING:
-        return SpendingHoldState.HELD
-    spent = status is MovementStatus.CONFIRMED or error == StatusReason.WRITTEN_OFF
-    return SpendingHoldState.SPENT if spent else SpendingHoldState.RELEASED
 
 
 def _wrong_requests(session: Session, since: datetime) -> Iterator[str]:

@@ -158,23 +158,18 @@ def _recheck_decided(
         for m in canonical
         if m.block is None or (m.block.number <= safe_height and not (m.lacks_fee and m.nonce is not None))
     ]
-    _stop_tracking(final)
+    if final:
+        # Another worker may have found one in another block since.
+        in_final_block = Transaction.block_hash.in_({m.block.hash for m in final if m.block is not None})
+        with unit_of_work() as session:
+            update_rows(
+                session, Transaction, Transaction.id.in_([movement.id for movement in final]),
+                Transaction.status != MovementStatus.PENDING.value,
+                in_final_block | Transaction.block_hash.is_(None), next_check_at=None,
+            )  # fmt: skip
     finished = {movement.id for movement in final}
     _schedule_recheck([m for m in canonical if m.id not in finished], clock.now())
     return reopened
-
-
-def _stop_tracking(movements: Sequence[OpenMovement]) -> None:
-    """Stop checking movements in these final blocks; another worker may have found one in another block since."""
-    if not movements:
-        return
-    in_final_block = Transaction.block_hash.in_({m.block.hash for m in movements if m.block is not None})
-    with unit_of_work() as session:
-        update_rows(
-            session, Transaction, Transaction.id.in_([movement.id for movement in movements]),
-            Transaction.status != MovementStatus.PENDING.value, in_final_block | Transaction.block_hash.is_(None),
-            next_check_at=None,
-        )  # fmt: skip
 
 
 def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], now: datetime) -> None:

@@ -142,7 +142,10 @@ class CctpBridge:
         if self._destination.is_minted(message):
             return self._completed_progress(transfer, message, attested, proof)
         if message.expires_at_block and message.expires_at_block <= self._destination.expiry_position():
-            return self._reattestation_progress(message, attested)
+            # A new attestation is requested, and the old message dropped, so that the next poll stores the new one.
+            if attested is None or attested.message is None or attested.message == message.raw:
+                self._attestations.request_reattestation(message.nonce)
+            return BridgeProgress(BridgePhase.WAITING, note="attestation_expired", proof={})
         if self._is_forwarded(transfer) and not _has_forwarding_failed(attested, proof):
             return BridgeProgress(BridgePhase.WAITING, note="forwarding_pending", proof=proof)
         return BridgeProgress(BridgePhase.DELIVERABLE, proof=proof)
@@ -179,12 +182,6 @@ class CctpBridge:
         return BridgeProgress(
             BridgePhase.ARRIVED, proof=proof, arrival=replace(arrival, payment_part=message.nonce.hex())
         )
-
-    def _reattestation_progress(self, message: CctpMessage, attested: BurnAttestation | None) -> BridgeProgress:
-        """Request a new attestation and drop the old message, so that the next poll stores the new one."""
-        if attested is None or attested.message is None or attested.message == message.raw:
-            self._attestations.request_reattestation(message.nonce)
-        return BridgeProgress(BridgePhase.WAITING, note="attestation_expired", proof={})
 
     def _expected_burn(self, transfer: BridgeTransfer) -> CctpBurn:
         request = transfer.request

@@ -6,13 +6,6 @@ A used nonce proves that some message was received; only the logs of Circle's co
 from dataclasses import dataclass
 
 from app.adapters.bridges.cctp import messages
-from app.adapters.bridges.cctp.messages import (
-    BurnParameters,
-    CctpMessage,
-    MessageMismatchError,
-    MintNotFound,
-    first_arrival,
-)
 from app.adapters.bridges.deployments import CctpDeployment
 from app.adapters.evm import calls
 from app.adapters.evm.calls import EventLog, EvmRpc, logs_call
@@ -34,7 +27,7 @@ _LOG_RANGE = 2_000
 _MAX_RANGES = 50
 
 
-def nonce_used_call(transmitter: str, message: CctpMessage, *, block: str | int = "latest") -> RpcCall[bool]:
+def nonce_used_call(transmitter: str, message: messages.CctpMessage, *, block: str | int = "latest") -> RpcCall[bool]:
     return calls.contract_call(
         {"to": transmitter, "data": _USED_NONCES.encode(message.nonce)},
         lambda returned: bool(_USED_NONCES.decode_result(returned)),
@@ -48,34 +41,34 @@ class MintSearch:
     """A search for the transaction that received a message with a used nonce, not before block `since`."""
 
     transmitter: str
-    message: CctpMessage
+    message: messages.CctpMessage
     since: int
 
-    def run(self, rpc: EvmRpc, *, hint: str | None) -> BridgeArrival | MintNotFound:
-        return first_arrival(rpc.run_on_each(lambda endpoint: self._find(endpoint, hint)))
+    def run(self, rpc: EvmRpc, *, hint: str | None) -> BridgeArrival | messages.MintNotFound:
+        return messages.first_arrival(rpc.run_on_each(lambda endpoint: self._find(endpoint, hint)))
 
-    def _find(self, endpoint: RpcEndpoint, hint: str | None) -> BridgeArrival | MintNotFound:
-        found = self._mint_in_transaction(endpoint, hint) if hint else MintNotFound.NOT_FOUND
+    def _find(self, endpoint: RpcEndpoint, hint: str | None) -> BridgeArrival | messages.MintNotFound:
+        found = self._mint_in_transaction(endpoint, hint) if hint else messages.MintNotFound.NOT_FOUND
         return found if isinstance(found, BridgeArrival) else self._search_logs(endpoint)
 
-    def _mint_in_transaction(self, endpoint: RpcEndpoint, tx_hash: str) -> BridgeArrival | MintNotFound:
+    def _mint_in_transaction(self, endpoint: RpcEndpoint, tx_hash: str) -> BridgeArrival | messages.MintNotFound:
         """Return what a transaction has minted for the message's burn. Raises: EndpointError."""
         call = calls.receipt(tx_hash, tolerates=accept_any_error)
         endpoint.run([call])
         if call.error is not None:
-            return MintNotFound.UNREADABLE
+            return messages.MintNotFound.UNREADABLE
         receipt = call.result
         if receipt is None or not receipt.succeeded:
-            return MintNotFound.NOT_FOUND
+            return messages.MintNotFound.NOT_FOUND
         for log in receipt.logs:
             received_message = self._received_message(log) if log.contract == self.transmitter else None
             if received_message is not None and received_message.burn == self.message.burn:
                 return BridgeArrival(
                     received_message.burn.units - received_message.fee_units, receipt.tx_hash, receipt.block
                 )
-        return MintNotFound.NOT_FOUND
+        return messages.MintNotFound.NOT_FOUND
 
-    def _received_message(self, log: EventLog) -> CctpMessage | None:
+    def _received_message(self, log: EventLog) -> messages.CctpMessage | None:
         """Read the message as the chain received it, or None for another nonce, form or source chain."""
         fields = _RECEIVED_EVENT.decode(log)
         if fields is None:
@@ -85,15 +78,15 @@ class MintSearch:
             return None
         try:
             return messages.read(self.message.raw[: messages.BODY_OFFSET] + body)
-        except MessageMismatchError:
+        except messages.MessageMismatchError:
             return None
 
-    def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | MintNotFound:
+    def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | messages.MintNotFound:
         """Search for the event, the newest blocks first, within a limit. Raises: EndpointError."""
         newest = last = endpoint.ask(calls.head())
         for _ in range(_MAX_RANGES):
             if last < self.since:
-                return MintNotFound.NOT_FOUND
+                return messages.MintNotFound.NOT_FOUND
             first = max(self.since, last - _LOG_RANGE + 1)
             hashes = self._hashes_in_blocks(endpoint, first, last)
             if hashes is None:
@@ -103,7 +96,7 @@ class MintSearch:
             last = first - 1
         return self._bisect_blocks(endpoint, newest)
 
-    def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | MintNotFound:
+    def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | messages.MintNotFound:
         """Search the block in which the nonce became used by old states; nodes with them may limit log queries."""
         first, last = self.since, newest
         while first < last:
@@ -111,12 +104,12 @@ class MintSearch:
             used = nonce_used_call(self.transmitter, self.message, block=middle)
             endpoint.run([used])
             if used.error is not None:
-                return MintNotFound.UNREADABLE
+                return messages.MintNotFound.UNREADABLE
             first, last = (first, middle) if used.result else (middle + 1, last)
         hashes = self._hashes_in_blocks(endpoint, last, last)
         if hashes is None:
-            return MintNotFound.UNREADABLE
-        return self._mint_in_transaction(endpoint, hashes[0]) if hashes else MintNotFound.NOT_FOUND
+            return messages.MintNotFound.UNREADABLE
+        return self._mint_in_transaction(endpoint, hashes[0]) if hashes else messages.MintNotFound.NOT_FOUND
 
     def _hashes_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> tuple[str, ...] | None:
         """Return the transactions that used the nonce in a range of blocks; None if the endpoint cannot show it."""
@@ -158,7 +151,7 @@ class EvmCctpChain:
         """Return the newest block's number, which messages' expiry refers to. Raises: Unreachable."""
         return self._chain.head().number
 
-    def draft_burn(self, request: BridgeRequest, order: BurnParameters) -> tuple[BridgeStep, ...]:
+    def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
         """Draft and simulate the approval of exactly this amount and the burn. Raises: Rejected, Unreachable."""
         usdc, messenger = self._chain.deployment.usdc, self._deployment.messenger
         approval = CallTarget(usdc, 0, _APPROVE.encode(messenger, request.amount.units))
@@ -184,15 +177,17 @@ class EvmCctpChain:
         """Check that the owner could pay for a mint now. Raises: Rejected("insufficient_gas"), Unreachable."""
         self._draft_mint_call(owner, *_PLACEHOLDER, simulates=False)
 
-    def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
+    def draft_mint(self, owner: str, message: messages.CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
         """Draft the mint; gas is estimated after failures as before, and a stuck transaction replaced."""
         draft = self._draft_mint_call(owner, message.raw, attestation, simulates=True)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
-    def is_minted(self, message: CctpMessage) -> bool:
+    def is_minted(self, message: messages.CctpMessage) -> bool:
         return self._chain.rpc.ask(nonce_used_call(self._deployment.transmitter, message))
 
-    def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
+    def find_mint(
+        self, message: messages.CctpMessage, *, hint: str | None, since: int
+    ) -> BridgeArrival | messages.MintNotFound:
         search = MintSearch(self._deployment.transmitter, message, since)
         return search.run(self._chain.rpc, hint=hint)
 
@@ -203,7 +198,7 @@ class EvmCctpChain:
         return self._chain.draft_call(no_amount, target, gas=_MINT_GAS, simulates=simulates)
 
 
-def _burn_data(units: int, usdc: str, order: BurnParameters) -> bytes:
+def _burn_data(units: int, usdc: str, order: messages.BurnParameters) -> bytes:
     arguments = (
         units, order.domain, order.recipient, usdc, bytes(32), order.max_fee_units, order.finality,
     )  # fmt: skip

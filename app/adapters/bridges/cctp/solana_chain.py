@@ -19,13 +19,6 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.messages import (
-    BurnParameters,
-    CctpMessage,
-    MessageMismatchError,
-    MintNotFound,
-    first_arrival,
-)
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
@@ -45,16 +38,18 @@ _MAX_PAGES = 10
 _READ_TIMEOUT_NANOSECONDS = 10 * 10**9
 
 
-def _find_at_endpoint(endpoint: RpcEndpoint, message: CctpMessage, *, hint: str | None) -> BridgeArrival | MintNotFound:
+def _find_at_endpoint(
+    endpoint: RpcEndpoint, message: messages.CctpMessage, *, hint: str | None
+) -> BridgeArrival | messages.MintNotFound:
     """Check our own transaction, then the account's history from its beginning. Raises: EndpointError."""
     hinted = [] if hint is None else [hint]
     found = _first_mint(endpoint, hinted, message)
     if found is None:
         found = _first_mint(endpoint, [entry.signature for entry in _history(endpoint, message)], message)
-    return MintNotFound.UNREADABLE if found is None else found
+    return messages.MintNotFound.UNREADABLE if found is None else found
 
 
-def _history(endpoint: RpcEndpoint, message: CctpMessage) -> list[HistoryEntry]:
+def _history(endpoint: RpcEndpoint, message: messages.CctpMessage) -> list[HistoryEntry]:
     """Return the first entries of the nonce's account, oldest first; none if its beginning is too old."""
     account, before = str(instructions.used_nonce(message)), None
     for _ in range(_MAX_PAGES):
@@ -66,8 +61,8 @@ def _history(endpoint: RpcEndpoint, message: CctpMessage) -> list[HistoryEntry]:
 
 
 def _first_mint(
-    endpoint: RpcEndpoint, signatures: list[str], message: CctpMessage
-) -> BridgeArrival | MintNotFound | None:
+    endpoint: RpcEndpoint, signatures: list[str], message: messages.CctpMessage
+) -> BridgeArrival | messages.MintNotFound | None:
     """Return what the first transaction that used the nonce received; None if none is shown to have."""
     until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
     for start in range(0, len(signatures), MAX_LARGE_BATCH):
@@ -87,20 +82,20 @@ def _first_mint(
 
 
 def _received_mint(
-    signature: str, traced: TracedTransaction, message: CctpMessage
-) -> BridgeArrival | MintNotFound | None:
+    signature: str, traced: TracedTransaction, message: messages.CctpMessage
+) -> BridgeArrival | messages.MintNotFound | None:
     for program, data in traced.calls:
         received = instructions.received_message(data) if program == str(instructions.TRANSMITTER) else None
         if received is None:
             continue
         try:
             received_message = messages.read(received)
-        except MessageMismatchError:
+        except messages.MessageMismatchError:
             continue
         if received_message.nonce != message.nonce:
             continue
         if received_message.burn != message.burn:
-            return MintNotFound.NOT_FOUND
+            return messages.MintNotFound.NOT_FOUND
         slot = traced.slot
         return BridgeArrival(
             received_message.burn.units - received_message.fee_units, signature, BlockRef(slot, signature)
@@ -135,7 +130,7 @@ class SolanaCctpChain:
         """Return the newest slot, which messages' expiry refers to. Raises: Unreachable."""
         return self._chain.head().number
 
-    def draft_burn(self, request: BridgeRequest, order: BurnParameters) -> tuple[BridgeStep, ...]:
+    def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
         owner, event = Pubkey.from_string(request.sender), Keypair()
         if request.amount.units >= _U64:
             raise Rejected("insufficient_funds")  # more than the chain can represent
@@ -176,7 +171,7 @@ class SolanaCctpChain:
             needed += transactions.BASE_FEE_LAMPORTS + token_rent.result
         Shortage.check(SOL, "insufficient_gas", lamports, needed)
 
-    def draft_mint(self, owner: str, message: CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
+    def draft_mint(self, owner: str, message: messages.CctpMessage, attestation: bytes, *, failures: int) -> BridgeStep:
         key = Pubkey.from_string(owner)
         found = self._accounts_call(key)
         messenger = calls.accounts([instructions.MESSENGER_ACCOUNT], self._chain.level)
@@ -199,15 +194,17 @@ class SolanaCctpChain:
         draft = self._simulated_draft(no_amount, [receiving], tables=self._tables(), failures=failures)
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
-    def is_minted(self, message: CctpMessage) -> bool:
+    def is_minted(self, message: messages.CctpMessage) -> bool:
         used = self._chain.rpc.ask(calls.accounts([instructions.used_nonce(message)], self._chain.level))
         (state,) = used.found
         return state is not None and state.owner == instructions.TRANSMITTER
 
-    def find_mint(self, message: CctpMessage, *, hint: str | None, since: int) -> BridgeArrival | MintNotFound:
+    def find_mint(
+        self, message: messages.CctpMessage, *, hint: str | None, since: int
+    ) -> BridgeArrival | messages.MintNotFound:
         """Find it from the beginning of the history of the nonce's account, which is no older than `since`."""
         rpc = self._chain.rpc
-        return first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
+        return messages.first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
 
     def _simulated_draft(
         self,

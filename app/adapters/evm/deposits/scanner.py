@@ -132,7 +132,10 @@ class EvmDepositScanner:
         block, at_cursor = _blocks(endpoint, number, cursor)
         # A node that lags behind cannot show whether the cursor's block was removed by a reorg.
         is_gone = cursor is not None and at_cursor is not None and at_cursor.hash != cursor.hash
-        floors = _start_blocks(watched, cursor, is_gone=is_gone)
+        scanned = 0 if cursor is None else cursor.number - _REWIND_BLOCKS if is_gone else cursor.number
+        states = {entry.address: EvmScanState.from_terms(entry.scan_state) for entry in watched}
+        # The block after which each address's logs are new.
+        floors = {key: each.since if each.is_unscanned else max(each.since, scanned) for key, each in states.items()}
         first = min(floors.values(), default=number) + 1
         known = 0 if cursor is None else cursor.number
         last = min(number, max(first, known) + _MAX_SCAN_BLOCKS)
@@ -145,35 +148,13 @@ class EvmDepositScanner:
         if endpoint.ask(calls.block(number)) != block:
             raise EndpointError("reorganised", perhaps_executed=True, backs_off=False)
         is_behind = cursor is not None and cursor.number > reached.number
-        return DepositScan(
-            cursor=cursor if is_behind else reached,
-            scan_states=_changed_scan_states(watched, scan_states, was_complete=not is_behind),
-            deposits=(*tokens, *natives),
-        )
-
-
-def _start_blocks(watched: Sequence[WatchedAddress], cursor: BlockRef | None, *, is_gone: bool) -> Mapping[str, int]:
-    """Return the block after which each address's logs are new."""
-    scanned_block = 0 if cursor is None else cursor.number - _REWIND_BLOCKS if is_gone else cursor.number
-    states = {entry.address: EvmScanState.from_terms(entry.scan_state) for entry in watched}
-    return {
-        address: state.since if state.is_unscanned else max(state.since, scanned_block)
-        for address, state in states.items()
-    }
-
-
-def _changed_scan_states(
-    watched: Sequence[WatchedAddress], scan_states: Mapping[str, EvmScanState], *, was_complete: bool
-) -> Mapping[str, Terms]:
-    changed: dict[str, Terms] = {}
-    for entry in watched:
-        before = EvmScanState.from_terms(entry.scan_state)
-        after = scan_states.get(entry.address, before)
-        if was_complete:
-            after = replace(after, is_unscanned=False)
-        if after != before:
-            changed[entry.address] = after.as_terms()
-    return changed
+        changed: dict[str, Terms] = {}
+        for address, before in states.items():
+            after = scan_states.get(address, before)
+            after = after if is_behind else replace(after, is_unscanned=False)
+            if after != before:
+                changed[address] = after.as_terms()
+        return DepositScan(cursor if is_behind else reached, changed, (*tokens, *natives))
 
 
 def _read_scan_state(endpoint: RpcEndpoint, address: str) -> EvmScanState:

@@ -158,7 +158,10 @@ class EvmDrafter:
             contracts.BALANCE_OF.at(deployment.usdc, sender),
         ]
         if deployment.gas_price_oracle is not None:
-            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, self._placeholder(target)))
+            # As large as possible, and a few bytes too many: the oracle adds a signature itself, and eth-account
+            # encodes nothing without one.
+            placeholder = fields_of(deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
+            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
         figures = contracts.multicall(deployment.multicall3, inner, read=_balances_and_l1_fee)
         price = self._remembered_price()
@@ -200,12 +203,6 @@ class EvmDrafter:
             return None
         read_at, price = self._market_price
         return price if time.monotonic() - read_at < self._deployment.block_seconds else None
-
-    def _placeholder(self, target: CallTarget) -> bytes:
-        """Return a transaction with this target that is as large as possible, to estimate its L1 data fee."""
-        fields = fields_of(self._deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
-        # A few bytes too many: the oracle adds a signature itself, and eth-account encodes nothing without one.
-        return encode_signed(fields, 1, 1, 1)
 
 
 def _estimated(sender: str, target: CallTarget) -> TxParams:

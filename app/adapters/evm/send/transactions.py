@@ -71,7 +71,7 @@ def market_price(history: FeeHistory, *, suggested_tip: int | None, is_rollup: b
     raise too: up to 1 gwei, and on a rollup up to the base fee. A majority is bounded as well (`_MAX_TIP`): what lands
     too late is replaced at a higher price.
     """
-    base_fee = history.next_base_fee
+    base_fee = history.base_fees[-1]  # the next block's
     ordered = sorted(history.tips)
     median = ordered[(len(ordered) - 1) // 2] if ordered else 0
     suggestion = min(suggested_tip or 0, _GWEI, base_fee if is_rollup else _GWEI)

@@ -9,6 +9,7 @@ block, and a binary search finds the block. A node that keeps no old states find
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.adapters.evm import calls
@@ -78,7 +79,10 @@ class EvmReceiptPoller:
         if landed:
             found |= self._final_outcomes(landed, queries, head=head.result)
         for query_group in _groups([watch for watch in unmined if _is_nonce_used(watch, counts)]):
-            found |= self._outcomes_of_used_nonces(query_group)
+            # By the evidence of one endpoint: its count proves nothing about another, which may lag.
+            mined, void, newest = self._rpc.run_on_first(partial(_finalized_evidence, queries=query_group))
+            found |= dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
+            found |= self._final_outcomes(mined, query_group, head=newest)
         return found
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
@@ -92,14 +96,6 @@ class EvmReceiptPoller:
         if safe.error is None and safe.result is not None:
             return orphaned, safe.result.number
         return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
-
-    def _outcomes_of_used_nonces(self, queries: Sequence[TransactionQuery]) -> Mapping[str, TransactionOutcome]:
-        """Return outcomes by the evidence of one endpoint: its count proves nothing about another, which may lag."""
-        landed, void, head = self._rpc.run_on_first(lambda endpoint: _finalized_evidence(endpoint, queries))
-        return {
-            **dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID)),
-            **self._final_outcomes(landed, queries, head=head),
-        }
 
     def _with_used_nonce(self, queries: Sequence[TransactionQuery]) -> Sequence[TransactionQuery]:
         """Return the queries with a nonce that was used by the newest block. Raises: Unreachable."""

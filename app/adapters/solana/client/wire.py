@@ -19,18 +19,8 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from werkzeug.utils import cached_property
 
+from app.core import foreign
 from app.core.chains import base58_bytes
-from app.core.foreign import (
-    U64,
-    ForeignModel,
-    Items,
-    MalformedResponseError,
-    OptionalItems,
-    Text,
-    U64Digits,
-    parsed,
-    reader,
-)
 
 T = TypeVar("T")
 F = TypeVar("F", bound="_Found[Any]")
@@ -51,53 +41,53 @@ def _at(*path: str, default: Any = ...) -> Any:
     return Field(default, validation_alias=AliasPath(*path))
 
 
-PubkeyText = Annotated[Pubkey, parsed(Pubkey.from_string)]
-SignatureText = Annotated[str, parsed(lambda found: str(Signature.from_string(found)))]
+PubkeyText = Annotated[Pubkey, foreign.parsed(Pubkey.from_string)]
+SignatureText = Annotated[str, foreign.parsed(lambda found: str(Signature.from_string(found)))]
 
 
-class AccountState(ForeignModel):
-    lamports: U64
+class AccountState(foreign.ForeignModel):
+    lamports: foreign.U64
     owner: PubkeyText
     is_executable: bool = Field(alias="executable")
-    data: Annotated[bytes, parsed(_base64)]
+    data: Annotated[bytes, foreign.parsed(_base64)]
 
 
-class _AtSlot(ForeignModel):
-    slot: U64 = _at("context", "slot")
+class _AtSlot(foreign.ForeignModel):
+    slot: foreign.U64 = _at("context", "slot")
 
 
 class _Found(_AtSlot, Generic[T]):
     """What was asked for, at a slot; None for what does not exist."""
 
-    found: Items[T | None] = Field(alias="value")
+    found: foreign.Items[T | None] = Field(alias="value")
 
 
 class Blockhash(_AtSlot):
     """A recent blockhash with the slot that it was read at and the last block height at which it may be used."""
 
-    blockhash: Annotated[str, parsed(lambda found: str(Hash.from_string(found)))] = _at("value", "blockhash")
-    last_valid_block_height: U64 = _at("value", "lastValidBlockHeight")
+    blockhash: Annotated[str, foreign.parsed(lambda found: str(Hash.from_string(found)))] = _at("value", "blockhash")
+    last_valid_block_height: foreign.U64 = _at("value", "lastValidBlockHeight")
 
 
-class EpochInfo(ForeignModel):
-    slot: U64 = Field(alias="absoluteSlot")
-    block_height: U64
+class EpochInfo(foreign.ForeignModel):
+    slot: foreign.U64 = Field(alias="absoluteSlot")
+    block_height: foreign.U64
 
 
 class Simulation(_AtSlot):
     """The result of simulating a transaction at a slot; `error` is the node's JSON."""
 
     error: Any = _at("value", "err")
-    units_consumed: U64 | None = _at("value", "unitsConsumed", default=None)
-    accounts: OptionalItems[AccountState | None] = _at("value", "accounts", default=())
+    units_consumed: foreign.U64 | None = _at("value", "unitsConsumed", default=None)
+    accounts: foreign.OptionalItems[AccountState | None] = _at("value", "accounts", default=())
 
     @property
     def compute_units(self) -> int:
         return self.units_consumed or 0
 
 
-class SignatureStatus(ForeignModel):
-    slot: U64
+class SignatureStatus(foreign.ForeignModel):
+    slot: foreign.U64
     error: Any = Field(alias="err")
     confirmation_status: Literal["processed", "confirmed", "finalized"] | None = None
     confirmations: Any = None
@@ -116,35 +106,35 @@ Accounts = _Found[AccountState]
 SignatureStatuses = _Found[SignatureStatus]
 
 
-class HistoryEntry(ForeignModel):
+class HistoryEntry(foreign.ForeignModel):
     signature: SignatureText
-    slot: U64
+    slot: foreign.U64
 
 
-class TokenBalance(ForeignModel):
+class TokenBalance(foreign.ForeignModel):
     """The balance of a token account before or after a transaction; old blocks have no owner."""
 
-    account_index: U64
+    account_index: foreign.U64
     mint: str
     owner: str | None = None
-    units: U64Digits = _at("uiTokenAmount", "amount")
+    units: foreign.U64Digits = _at("uiTokenAmount", "amount")
 
 
-class LandedTransaction(ForeignModel):
+class LandedTransaction(foreign.ForeignModel):
     """A landed transaction with its balance changes; keys include those from lookup tables."""
 
-    slot: U64
+    slot: foreign.U64
     transaction: Annotated[
-        VersionedTransaction, parsed(lambda encoded: VersionedTransaction.from_bytes(_base64(encoded)))
+        VersionedTransaction, foreign.parsed(lambda encoded: VersionedTransaction.from_bytes(_base64(encoded)))
     ]
     error: Any = _at("meta", "err")
-    fee_units: U64 = _at("meta", "fee")
-    before: Items[U64] = _at("meta", "preBalances")
-    after: Items[U64] = _at("meta", "postBalances")
-    tokens_before: OptionalItems[TokenBalance] = _at("meta", "preTokenBalances", default=())
-    tokens_after: OptionalItems[TokenBalance] = _at("meta", "postTokenBalances", default=())
-    loaded_writable: OptionalItems[str] = _at("meta", "loadedAddresses", "writable", default=())
-    loaded_readonly: OptionalItems[str] = _at("meta", "loadedAddresses", "readonly", default=())
+    fee_units: foreign.U64 = _at("meta", "fee")
+    before: foreign.Items[foreign.U64] = _at("meta", "preBalances")
+    after: foreign.Items[foreign.U64] = _at("meta", "postBalances")
+    tokens_before: foreign.OptionalItems[TokenBalance] = _at("meta", "preTokenBalances", default=())
+    tokens_after: foreign.OptionalItems[TokenBalance] = _at("meta", "postTokenBalances", default=())
+    loaded_writable: foreign.OptionalItems[str] = _at("meta", "loadedAddresses", "writable", default=())
+    loaded_readonly: foreign.OptionalItems[str] = _at("meta", "loadedAddresses", "readonly", default=())
 
     @property
     def failed(self) -> bool:
@@ -165,17 +155,17 @@ class LandedTransaction(ForeignModel):
         return self
 
 
-class _InnerInstruction(ForeignModel):
-    program_id_index: U64
+class _InnerInstruction(foreign.ForeignModel):
+    program_id_index: foreign.U64
     data: Annotated[str, Field(max_length=_MAX_DATA_CHARACTERS)]
 
 
-class _InnerInstructions(ForeignModel):
-    instructions: Items[_InnerInstruction]
+class _InnerInstructions(foreign.ForeignModel):
+    instructions: foreign.Items[_InnerInstruction]
 
 
 class TracedTransaction(LandedTransaction):
-    inner: OptionalItems[_InnerInstructions] = _at("meta", "innerInstructions", default=())
+    inner: foreign.OptionalItems[_InnerInstructions] = _at("meta", "innerInstructions", default=())
 
     @cached_property
     def calls(self) -> tuple[tuple[str, bytes], ...]:
@@ -194,19 +184,19 @@ class TracedTransaction(LandedTransaction):
         return self
 
 
-number: Callable[[object], int] = reader(U64)
-text: Callable[[object], str] = reader(Text)
-history: Callable[[object], tuple[HistoryEntry, ...]] = reader(Items[HistoryEntry])
-priority_prices: Callable[[object], tuple[int, ...]] = reader(
-    Items[Annotated[U64, parsed(itemgetter("prioritizationFee"))]]
+number: Callable[[object], int] = foreign.reader(foreign.U64)
+text: Callable[[object], str] = foreign.reader(foreign.Text)
+history: Callable[[object], tuple[HistoryEntry, ...]] = foreign.reader(foreign.Items[HistoryEntry])
+priority_prices: Callable[[object], tuple[int, ...]] = foreign.reader(
+    foreign.Items[Annotated[foreign.U64, foreign.parsed(itemgetter("prioritizationFee"))]]
 )
 """`getRecentPrioritizationFees`: micro-lamports per compute unit, one figure per slot."""
-priority_estimate: Callable[[object], int] = reader(
+priority_estimate: Callable[[object], int] = foreign.reader(
     Annotated[
         Decimal,
         Field(ge=0, lt=_MAX_ESTIMATE),
         AfterValidator(math.ceil),
-        parsed(lambda found: Decimal(str(found["priorityFeeEstimate"]))),
+        foreign.parsed(lambda found: Decimal(str(found["priorityFeeEstimate"]))),
     ]
 )
 """Helius's `getPriorityFeeEstimate`: micro-lamports per compute unit, possibly with a fraction."""
@@ -230,7 +220,7 @@ def landed_or_none(signature: str, kind: type[L]) -> Callable[[object], L | None
     def read(result: object) -> L | None:
         found = None if result is None else kind.read(result)
         if found is not None and str(found.transaction.signatures[0]) != signature:
-            raise MalformedResponseError("expected the requested transaction")
+            raise foreign.MalformedResponseError("expected the requested transaction")
         return found
 
     return read
@@ -253,4 +243,4 @@ statuses: Callable[[int], Callable[[object], SignatureStatuses]] = partial(_with
 
 def _assert_count(listed: Sequence[object], count: int) -> None:
     if len(listed) != count:
-        raise MalformedResponseError("expected one entry for each that was requested")
+        raise foreign.MalformedResponseError("expected one entry for each that was requested")

@@ -84,7 +84,10 @@ def assert_valid_recipient(intent: TransferIntent, parties: TransferParties, emp
     if kind is not None:
         raise _invalid(kind)
     if intent.amount.token != USDC:
-        _assert_recipient_rent_exempt(intent, parties.recipient, empty_rent)
+        missing = empty_rent - (parties.recipient.lamports if parties.recipient else 0)
+        if intent.recipient != intent.sender and intent.amount.units < missing:
+            details = {"currency": SOL.symbol, "minimum": str(TokenAmount(missing, SOL))}
+            raise Rejected("amount_below_rent", details=details)
         return
     account_found = tokens.read_account(parties.recipient_tokens)
     # Programs own addresses off the curve, as multi-signature vaults do. One that neither exists nor has a token
@@ -134,16 +137,6 @@ def assert_payer_rent_exempt(minimum: int, *, lamports: int, network_fee: int) -
     """
     if 0 < lamports - network_fee < minimum:
         Shortage.check(SOL, "insufficient_gas", lamports, network_fee + minimum)
-
-
-def _assert_recipient_rent_exempt(intent: TransferIntent, recipient: AccountState | None, empty_rent: int) -> None:
-    account_found = recipient.lamports if recipient else 0
-    if intent.recipient == intent.sender or account_found + intent.amount.units >= empty_rent:
-        return
-    raise Rejected(
-        "amount_below_rent",
-        details={"currency": SOL.symbol, "minimum": str(TokenAmount(empty_rent - account_found, SOL))},
-    )
 
 
 def _invalid(kind: str) -> Rejected:

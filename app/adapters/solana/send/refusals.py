@@ -27,6 +27,7 @@ _TOKEN_ERRORS: Mapping[int, str] = {
     4: "the token account has another owner", 17: "the token account is frozen", 18: "the mint has other decimals",
 }  # fmt: skip
 
+_MAX_NAME = 60  # no variant is longer
 _OWNED_BY_THE_RUNTIME = frozenset(
     Pubkey.from_string(program)
     for program in (
@@ -53,24 +54,12 @@ def account_refusal(account: AccountState | None) -> str | None:
 
 def simulation_error(error: object) -> str:
     """Return a failed simulation's error as text that is safe to show: only from our tables and names of variants."""
-    if isinstance(error, str):
-        return _name(error)
+    variant = error
     if isinstance(error, dict) and len(error) == 1:
         ((variant, detail),) = error.items()
         if variant == "InstructionError" and isinstance(detail, list) and len(detail) == 2:  # noqa: PLR2004 - [place, error]
-            return _instruction_error(detail[1])
-        return _name(variant)
-    return "the transaction would fail"
-
-
-def _instruction_error(detail: object) -> str:
-    if isinstance(detail, str):
-        return _name(detail)
-    if isinstance(detail, dict) and type(code := detail.get("Custom")) is int:
-        return _TOKEN_ERRORS.get(code, f"custom program error {code:#x}")
-    return "the transaction would fail"
-
-
-def _name(variant: object) -> str:
-    words = str(variant)
-    return words if words.isascii() and words.isalnum() and len(words) <= 60 else "the transaction would fail"  # noqa: PLR2004 - no variant is longer
+            variant = detail[1]
+            if isinstance(variant, dict) and type(code := variant.get("Custom")) is int:
+                return _TOKEN_ERRORS.get(code, f"custom program error {code:#x}")
+    is_name = isinstance(variant, str) and variant.isascii() and variant.isalnum() and len(variant) <= _MAX_NAME
+    return str(variant) if is_name else "the transaction would fail"

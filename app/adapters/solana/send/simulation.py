@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from solders.commitment_config import CommitmentLevel
 from solders.message import MessageV0
@@ -79,39 +78,33 @@ def simulate(
 ) -> SimulatedTransaction:
     """Simulate a message, and read accounts before and after, all at one level. Raises: Unreachable."""
     rents = {size: calls.rent(size) for size in (0, tokens.TOKEN_ACCOUNT_BYTES, new_account_bytes)}
-    return rpc.run_on_first(partial(_simulate, rpc, level, message, keys=keys, rents=rents))
 
+    def run(endpoint: RpcEndpoint) -> SimulatedTransaction:
+        writable = [key for place, key in enumerate(message.account_keys) if message.is_maybe_writable(place)]
+        latest, found = calls.blockhash(level), calls.accounts(keys, level)
+        # Our own accounts are idle: the fees of busy ones show what landing costs now. A node returns the highest of
+        # all.
+        priced = [*writable, *rpc.busy_accounts]
+        rated = {"accountKeys": [str(key) for key in priced], "options": {"recommended": True}}
+        prices = SolanaRpcCall(GetRecentPrioritizationFees(priced), priority_prices)
+        # Without a usable response, recent prices decide.
+        estimate = RpcCall(
+            "getPriorityFeeEstimate", (rated,), read=priority_estimate, tolerates=accept_any_error,
+            tolerates_malformed=True,
+        )  # fmt: skip
+        trial = calls.simulation(transactions.unsigned_transaction(message), level, keys)
+        estimates = [estimate] if rpc.estimates_fees else []
+        endpoint.run([latest, found, *rents.values(), prices, *estimates, trial])
+        tried = trial.result
+        # A pool may send each call to another node.
+        slots = (latest.result.slot, found.result.slot, tried.slot)
+        if max(slots) - min(slots) > _MAX_SLOT_SPREAD:
+            raise EndpointError("lagging", perhaps_executed=False)
+        return SimulatedTransaction(
+            latest=latest.result, slot=found.result.slot, before=found.result.found,
+            after=tried.accounts if tried.error is None else (), simulation=tried,
+            price=transactions.priority_price(prices.result, estimate.result_or_none),
+            rents={size: call.result for size, call in rents.items()},
+        )  # fmt: skip
 
-def _simulate(
-    rpc: SolanaRpc,
-    level: CommitmentLevel,
-    message: MessageV0,
-    endpoint: RpcEndpoint,
-    *,
-    keys: Sequence[Pubkey],
-    rents: Mapping[int, RpcCall[int]],
-) -> SimulatedTransaction:
-    writable = [key for place, key in enumerate(message.account_keys) if message.is_maybe_writable(place)]
-    latest, found = calls.blockhash(level), calls.accounts(keys, level)
-    # Our own accounts are idle: the fees of busy ones show what landing costs now. A node returns the highest of all.
-    priced = [*writable, *rpc.busy_accounts]
-    prices = SolanaRpcCall(GetRecentPrioritizationFees(priced), priority_prices)
-    # Without a usable response, recent prices decide.
-    estimate = RpcCall(
-        "getPriorityFeeEstimate", ({"accountKeys": [str(key) for key in priced], "options": {"recommended": True}},),
-        read=priority_estimate, tolerates=accept_any_error, tolerates_malformed=True,
-    )  # fmt: skip
-    trial = calls.simulation(transactions.unsigned_transaction(message), level, keys)
-    estimates = [estimate] if rpc.estimates_fees else []
-    endpoint.run([latest, found, *rents.values(), prices, *estimates, trial])
-    tried = trial.result
-    # A pool may send each call to another node.
-    slots = (latest.result.slot, found.result.slot, tried.slot)
-    if max(slots) - min(slots) > _MAX_SLOT_SPREAD:
-        raise EndpointError("lagging", perhaps_executed=False)
-    return SimulatedTransaction(
-        latest=latest.result, slot=found.result.slot, before=found.result.found,
-        after=tried.accounts if tried.error is None else (), simulation=tried,
-        price=transactions.priority_price(prices.result, estimate.result_or_none),
-        rents={size: call.result for size, call in rents.items()},
-    )  # fmt: skip
+    return rpc.run_on_first(run)

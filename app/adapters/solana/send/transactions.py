@@ -98,11 +98,8 @@ def new_reference() -> str:
 
 
 def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> MessageV0:
-    sender, recipient, units = (
-        Pubkey.from_string(intent.sender),
-        Pubkey.from_string(intent.recipient),
-        intent.amount.units,
-    )
+    sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
+    units = intent.amount.units
     if intent.amount.token != USDC:
         paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=units))
         return compiled(sender, [with_reference(paying, plan.reference)], plan)

@@ -111,7 +111,11 @@ def continue_reading(
             if not call.result and walk.before == walk.reading.progress.before is not None:
                 # A pass continues at the beginning of a full page. This node does not know the entry before it.
                 raise EndpointError("unexpected_answer")
-            _take(walk, call.result, is_last=len(call.result) < read_limits.page)
+            entries, since = call.result, walk.reading.since
+            walk.last_page = walk.before
+            walk.entries += [entry for entry in entries if entry.slot > since]
+            walk.is_complete = len(entries) < read_limits.page or entries[-1].slot <= since
+            walk.before = entries[-1].signature if entries else walk.before
     return {walk.reading.account: _result(walk) for walk in walks}
 
 
@@ -143,15 +147,6 @@ def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[
         read |= {name: call.result_or_none for name, call in calls.items()}
         del waiting[:MAX_LARGE_BATCH]
     return read
-
-
-def _take(walk: _HistoryWalk, entries: Sequence[HistoryEntry], *, is_last: bool) -> None:
-    since = walk.reading.since
-    walk.last_page = walk.before
-    walk.entries += [entry for entry in entries if entry.slot > since]
-    walk.is_complete = is_last or entries[-1].slot <= since
-    if entries:
-        walk.before = entries[-1].signature
 
 
 def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ...]]:

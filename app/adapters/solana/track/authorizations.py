@@ -23,15 +23,9 @@ from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import EpochInfo, LandedTransaction, number
 from app.adapters.solana.track import account_history
-from app.adapters.solana.track.account_history import (
-    MAX_UNAVAILABLE_SLOTS,
-    HistoryCursor,
-    HistoryProgress,
-    HistoryReadLimits,
-)
 from app.ports.chain import Terms, TransactionQuery
 
-_READ_LIMITS = HistoryReadLimits()
+_READ_LIMITS = account_history.HistoryReadLimits()
 _OTHER_VERSION = -32015
 """Agave `custom_error.rs`: UNSUPPORTED_TRANSACTION_VERSION. Ours have version 0, which is requested."""
 _MAX_KNOWN = 20_000
@@ -74,7 +68,7 @@ class OpenTransfer:
         """Return whether it cannot land after this moment, and indexes had time to show it."""
         return (
             finalized.block_height > self.payment_last_height
-            and finalized.slot >= self.payment_blockhash_slot + MAX_UNAVAILABLE_SLOTS
+            and finalized.slot >= self.payment_blockhash_slot + account_history.MAX_UNAVAILABLE_SLOTS
         )
 
 
@@ -108,7 +102,7 @@ class _HistoryView:
 class _Walk:
     """The reading of a payer's history from its newest end; `started` is None while a payment can still land."""
 
-    cursor: HistoryCursor
+    cursor: account_history.HistoryCursor
     last_height: int
     started: EpochInfo | None
 
@@ -116,7 +110,7 @@ class _Walk:
     def from_newest(cls, payer: str, payments: Sequence[OpenPayment], now: EpochInfo | None) -> Self:
         since = min(each.transfer.payment_blockhash_slot for each in payments) - 1
         last_height = max(each.transfer.payment_last_height for each in payments)
-        return cls(HistoryCursor(payer, HistoryProgress(), since), last_height, now)
+        return cls(account_history.HistoryCursor(payer, account_history.HistoryProgress(), since), last_height, now)
 
     def may_contain(self, slot: int) -> bool:
         """Return whether a payment can be in a slot: there are no more blocks than slots."""

@@ -15,7 +15,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import Blockhash
 from app.adapters.solana.send import drafts, tokens, transactions
 from app.adapters.solana.send.drafts import TransferParties
-from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
+from app.adapters.solana.send.simulation import simulate
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
 from app.core.chains import SOL, USDC
@@ -49,7 +49,10 @@ class SolanaTransferSponsor:
         readings.assert_succeeded()
         creates_account = tokens.read_account(parties.recipient_tokens) is None
         plan = readings.plan(trial.reference, creates_account=creates_account)
-        cost = self._cost(plan, readings, parties)
+        # Two sign, and an account that is created needs its rent.
+        cost = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
+        cost += transactions.BASE_FEE_LAMPORTS
+        cost += readings.missing_rent(parties.recipient_tokens) if creates_account else 0
         lamports = readings.before[4].lamports if readings.before[4] else 0
         if lamports < cost + readings.empty_rent:
             raise Rejected("gas_unavailable")
@@ -89,10 +92,3 @@ class SolanaTransferSponsor:
 
     def _payment(self, sender: Pubkey, recipient: Pubkey, units: int) -> Instruction:
         return tokens.transfer_checked(sender, recipient, self._mint, units=units, decimals=USDC.decimals)
-
-    def _cost(self, plan: TransactionPlan, readings: SimulatedTransaction, parties: TransferParties) -> int:
-        """Return the network's charge for two signatures, and the rent of an account that is created."""
-        cost = (
-            transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit) + transactions.BASE_FEE_LAMPORTS
-        )
-        return cost + (readings.missing_rent(parties.recipient_tokens) if plan.creates_account else 0)

@@ -103,20 +103,16 @@ class JupiterApi:
             "inputMint": input_mint, "outputMint": output_mint, "amount": str(units), "taker": owner,
             "slippageBps": str(slippage_bps), "maxAccounts": str(_MAX_ACCOUNTS),
         }  # fmt: skip
+        send, read = partial(self._http.get, self._url, query=query), partial(_read, mints=(input_mint, output_mint))
+        request = partial(read_quote, SERVICE, send, read, _rejection_reason)
         route: JupiterRoute = self._quotes.get(
-            (owner, *query.values()), lambda: self._request(query), ttl_seconds=_SHARED_SECONDS, failure_ttl_seconds=0
+            (owner, *query.values()), request, ttl_seconds=_SHARED_SECONDS, failure_ttl_seconds=0
         )
         return route
 
     def forget(self, owner: str) -> None:
         """Request quotes for an owner anew: they are unusable, or a swap has moved their price."""
         self._quotes.drop(lambda key: isinstance(key, tuple) and key[0] == owner)
-
-    def _request(self, query: Mapping[str, str]) -> JupiterRoute:
-        mints = query["inputMint"], query["outputMint"]
-        return read_quote(
-            SERVICE, partial(self._http.get, self._url, query=query), partial(_read, mints=mints), _rejection_reason
-        )
 
 
 def _rejection_reason(status: int, body: object) -> str:

@@ -9,11 +9,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from solders.instruction import CompiledInstruction, Instruction
+from solders.instruction import CompiledInstruction
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
-from solders.system_program import TransferParams, transfer
 
 from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import tokens
@@ -37,7 +36,7 @@ class SwapBalances:
         return self.lamports + self.wrapped_lamports + self.usdc_lamports
 
 
-def read_balances(states: Sequence[AccountState | None], *, owner: Pubkey, usdc_mint: Pubkey) -> SwapBalances:
+def read_balances(usdc_mint: Pubkey, owner: Pubkey, states: Sequence[AccountState | None]) -> SwapBalances:
     wallet, wrapped, usdc = states
     return SwapBalances(
         lamports=wallet.lamports if wallet else 0,
@@ -84,15 +83,6 @@ def minimum_balances(
         SOL: max(before.lamports + before.wrapped_lamports + change[SOL] - fee_units, 0),
         USDC: max(before.usdc_units + change[USDC], 0),
     }
-
-
-def assertion_instructions(owner: Pubkey, usdc_mint: Pubkey, minimums: Mapping[Token, int]) -> list[Instruction]:
-    """Return instructions that fail the whole transaction unless the minimums hold and the owner has sole authority."""
-    return [
-        *tokens.revoke_other_authorities(owner, usdc_mint),
-        tokens.transfer_checked(owner, owner, usdc_mint, units=minimums[USDC], decimals=USDC.decimals),
-        transfer(TransferParams(from_pubkey=owner, to_pubkey=owner, lamports=minimums[SOL])),
-    ]
 
 
 def lower_minimums(message: MessageV0, outflows: Mapping[Token, int]) -> MessageV0:

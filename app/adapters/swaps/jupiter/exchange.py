@@ -8,6 +8,7 @@ readable whatever the route is; the older instructions, with amounts behind it, 
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from solders.address_lookup_table_account import AddressLookupTableAccount
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
@@ -21,7 +22,6 @@ from spl.token.constants import WRAPPED_SOL_MINT
 
 from app.adapters.rate_limited_http import KEYLESS, ServiceAccess
 from app.adapters.solana.chain import SolanaChain
-from app.adapters.solana.client.wire import AccountState
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.drafts import assert_payer_rent_exempt, assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
@@ -132,6 +132,7 @@ class JupiterExchange:
         self._chain = chain
         self._api = JupiterApi(base_url, access)
         self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self._balances = partial(balances.read_balances, self._usdc_mint)
 
     def quote(self, request: SwapRequest) -> SwapOffer:
         """Return Jupiter's best offer. Raises: Rejected, as the port does; Rejected("insufficient_funds")."""
@@ -163,7 +164,14 @@ class JupiterExchange:
         tables = transactions.read_tables(self._chain.rpc, built.tables)
 
         def ending(minimums: Mapping[Token, int]) -> list[Instruction]:
-            return [*instructions, *balances.assertion_instructions(pair.owner, self._usdc_mint, minimums)]
+            """Return the instructions, the last of which fail unless the minimums hold and the owner alone decides."""
+            owner, mint = pair.owner, self._usdc_mint
+            return [
+                *instructions,
+                *tokens.revoke_other_authorities(owner, mint),
+                tokens.transfer_checked(owner, owner, mint, units=minimums[USDC], decimals=USDC.decimals),
+                transfer(TransferParams(from_pubkey=owner, to_pubkey=owner, lamports=minimums[SOL])),
+            ]
 
         unsimulated = _message(pair.owner, ending({SOL: 0, USDC: 0}), tables, blockhash=_NO_BLOCKHASH)
         simulated = self._simulate(pair.owner, unsimulated)
@@ -245,9 +253,6 @@ class JupiterExchange:
             owner, tokens.account_of(owner, WRAPPED_SOL_MINT), tokens.account_of(owner, self._usdc_mint),
         ]  # fmt: skip
         return simulate(self._chain.rpc, self._chain.level, message, keys)
-
-    def _balances(self, owner: Pubkey, states: Sequence[AccountState | None]) -> SwapBalances:
-        return balances.read_balances(states, owner=owner, usdc_mint=self._usdc_mint)
 
     def _is_exactly_swap(self, simulated: SimulatedTransaction, request: SwapRequest, minimum_units: int) -> bool:
         """Return whether a simulation did what was requested and nothing else; one that failed did nothing."""

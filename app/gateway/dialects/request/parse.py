@@ -106,18 +106,11 @@ def read_cost_params(
         speed=_string(parsed, "speed"), region=_string(parsed, "inference_geo"), tools=hosted,
         body=injection.limit_tools(body, hosted.limits),
     )  # fmt: skip
-    if requests_usage and _needs_usage_request(params):
+    # OpenRouter and Groq report the usage of every stream anyway.
+    omits_usage = surface in {Surface.CHAT, Surface.COMPLETIONS} and dialect not in {Dialect.OPENROUTER, Dialect.GROQ}
+    if requests_usage and is_streamed and omits_usage:
         return injection.request_usage(params, parsed)
     return params
-
-
-def _needs_usage_request(params: CostParams) -> bool:
-    # OpenRouter and Groq report the usage of every stream anyway.
-    return (
-        params.is_streamed
-        and params.surface in {Surface.CHAT, Surface.COMPLETIONS}
-        and params.dialect not in {Dialect.OPENROUTER, Dialect.GROQ}
-    )
 
 
 def _output_bound(surface: Surface, parsed: Mapping[str, Any]) -> int | None:

@@ -146,13 +146,11 @@ class UsageAccumulator:
             )
         if usage is None:
             return None
-        searches = min(self._billed_searches(usage), usage_readers.MAX_TOKENS)
+        searches = self._searches
+        if searches is None:
+            searches = usage.searches or sum(kind == WEB_SEARCH for kind in self._tool_calls.values())
+        searches = min(searches, usage_readers.MAX_TOKENS)
         return usage if searches == usage.searches else usage._replace(searches=searches)
-
-    def _billed_searches(self, usage: Usage) -> int:
-        if self._searches is not None:
-            return self._searches
-        return usage.searches or sum(kind == WEB_SEARCH for kind in self._tool_calls.values())
 
     def _is_anthropic(self) -> bool:
         if self._surface is Surface.OPAQUE:
@@ -306,7 +304,8 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
         node = stack.pop()
         if isinstance(node, list):
             stack += [each for each in node if isinstance(each, _CONTAINERS)]
-        elif not _is_tool_result(node):
+        # What a hosted tool returned was not written by the model.
+        elif not str(node.get("type")).endswith(_RESULT):
             for name, value in node.items():
                 if isinstance(value, str):
                     # Some servers have the same text in two fields.
@@ -318,12 +317,6 @@ def _text_bytes(payload: Mapping[str, Any]) -> int:
                     elif name not in _OTHER_FIELDS or (name == _REASONING_PARTS and not node.get("reasoning")):
                         stack.append(value)
     return size
-
-
-def _is_tool_result(node: Mapping[str, Any]) -> bool:
-    """Return whether this is a block with what a hosted tool returned: it was not written by the model."""
-    kind = node.get("type")
-    return isinstance(kind, str) and kind.endswith(_RESULT)
 
 
 def _utf8_size(text: str) -> int:
