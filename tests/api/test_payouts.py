@@ -415,3 +415,28 @@ def test_operators_see_what_the_treasury_holds_and_owes(stage: Market, own_base_
     own_base_node.set_automine(on=True)
     look(own_base_node)
     assert measured()["owed"] == 0.0
+
+
+def test_a_payout_that_can_never_land_is_payable_again_and_one_that_still_can_is_not(
+    stage: Market, chain: FaultyChain, own_base_node: EvmNode
+) -> None:
+    earn(stage, 2)
+    chain.raising("broadcast", "before", Unreachable("node_down"))
+    chain.raising("rebroadcast", "before", Unreachable("node_down"), times=100)
+    first = request(stage, Prefer="respond-async").get_json()
+    own_base_node.rpc("evm_increaseTime", 700)
+    own_base_node.mine(1)
+    with time_machine.travel(clock.now() + timedelta(minutes=20), tick=True):
+        confirmations.confirm("base")
+    # A reorganisation could still put it into a block from before its end.
+    assert reason(request(stage)) == "below_minimum"
+    own_base_node.rpc("evm_increaseTime", 700)
+    look(own_base_node, minutes=40)
+    assert [row["status"] for row in statement(stage)["payouts"]] == ["failed"]
+    assert statement(stage)["earnings"]["payable_usd"] == 0.45
+    second = request(stage).get_json()
+    assert (second["status"], second["id"] == first["id"]) == ("paid", False)
+    assert held(chain, stage.seller.address) == usdc(0.45)
+    types = [each["type"] for each in stage.seller.get("/v1/events").get_json()["events"]]
+    assert [each for each in types if each.startswith("payout")].count("payout.failed") == 1
+    assert_books_agree(stage)
