@@ -24,6 +24,7 @@ from app.buying import routes as buying
 from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.catalog import subscriptions
 from app.catalog.browse import routes as catalog
+from app.catalog.payouts import routes as payouts
 from app.catalog.proxy import routes as proxy
 from app.catalog.services import routes as services
 from app.config import Settings
@@ -271,6 +272,7 @@ def _register_blueprints(app: Flask) -> None:
         catalog.catalog,
         catalog.subscribed,
         services.blp,
+        payouts.blp,
         proxy.proxy,
         proxy.paid_services,
         discovery.blp,

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.catalog.payouts import service as payouts
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.payments import claimed_payments, topups, treasury
@@ -93,13 +96,18 @@ def _spend_line(found: UnknownSpend, *, repair: bool) -> ReportLine:
         )
     if not repair or not found.needs_adoption:
         return ReportLine(f"{movement_text}: {outcome_text} {origin_text}")
-    if not restore_reconciliation.adopt_onchain_tx(found, on_reopened=topups.reopen_grant):
+    if not restore_reconciliation.adopt_onchain_tx(found, on_reopened=_reopen):
         return ReportLine(
             f"{movement_text}: {outcome_text} {origin_text}, and could not be updated (deleted, or changing"
             " concurrently); run this again",
             needs_action=True,
         )
     return ReportLine(f"{movement_text}: {outcome_text} {origin_text}; a worker settles it")
+
+
+def _reopen(session: Session, transaction_id: str) -> None:
+    topups.reopen_grant(session, transaction_id)
+    payouts.reopen(session, transaction_id)
 
 
 def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int, repair: bool) -> Iterator[ReportLine]:

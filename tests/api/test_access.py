@@ -294,6 +294,10 @@ TABLE: dict[str, Access] = {
     ),
     **dict.fromkeys((f"GET {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), own(200)),
     f"PUT {SERVICE}": own(400),
+    # Payouts are off.
+    f"GET {SERVICE}/payouts": access(200, _OWN, other=404),
+    f"POST {SERVICE}/payouts": access(409, _OWN, other=404),
+    f"POST {SERVICE}/refunds": access(400, _OWN, other=404),
     **{
         f"{method} {PLATFORM}{path}": access(status, (ClientKind.MASTER,))
         for method, path, status in (
@@ -313,6 +317,7 @@ TABLE: dict[str, Access] = {
             ("PATCH", "/agents/<string:agent_id>/keys/<string:key_id>", 400),
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
+            ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
             ("GET", "/doctor", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),

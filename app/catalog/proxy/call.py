@@ -38,6 +38,7 @@ from app.wallets.core.wallets import WalletView
 from app.web import request_bodies
 from app.web.client_request import SIGNATURE_HEADER, ClientRequest
 
+CALL_HEADER = "X-Gateway-Call-Id"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
@@ -120,23 +121,23 @@ def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
         proxied.service, caller, wallet_id=proxied.wallet_id, model=_model(proxied),
         session_charge=proxied.session_charge,
     )  # fmt: skip
-    return _exchange(proxied, paid, client_id=caller.account_id)
+    return _exchange(proxied, paid, client_id=caller.account_id, call_id=proxied.request.id)
 
 
 def _forward_prepaid(proxied: _ProxiedCall, price: PaymentPrice, caller: Principal | None) -> Response:
     grant = gate.accept_payment(price, payer=caller)
     paid = ServiceCall(proxied.service, grant, model=_model(proxied))
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
-    return _exchange(proxied, paid, client_id=grant.payment_id)
+    return _exchange(proxied, paid, client_id=grant.payment_id, call_id=grant.payment_id)
 
 
 def _model(proxied: _ProxiedCall) -> str:
     return f"/{path_prefix(proxied.target.path)}"
 
 
-def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Response:
+def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str, call_id: str) -> Response:
     request = proxied.request
-    outgoing = _signed_request(proxied, paid.client_id)
+    outgoing = _signed_request(proxied, paid.client_id, call_id)
     for key in filter(is_ours, sdk_keys(request)):
         filters.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
@@ -225,12 +226,12 @@ def _check_price(request: ClientRequest, service: CallableService) -> None:
         )
 
 
-def _signed_request(proxied: _ProxiedCall, client_id: str) -> UpstreamRequest:
+def _signed_request(proxied: _ProxiedCall, client_id: str, call_id: str) -> UpstreamRequest:
     """Return the outgoing request, signed so that the service can refuse all others."""
     request, service, body = proxied.request, proxied.service, proxied.body
     request_target = proxied.target.join_base(proxied.url.path)
     request_target = request_target if request_target.startswith("/") else f"/{request_target}"
-    own_headers = signed_headers(service.secret, request.method, request_target, body)
+    own_headers = {CALL_HEADER: call_id, **signed_headers(service.secret, request.method, request_target, body)}
     authorization = request.headers.get("X-Upstream-Authorization")
     if authorization:
         own_headers["Authorization"] = authorization

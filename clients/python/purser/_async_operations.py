@@ -356,6 +356,8 @@ class AsyncOperations:
             "deposit",
             "recovered",
             "settlement",
+            "payout",
+            "refund",
         ]
         | Omit = OMIT,
         request_id: str | Omit = OMIT,
@@ -1455,6 +1457,8 @@ class AsyncOperations:
             "deposit",
             "recovered",
             "settlement",
+            "payout",
+            "refund",
         ]
         | Omit = OMIT,
         request_id: str | Omit = OMIT,
@@ -1639,6 +1643,52 @@ class AsyncOperations:
         """
         result: api.OwnedEntry = await self._request(
             "POST", f"/v1/platform/services/{quote(service_id, safe='')}/resume"
+        )
+        return result
+
+    async def list_all_payouts(
+        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, service_id: str | Omit = OMIT
+    ) -> api.AllPayouts:
+        """List the payouts and refunds of a service, or of all, newest first.
+
+        With `service_id`, only those of one service.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        service_id: The unique identifier of the service (UUID).
+        """
+        result: api.AllPayouts = await self._request(
+            "GET",
+            "/v1/platform/payouts",
+            query={"limit": limit, "offset": offset, "service_id": service_id},
+            is_repeatable=True,
+        )
+        return result
+
+    async def refund_call_of_service(
+        self,
+        service_id: str,
+        *,
+        call_id: str,
+        idempotency_key: str | Omit = OMIT,
+        amount_usd: float | None | Omit = OMIT,
+    ) -> api.Payout:
+        """Refund a call of any service once, from its earnings, to whom its seller could refund it.
+
+        It is taken from the earnings of the service that were not paid out.
+
+        idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        call_id: The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the
+            payment that paid for it (UUID).
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
+        """
+        result: api.Payout = await self._request(
+            "POST",
+            f"/v1/platform/services/{quote(service_id, safe='')}/refunds",
+            body={"call_id": call_id, "amount_usd": amount_usd},
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
         )
         return result
 
@@ -2851,6 +2901,87 @@ class AsyncOperations:
         A signed `GET` is sent to its base URL. At most ten checks a minute.
         """
         result: api.PurchaseCheck = await self._request("POST", f"/v1/services/{quote(service_id, safe='')}/check")
+        return result
+
+    async def list_payouts(
+        self, service_id: str, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT
+    ) -> api.PayoutPage:
+        """List the payouts and refunds of a service, newest first, with its earnings; as CSV, they are its statement.
+
+        A call is `revenue` once it was charged. What is held becomes payable after the holding time of the
+        operator.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.PayoutPage = await self._request(
+            "GET",
+            f"/v1/services/{quote(service_id, safe='')}/payouts",
+            query={"limit": limit, "offset": offset},
+            is_repeatable=True,
+        )
+        return result
+
+    async def request_payout(
+        self,
+        service_id: str,
+        *,
+        prefer: str | Omit = OMIT,
+        idempotency_key: str | Omit = OMIT,
+        chain: api.Chain | Omit = OMIT,
+        address: str | None | Omit = OMIT,
+        wallet_id: str | None | Omit = OMIT,
+    ) -> api.Payout:
+        """Pay out all that is payable. `pending` means that it was sent and the service completes it.
+
+        All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what
+        was charged, and payouts below the minimum, are refused.
+
+        prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
+        idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        chain: The chain that is paid on; by default Base, or that of the address.
+        address: An address that is paid. If it is none of the agent's wallets, the controls of its first wallet
+            have to permit it.
+        wallet_id: The wallet that is paid; by default the first.
+        """
+        result: api.Payout = await self._request(
+            "POST",
+            f"/v1/services/{quote(service_id, safe='')}/payouts",
+            body={"chain": chain, "address": address, "wallet_id": wallet_id},
+            headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    async def refund_call(
+        self,
+        service_id: str,
+        *,
+        call_id: str,
+        prefer: str | Omit = OMIT,
+        idempotency_key: str | Omit = OMIT,
+        amount_usd: float | None | Omit = OMIT,
+    ) -> api.Payout:
+        """Refund a call once: in credits if it was paid with them, or in USDC to the address that paid.
+
+        It is taken from the earnings that were not paid out, held ones included, and refused if these do not cover
+        it.
+
+        prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
+        idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        call_id: The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the
+            payment that paid for it (UUID).
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
+        """
+        result: api.Payout = await self._request(
+            "POST",
+            f"/v1/services/{quote(service_id, safe='')}/refunds",
+            body={"call_id": call_id, "amount_usd": amount_usd},
+            headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
         return result
 
     async def proxy_get(

@@ -100,6 +100,15 @@ class AgentFreeze(TypedDict):
     """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
 
 
+class AllPayouts(TypedDict):
+    """Payouts and refunds of all services, newest first."""
+
+    payouts: list[Payout]
+    """The payouts and refunds of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class Approval(TypedDict):
     """A payment that waits, or waited, for its owner."""
 
@@ -971,6 +980,25 @@ class DiscoveryPagination(TypedDict):
     """The items that were skipped."""
     total: int
     """All items of the list."""
+
+
+class Earnings(TypedDict):
+    """The earnings of a service: revenue = paid + commission + refunded + unpaid."""
+
+    revenue_usd: float
+    """All that callers have paid."""
+    paid_usd: float
+    """What was paid to the seller, pending payouts included."""
+    commission_usd: float
+    """What the operator has kept."""
+    refunded_usd: float
+    """What was returned to payers, pending refunds included."""
+    unpaid_usd: float
+    """The rest, from which refunds are made."""
+    held_usd: float
+    """The part of it that is within the holding time."""
+    payable_usd: float
+    """What a payout would pay now, less commission."""
 
 
 class EndpointDetail(TypedDict):
@@ -1965,6 +1993,59 @@ class PayeeList(TypedDict):
     """The payees, one for each domain and chain."""
 
 
+class Payout(TypedDict):
+    """A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere."""
+
+    id: str
+    """The unique identifier of the payout or refund (UUID), which is that of its transaction if it has one."""
+    service_id: str
+    """The service that earned it."""
+    kind: Literal["payout", "refund"]
+    """Whether the seller is paid, or the payer of a call."""
+    status: Literal["pending", "paid", "failed"]
+    """`pending` counts as paid until its transaction has finally failed."""
+    amount_usd: float
+    """What is paid, in US dollars."""
+    commission_usd: float
+    """What the operator keeps for it, in US dollars."""
+    chain: str | None
+    """The chain; null for a refund in credits, and for what the operator paid elsewhere."""
+    to: str | None
+    """The address that is paid; null without a chain."""
+    tx_hash: str | None
+    """The hash of its transaction; null without one, or while it is not known."""
+    call_id: str | None
+    """The call that is refunded; null for a payout."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    closed_at: str | None
+    """The time from which its status is final (ISO 8601, UTC); null before."""
+
+
+class PayoutBody(TypedDict):
+    """Where a payout goes; by default, to the seller's first wallet on Base."""
+
+    chain: NotRequired[Chain]
+    """The chain that is paid on; by default Base, or that of the address."""
+    address: NotRequired[str | None]
+    """An address that is paid. If it is none of the agent's wallets, the controls of its first wallet have to
+    permit it.
+    """
+    wallet_id: NotRequired[str | None]
+    """The wallet that is paid; by default the first."""
+
+
+class PayoutPage(TypedDict):
+    """The payouts and refunds of a service, newest first, and its earnings."""
+
+    payouts: list[Payout]
+    """The payouts and refunds of the page."""
+    earnings: Earnings
+    """The earnings of the service."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class PlacedOrder(TypedDict):
     """The shop's order; for a dry run and before the order, what its review shows."""
 
@@ -2319,6 +2400,17 @@ class ReactivatedSubscription(TypedDict):
     """Always `active`."""
     reactivated: bool
     """Always true."""
+
+
+class RefundBody(TypedDict):
+    """The call to refund; without an amount, all that was paid for it."""
+
+    call_id: str
+    """The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment
+    that paid for it (UUID).
+    """
+    amount_usd: NotRequired[float | None]
+    """What is refunded, in US dollars; null or omitted: all that was paid."""
 
 
 class RegisterRequest(TypedDict):
@@ -3682,6 +3774,8 @@ AuditAction: TypeAlias = Literal[
     "master_key.console_sign_in",
     "service.paused",
     "service.resumed",
+    "service.paid",
+    "service.call_refunded",
     "gateway_keys.shown",
     "budget.created",
     "budget.changed",
@@ -3749,6 +3843,10 @@ EventPattern: TypeAlias = Literal[
     "payment.received",
     "payment.reversed",
     "payment.void",
+    "payout.*",
+    "payout.failed",
+    "payout.paid",
+    "payout.pending",
     "purchase.*",
     "purchase.action_required",
     "purchase.cancelled",
@@ -3759,6 +3857,11 @@ EventPattern: TypeAlias = Literal[
     "purchase.running",
     "purchase.submitting",
     "purchase.unknown",
+    "refund.*",
+    "refund.failed",
+    "refund.paid",
+    "refund.pending",
+    "refund.received",
     "service.*",
     "service.unhealthy",
     "transaction.*",
@@ -3812,6 +3915,13 @@ EventType: TypeAlias = Literal[
     "controls.changed",
     "connection.opened",
     "connection.ended",
+    "payout.pending",
+    "payout.paid",
+    "payout.failed",
+    "refund.pending",
+    "refund.paid",
+    "refund.failed",
+    "refund.received",
     "service.unhealthy",
     "webhook.disabled",
     "webhook.test",

@@ -588,6 +588,24 @@ export abstract class Operations {
   }
 
   /**
+   * List the payouts and refunds of a service, or of all, newest first.
+   *
+   * With `service_id`, only those of one service.
+   */
+  listAllPayouts(args: Input<"list_all_payouts", ""> = {}, options?: CallOptions): Promise<Output<"list_all_payouts">> {
+    return this.call({ method: "GET", path: "/v1/platform/payouts", query: ["limit","offset","service_id"] }, args, options);
+  }
+
+  /**
+   * Refund a call of any service once, from its earnings, to whom its seller could refund it.
+   *
+   * It is taken from the earnings of the service that were not paid out.
+   */
+  refundCallOfService(args: Input<"refund_call_of_service", "">, options?: CallOptions): Promise<Output<"refund_call_of_service">> {
+    return this.call({ method: "POST", path: "/v1/platform/services/{service_id}/refunds", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
    * Give an agent a new key; older ones work until the grace period ends. Limits and wallets are unchanged.
    *
    * With `grace_seconds` of 0, older keys stop at once. Use it when a key became known to others.
@@ -1124,6 +1142,33 @@ export abstract class Operations {
    */
   checkService(args: Input<"check_service", "">, options?: CallOptions): Promise<Output<"check_service">> {
     return this.call({ method: "POST", path: "/v1/services/{service_id}/check" }, args, options);
+  }
+
+  /**
+   * List the payouts and refunds of a service, newest first, with its earnings; as CSV, they are its statement.
+   *
+   * A call is `revenue` once it was charged. What is held becomes payable after the holding time of the operator.
+   */
+  listPayouts(args: Input<"list_payouts", "">, options?: CallOptions): Promise<Output<"list_payouts">> {
+    return this.call({ method: "GET", path: "/v1/services/{service_id}/payouts", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Pay out all that is payable. `pending` means that it was sent and the service completes it.
+   *
+   * All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused.
+   */
+  requestPayout(args: Input<"request_payout", "">, options?: CallOptions): Promise<Output<"request_payout">> {
+    return this.call({ method: "POST", path: "/v1/services/{service_id}/payouts", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * Refund a call once: in credits if it was paid with them, or in USDC to the address that paid.
+   *
+   * It is taken from the earnings that were not paid out, held ones included, and refused if these do not cover it.
+   */
+  refundCall(args: Input<"refund_call", "">, options?: CallOptions): Promise<Output<"refund_call">> {
+    return this.call({ method: "POST", path: "/v1/services/{service_id}/refunds", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
   }
 
   /**
