@@ -161,6 +161,7 @@ class Settings(BaseSettings):
     upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
     stream_max_seconds: int = Field(3600, ge=1, le=86_400)
     stream_keep_alive_seconds: Decimal = Field(Decimal(15), ge=0, le=600)
+    maintenance: bool = False
     payouts_enabled: bool = False
     payout_minimum_usd: Decimal = Field(Decimal(10), ge=0, le=1_000_000)
     payout_holding_hours: int = Field(168, ge=0, le=2160)

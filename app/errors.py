@@ -116,6 +116,12 @@ class Overloaded(ServiceError, code="OVERLOADED", status=503):
     default_message = "The service is busy; try again shortly."
 
 
+class Maintenance(ServiceError, code="MAINTENANCE", status=503):
+    """The operator has stopped what changes something or costs credits; states when to retry. Reads go on."""
+
+    default_message = "The service is being maintained: reads and what was begun go on, the rest later."
+
+
 class InsufficientCredits(ServiceError, code="INSUFFICIENT_CREDITS", status=402):
     """The account cannot pay for the call."""
 

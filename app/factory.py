@@ -294,7 +294,9 @@ def _register_blueprints(app: Flask) -> None:
 
 def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
     """Install what applies to every request; return its checks."""
-    checks = (client_request.host_check(settings), client_request.reject_loops)
+    checks = (
+        client_request.host_check(settings), client_request.maintenance_check(settings), client_request.reject_loops,
+    )  # fmt: skip
 
     @app.before_request
     def _begin() -> None:

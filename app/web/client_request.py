@@ -25,7 +25,7 @@ from werkzeug.wrappers import Response
 from app.config import Settings
 from app.core.identifiers import new_id
 from app.core.ip_ranges import is_loopback
-from app.errors import InvalidInput, RouteNotAllowed
+from app.errors import InvalidInput, Maintenance, RouteNotAllowed
 from app.observability import counters, telemetry
 from app.observability.telemetry import Span
 from server.client_socket import ClientSocket, client_socket_of
@@ -33,6 +33,11 @@ from server.client_socket import ClientSocket, client_socket_of
 SIGNATURE_HEADER = "X-Gateway-Signature"
 """With it, a service verifies that this one has sent a request."""
 _MAX_WAIT_SECONDS = 25
+_MAINTENANCE_RETRY_SECONDS = 60
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_PAID = ("/v1/gateway/", "/v1/proxy/", "/v1/x402/services/")
+# Calls of MCP's tools are checked as the requests that they make.
+_GOES_ON = ("/v1/platform/", "/admin", "/mcp", "/oauth/token")
 _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _ABSOLUTE = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 # A name or an IP address, and a port; urlsplit ignores what follows a port that is none.
@@ -142,6 +147,17 @@ def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
                 "This sandbox accepts only requests with the Host 127.0.0.1, localhost or the host of BASE_URL."
                 " Use one of them, or set BASE_URL to this address (and SANDBOX_PUBLIC=1)."
             )
+
+    return check
+
+
+def maintenance_check(settings: Settings) -> Callable[[ClientRequest], None]:
+    """Return the check that refuses, with MAINTENANCE, what changes something or costs credits; operators go on."""
+
+    def check(request: ClientRequest) -> None:
+        is_read = request.method in _SAFE_METHODS and not request.path.startswith(_PAID)
+        if settings.maintenance and not is_read and not request.path.startswith(_GOES_ON):
+            raise Maintenance(retry_after_seconds=_MAINTENANCE_RETRY_SECONDS)
 
     return check
 
