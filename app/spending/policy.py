@@ -307,8 +307,9 @@ def _limit_exceeded(
     message = f"This transaction of {requested:f} USD exceeds the wallet's {period} limit of {limit:f} USD"
     if resets_at is not None:
         message += f"; {remaining:f} USD remain until {resets_at}"
-    details: dict[str, str | Decimal | None] = {"rule": rule.value, "limit_usd": limit, "requested_usd": requested}
-    details |= {"spent_usd": money.usd_from_nanos(spent_nanos), "remaining_usd": remaining, "resets_at": resets_at}
+    details: dict[str, str | Decimal | None] = {"rule": rule.value, "limit_usd": limit}
+    details |= {"spent_usd": money.usd_from_nanos(spent_nanos), "requested_usd": requested}
+    details |= {"remaining_usd": remaining, "resets_at": resets_at}
     return LimitRefusal(rule, message + ".", details)
 
 
