@@ -159,11 +159,8 @@ def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Seque
         matches = sa.and_(*(table.c[name] == column_amounts.c[name] for name in keys))
         ordered = sa.select(*(table.c[name] for name in keys)).join(column_amounts, matches).order_by(*keys)
         session.execute(ordered.with_for_update(of=table, key_share=True))
-        session.execute(
-            sa.update(table)
-            .where(matches)
-            .values({table.c[name]: table.c[name] + column_amounts.c[name] for name in amounts})
-        )
+        sums = {table.c[name]: table.c[name] + column_amounts.c[name] for name in amounts}
+        session.execute(sa.update(table).where(matches).values(sums))
         return
     statement = (
         sa.update(table)
