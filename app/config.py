@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core import host
@@ -161,6 +161,12 @@ class Settings(BaseSettings):
     upstream_read_timeout_seconds: Decimal = Field(Decimal(600), gt=0, le=3600)
     stream_max_seconds: int = Field(3600, ge=1, le=86_400)
     stream_keep_alive_seconds: Decimal = Field(Decimal(15), ge=0, le=600)
+    payouts_enabled: bool = False
+    payout_minimum_usd: Decimal = Field(Decimal(10), ge=0, le=1_000_000)
+    payout_holding_hours: int = Field(168, ge=0, le=2160)
+    payout_commission_bps: int = Field(0, ge=0, le=9000)
+    payout_schedule_days: int = Field(0, ge=0, le=366)
+    payouts_checked_at: AwareDatetime | None = None
     x402_price_usd: Decimal = Field(Decimal("0.01"), gt=0, le=1000)
     x402_recipient_evm: str = ""
     x402_recipient_solana: str = ""

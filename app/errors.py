@@ -287,10 +287,18 @@ class PaymentFailed(ServiceError, code="PAYMENT_FAILED", status=500):
     """The payment to a web service was not made, and no funds moved. If the outcome is unknown, it is `pending`."""
 
 
+class PayoutFailed(ServiceError, code="PAYOUT_FAILED", status=500):
+    """The payout or refund was not sent, and no funds moved. If the outcome is unknown, the response is `pending`."""
+
+
+class PayoutRefused(ServiceError, code="PAYOUT_REFUSED", status=409):
+    """The earnings of the service do not permit this payout or refund now; `details.reason` states why."""
+
+
 MOVEMENT_FAILURES: Mapping[str, type[ServiceError]] = {
     each.code.removesuffix("_FAILED").lower(): each
-    for each in (TransferFailed, WithdrawalFailed, SwapFailed, BridgeFailed, PaymentFailed)
-}
+    for each in (TransferFailed, WithdrawalFailed, SwapFailed, BridgeFailed, PaymentFailed, PayoutFailed)
+} | {"refund": PayoutFailed}
 """The error of a movement that was not executed, by its kind or type."""
 
 

@@ -24,6 +24,7 @@ from app.buying import routes as buying
 from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.catalog import subscriptions
 from app.catalog.browse import routes as catalog
+from app.catalog.payouts import routes as payouts
 from app.catalog.proxy import routes as proxy
 from app.catalog.services import routes as services
 from app.config import Settings
@@ -31,6 +32,7 @@ from app.console import pages as console_pages
 from app.core import host
 from app.db import leases, pool_liveness, unit_of_work
 from app.device import routes as device
+from app.discovery import routes as discovery
 from app.events import routes as events
 from app.extensions import api, db
 from app.forwarding.call import ForwardingEntry, RequestCheck, RestConverter
@@ -254,6 +256,7 @@ def _register_blueprints(app: Flask) -> None:
         device.device,
         wallets.blp,
         buying.blp,
+        buying.checks,
         approvals.blp,
         events.events,
         usage.balance,
@@ -269,8 +272,10 @@ def _register_blueprints(app: Flask) -> None:
         catalog.catalog,
         catalog.subscribed,
         services.blp,
+        payouts.blp,
         proxy.proxy,
         proxy.paid_services,
+        discovery.blp,
         shopping.shopping,
         status.blp,
         status.platform_status,
@@ -281,6 +286,7 @@ def _register_blueprints(app: Flask) -> None:
     app.register_blueprint(pages.pages)
     app.register_blueprint(metrics.metrics)
     app.register_blueprint(mcp.mcp)
+    app.register_blueprint(discovery.well_known)
     app.register_blueprint(oauth.oauth)
     app.register_blueprint(console_pages.entrance)
     app.register_blueprint(console_pages.console)

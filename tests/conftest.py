@@ -20,6 +20,7 @@ from sqlalchemy import Engine, event
 from app.adapters.evm.chain import EvmChain
 from app.audit_log import verification
 from app.catalog import statistics
+from app.catalog.payouts import earnings
 from app.core.chains import ChainName
 from app.credits import audit as credits_audit
 from app.db.unit_of_work import snapshot
@@ -223,6 +224,7 @@ def audit(app: Flask) -> None:
         assert usage_audit.check(session) == []
         assert verification.find_problems(session) == []
         assert statistics.find_wrong_sums(session) == []
+        assert earnings.find_problems(session) == []
         assert payments_audit.check(session) == []
         assert wallets_audit.check(session) == []
         for seal in rows.seals_with_rows(session):

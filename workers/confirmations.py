@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+from app.catalog.models import Payout
+from app.catalog.payouts import service as payouts
 from app.core.chains import ChainName
 from app.db import leases
 from app.db.leases import lease
@@ -19,4 +21,5 @@ def confirm(chain: str) -> None:
         if acquired:
             confirmation.confirm(ChainName(chain))
             payments.resume_settlements(ChainName(chain))
+            payouts.settle(Payout.chain == chain)
     leases.record()

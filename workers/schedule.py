@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import cli
 from app.approvals import execution as approved_payments
+from app.catalog.payouts import service as payouts
 from app.core import clock
 from app.core.chains import ChainName
 from app.db import leases
@@ -89,7 +90,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
     conditions: dict[_Job, ColumnElement[bool]] = {}
     for chain in app_state().ports.chains:
         conditions[JobName.CONFIRM, (chain.value,)] = or_(
-            open_transactions.has_due(chain, now), payments.has_open(chain)
+            open_transactions.has_due(chain, now), payments.has_open(chain), payouts.has_open(chain)
         )
         for tier in (Tier.ACTIVE, Tier.ALL):
             conditions[_scan_job(chain, tier)] = leases.is_free(scan_states.lease_name(chain, tier), now)

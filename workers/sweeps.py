@@ -13,6 +13,8 @@ from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
 from app.catalog import statistics
+from app.catalog.payouts import earnings
+from app.catalog.payouts import service as payouts
 from app.console import sessions as console_sessions
 from app.core import clock
 from app.credits import accounts
@@ -73,6 +75,7 @@ def audit() -> list[str]:
             *verification.find_witness_problems(session),
             *authenticated.find_changed(session),
             *statistics.find_wrong_sums(session),
+            *earnings.find_problems(session),
             *payments_audit.check(session),
             *wallets_audit.check(session),
         ]
@@ -132,6 +135,7 @@ def sweep() -> None:
             "prune_sessions": lambda: spending_sessions.prune(cutoff),
             "prune_history": lambda: wallets_retention.prune(cutoff),
             "resume_settlements": payments.check_gas_reserves,
+            "pay_sellers": payouts.pay_scheduled,
             "refresh_prices": _refresh_prices,
             # Last, because it queries the chains.
             "purge_keys": lambda: platform_keys.purge_retired_keys(actors.system_actor("sweep"), now=now),

@@ -120,6 +120,8 @@ class AuditAction(StrEnum):
     CONSOLE_SIGN_IN = "master_key.console_sign_in"
     SERVICE_PAUSED = "service.paused"
     SERVICE_RESUMED = "service.resumed"
+    SERVICE_PAID = "service.paid"
+    SERVICE_CALL_REFUNDED = "service.call_refunded"
     GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
     BUDGET_CREATED = "budget.created"
     BUDGET_CHANGED = "budget.changed"

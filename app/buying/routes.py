@@ -9,23 +9,25 @@ from app import errors
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor
-from app.buying import records, schemas, sellers, service
+from app.buying import diagnosis, records, schemas, sellers, service
 from app.buying.service import FetchOrder
 from app.core.chains import ChainName
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page
+from app.db.unit_of_work import read_only_unit
 from app.forwarding import filters
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim, derived_key
 from app.identity import guards
 from app.identity.principal import session_of
 from app.wallets.api.routes import LIMIT_ERRORS, resolve_wallet
+from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.definition import MovementDefinition, Tool, is_not_dry_run
 from app.web.blueprint import Blueprint
 from app.web.client_request import current_request, wait_seconds
 from app.web.request_bodies import parsed_body
-from app.web.schemas import PageQuery
+from app.web.schemas import PageQuery, PurchaseCheck, checked
 
 
 def _parse(body: dict[str, Any]) -> FetchOrder:
@@ -50,6 +52,12 @@ blp = Blueprint(
     description="Payments of wallets to web services by the x402 protocol.",
 )
 blp.before_request(resolve_wallet)
+checks = Blueprint(
+    "x402_checks",
+    guard=guards.AGENT_KEY,
+    url_prefix="/v1/x402",
+    description="Why a web service can or cannot be paid by the x402 protocol.",
+)
 _IDEMPOTENCY_NOTE = (
     "Repeating a request with the same key never pays again: it returns the stored answer, or sends the same signed "
     "payment again. Without a key, one is derived from the wallet, method, URL and body for ten minutes, and "
@@ -132,6 +140,27 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) 
         return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
     result = X402.request(wallet, order, body=body, claim=claim)
     return result if isinstance(result, Response) else schemas.fetched(result)
+
+
+@checks.post("/validate")
+@checks.arguments(schemas.ValidatedResource)
+@checks.response(200, PurchaseCheck)
+@checks.raises(
+    errors.NotFound, errors.WalletFrozen, errors.DomainNotAllowed, errors.InsufficientCredits, errors.Overloaded
+)
+def validate_paid_resource(body: dict[str, Any]) -> dict[str, Any]:
+    """Check step by step whether a resource of a web service can be bought; nothing is signed or paid.
+
+    One request without a body is sent, under the rules of the agent's first wallet: its domains, and at most 50 new
+    hosts a day. It costs 0.001 USD of credits, as `x402/fetch` without a payment does.
+    """
+    principal = guards.current_principal()
+    if (wallet_id := principal.only_wallet_id) is not None:
+        wallet = wallets.get_owned(wallet_id, agent_id=principal.agent_of_wallet(wallet_id))
+    else:
+        with read_only_unit() as session:
+            wallet = wallets.first_wallet(session, guards.require_agent())
+    return checked(diagnosis.steps(wallet, **body, session_id=session_of(principal, None), key_id=principal.key_id))
 
 
 @blp.get("/<string:wallet_id>/x402/purchases")

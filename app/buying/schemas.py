@@ -58,6 +58,17 @@ class FetchBody(AcceptsCamelCase):
     dry_run = StrictBoolean(load_default=False)
 
 
+class ValidatedResource(Schema):
+    """A resource of a web service that may be bought."""
+
+    resource = Text(required=True, metadata={"example": "https://api.example.com/v1/report"})
+    method = Text(
+        load_default="GET",
+        validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
+        metadata={"default": "GET"},
+    )
+
+
 class SellerPaymentShape(Schema):
     """What was paid to whom, by the chain."""
 

@@ -190,6 +190,12 @@ def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_s
         return _present(wallet, order.request, purchase.payment, stored, wait_seconds=wait_seconds)
 
 
+def ask(wallet: WalletView, order: FetchOrder) -> SellerAnswer:
+    """Return the answer to a request without a payment, which is charged as `quote` is. Raises: as `fetch`."""
+    with _permit(wallet, order.request), metered(wallet, order.request.host, key_id=order.key_id) as meter:
+        return _ask_unpaid(wallet, order, meter)
+
+
 def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
     """Return what `fetch` would pay to whom, without signing. Raises: what `fetch` raises."""
     with _permit(wallet, order.request), metered(wallet, order.request.host, key_id=order.key_id) as meter:

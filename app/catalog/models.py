@@ -1,4 +1,4 @@
-"""Tables of the catalog. Prices and revenue are nano-dollars.
+"""Tables of the catalog. Prices, revenue and payouts are nano-dollars.
 
 Each call adds to one of several stripes of a counter, and readers sum them up, so that calls do not queue for one row.
 Counters have no foreign keys: their checks would lock the service's row for each call.
@@ -160,6 +160,50 @@ SUBSCRIPTIONS = StateMachine(
         },
     ),
 )
+
+
+class PayoutKind(StrEnum):
+    PAYOUT = "payout"
+    REFUND = "refund"
+
+
+class PayoutStatus(StrEnum):
+    PENDING = "pending"
+    PAID = "paid"
+    FAILED = "failed"
+
+
+class Payout(Model):
+    """What was taken from the earnings of a service: paid to its seller, or back to the payer of one of its calls.
+
+    Its id is that of the transaction that pays it. Without a chain, it is a refund in credits, or a payout that the
+    operator made elsewhere. It is closed once it can no longer change.
+    """
+
+    __tablename__ = "service_payouts"
+    __table_args__ = (
+        CheckConstraint("amount_nanos > 0 AND commission_nanos >= 0", name="ck_service_payouts_amounts"),
+        CheckConstraint("kind IN ('payout', 'refund')", name="ck_service_payouts_kind"),
+        CheckConstraint("status IN ('pending', 'paid', 'failed')", name="ck_service_payouts_status"),
+        Index("ix_service_payouts_service_id", "service_id", "created_at", "id"),
+        Index("ix_service_payouts_created_at", "created_at", "id"),
+        partial_index("uq_service_payouts_call", "call_id", where="status <> 'failed'", unique=True),
+        partial_index("ix_service_payouts_open", "chain", where="closed_at IS NULL"),
+    )
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    service_id: Mapped[str] = mapped_column(ID)
+    agent_id: Mapped[str] = mapped_column(ID)
+    kind: Mapped[str] = mapped_column(String(6))
+    status: Mapped[str] = mapped_column(String(7))
+    amount_nanos: Mapped[int] = mapped_column(BigInteger)
+    commission_nanos: Mapped[int] = mapped_column(BigInteger)
+    chain: Mapped[str | None] = mapped_column(String(20))
+    # An address, or the account that was credited.
+    recipient: Mapped[str | None] = mapped_column(String(64))
+    call_id: Mapped[str | None] = mapped_column(ID)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class ServiceTotal(Model):

@@ -26,6 +26,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
 from app.payments import claimed_payments
+from app.state import app_state
 from app.usage import service as usage
 
 _FIRST_MICROSECONDS = 1_000
@@ -34,6 +35,7 @@ STRIPES = 8
 _DAY = timedelta(hours=24)
 # The current minute and hour are kept in addition to the full day before.
 _RETENTION = _DAY + timedelta(hours=2)
+_ROUNDING = timedelta(minutes=2)
 _RECENT = timedelta(minutes=5)
 _ADD_TO_CALLER = PreparedInsert(
     ServiceCaller,
@@ -183,6 +185,12 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)
 
 
+def revenue_since(session: Session, service_id: str, since: datetime) -> int:
+    """Return the revenue since an instant, in whole minutes: at least what was earned since."""
+    of_minutes = ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(since)
+    return int(session.scalar(select(func.sum(ServiceMinute.revenue_nanos)).where(*of_minutes)) or 0)
+
+
 def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int]]:
     return session.execute(
         select(ServiceCaller.wallet_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
@@ -204,9 +212,11 @@ def refresh_totals(now: datetime) -> None:
 
 def prune_history(now: datetime) -> None:
     """Delete minutes and hours that are no longer read. For the sweep; opens its own unit."""
+    # Earnings that are held are the sums of their minutes.
+    held = timedelta(hours=app_state().settings.payout_holding_hours) + _ROUNDING
     with unit_of_work() as session:
-        for model, column in ((ServiceMinute, ServiceMinute.minute), (ServiceLatency, ServiceLatency.hour)):
-            session.execute(delete(table_of(model)).where(column < now - _RETENTION))
+        session.execute(delete(table_of(ServiceMinute)).where(ServiceMinute.minute < now - max(_RETENTION, held)))
+        session.execute(delete(table_of(ServiceLatency)).where(ServiceLatency.hour < now - _RETENTION))
 
 
 def _exact_totals() -> dict[InstrumentedAttribute[int], Any]:

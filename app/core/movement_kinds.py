@@ -26,6 +26,11 @@ class MovementKind(StrEnum):
     SETTLEMENT = "settlement"
     """The submission of a payment to the service, by its own key."""
 
+    PAYOUT = "payout"
+    """What the treasury pays the seller of a service."""
+    REFUND = "refund"
+    """What the treasury returns to the payer of a call."""
+
 
 REQUESTED = (
     MovementKind.TRANSFER, MovementKind.WITHDRAWAL, MovementKind.SWAP, MovementKind.BRIDGE, MovementKind.TOPUP,

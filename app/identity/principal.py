@@ -170,8 +170,9 @@ _OPERATIONS: dict[Scope, tuple[str, ...]] = {
         "approvals.list_approvals", "approvals.get_approval", "balance.get_balance",
     ),
     Scope.WALLET_PAY: (
-        *(f"wallets.{each}" for each in _PAID.split()), "x402.fetch_paid_resource", "credits.top_up",
-        "shopping.buy", "shopping.list_purchases", "shopping.get_purchase", "trading.call_perpdex",
+        *(f"wallets.{each}" for each in _PAID.split()), "x402.fetch_paid_resource",
+        "x402_checks.validate_paid_resource", "credits.top_up", "shopping.buy", "shopping.list_purchases",
+        "shopping.get_purchase", "trading.call_perpdex",
     ),
     Scope.GATEWAY: ("gateway.", "models.", "usage.", "balance.get_balance"),
     Scope.CATALOG: (

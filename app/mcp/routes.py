@@ -1,7 +1,9 @@
 """`/mcp`: the Model Context Protocol over HTTP POST, and the metadata of the protected resource (RFC 9728)."""
 
+import json
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from flask import Blueprint, Response, jsonify, make_response
 
@@ -11,6 +13,7 @@ from app.identity.principal import ALL_SCOPES
 from app.mcp import messages, methods
 from app.mcp.messages import PARSE_ERROR, McpError
 from app.state import app_state
+from app.version import VERSION
 from app.web.blueprint import set_cache_headers
 from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import MAX_KEYLESS_VALUES, decoded_body, parse_json
@@ -49,6 +52,32 @@ def resource_metadata() -> Response:
         resource=f"{url}/mcp", resource_name="Purser", resource_documentation=f"{url}/llms.txt",
         authorization_servers=[url], scopes_supported=list(ALL_SCOPES), bearer_methods_supported=["header"],
     )  # fmt: skip
+
+
+@mcp.get("/mcp/server-card")
+@mcp.get("/.well-known/mcp/server-card.json")
+def server_card() -> Response:
+    """Return the server card (SEP-2127), by which clients connect without asking for an address."""
+    remote = {"supportedProtocolVersions": [messages.STATELESS, *messages.HANDSHAKE]}
+    card = _description("v2/server-card", remote)
+    return Response(json.dumps(card), mimetype="application/mcp-server-card+json")
+
+
+@mcp.get("/server.json")
+def registry_entry() -> Response:
+    """Return the description with which this server can be published in the MCP registry."""
+    return jsonify(_description("2025-12-11/server", {}))
+
+
+def _description(schema: str, remote: dict[str, Any]) -> dict[str, Any]:
+    url = app_state().settings.public_url
+    labels = reversed((urlsplit(url).hostname or "localhost").split("."))
+    return {
+        "$schema": f"https://static.modelcontextprotocol.io/schemas/{schema}.schema.json",
+        "name": f"{'.'.join(labels)}/purser", "title": "Purser", "version": VERSION, "websiteUrl": url,
+        "description": "Wallets with enforced limits, paid APIs and a catalog of services for AI agents",
+        "remotes": [{"type": "streamable-http", "url": f"{url}/mcp", **remote}],
+    }  # fmt: skip
 
 
 @mcp.after_request

@@ -135,6 +135,12 @@ def get(session: Session, payment_id: str) -> PaymentRow:
     return payment
 
 
+def find_served(session: Session, payment_id: str, *, provider: str) -> Payment | None:
+    """Return the payment for a call of a provider that was served and not reversed; None without one."""
+    is_served = Payment.provider == provider, Payment.status == PaymentStatus.SERVED.value
+    return session.scalar(select(Payment).where(Payment.id == payment_id, *is_served))
+
+
 def find_claimed(session: Session, key: str) -> PaymentRow | None:
     """Return the payment that a claim belongs to, with the id None if it belongs to a top-up; None without it."""
     return _BY_CLAIM.one_or_none(session, {"of_key": key})

@@ -97,12 +97,13 @@ class PaymentRestoreCutoff(Model):
 
 
 class SettlementGasReserve(Model):
-    """How many submissions the settlement key could pay for on a chain when it was last checked."""
+    """What the service's wallets held on a chain when they were last checked: gas as submissions, and USDC."""
 
     __tablename__ = "settlement_gas_reserves"
 
     chain: Mapped[str] = mapped_column(String(20), primary_key=True)
     submissions_left: Mapped[int] = mapped_column(BigInteger)
+    treasury_units: Mapped[int | None] = mapped_column(Units)
     read_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

@@ -5,13 +5,14 @@ The capacity is read from the chains periodically, not for every request for the
 
 import threading
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import ChainName, native
+from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount, nanos_from_usd
 from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
@@ -102,11 +103,18 @@ def reserve_for_payments(chain: ChainName, sold_units: int) -> int | None:
     return reserve_units if state.native_units - sold_units >= reserve_units else None
 
 
-def store_gas_reserve(chain: ChainName, state: SettlementCapacity) -> None:
+def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_units: int | None = None) -> None:
     """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
-    submissions, now = _submissions(state), clock.now()
+    read = {"submissions_left": _submissions(state), "treasury_units": treasury_units, "read_at": clock.now()}
     with unit_of_work() as session:
-        session.merge(SettlementGasReserve(chain=chain.value, submissions_left=submissions, read_at=now))
+        session.merge(SettlementGasReserve(chain=chain.value, **read))
+
+
+def treasury_balance(session: Session) -> Decimal | None:
+    """Return the USDC of the treasury on all chains, as last read; None while payouts are off."""
+    units = session.scalars(select(SettlementGasReserve.treasury_units)).all()
+    known = [each for each in units if each is not None]
+    return Decimal(sum(known)) / 10**USDC.decimals if known else None
 
 
 def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:

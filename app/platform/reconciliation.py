@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
+from app.catalog.payouts import service as payouts
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.payments import claimed_payments, topups, treasury
@@ -86,10 +89,15 @@ def _spend_line(found: UnknownSpend, *, repair: bool) -> ReportLine:
         return ReportLine(f"{text} {movement.status.value}", needs_action=True)
     if not repair or not found.needs_adoption:
         return ReportLine(text)
-    if not restore_reconciliation.adopt_onchain_tx(found, on_reopened=topups.reopen_grant):
+    if not restore_reconciliation.adopt_onchain_tx(found, on_reopened=_reopen):
         text += ", and could not be updated (deleted, or changing concurrently); run this again"
         return ReportLine(text, needs_action=True)
     return ReportLine(f"{text}; a worker settles it")
+
+
+def _reopen(session: Session, transaction_id: str) -> None:
+    topups.reopen_grant(session, transaction_id)
+    payouts.reopen(session, transaction_id)
 
 
 def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int, repair: bool) -> Iterator[ReportLine]:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
+from app.catalog.payouts import earnings
 from app.core import clock
 from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
@@ -107,6 +108,9 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     credit = {"available": found.available_nanos, "held": found.held_nanos, "spent": found.spent_nanos}
     pending = balances.pending(session)
     capacities = settlement_capacity.gas_reserves(session)
+    treasury = {"owed": Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD}
+    if (balance := settlement_capacity.treasury_balance(session)) is not None:
+        treasury["balance"] = balance
     gauges: tuple[tuple[str, str, Mapping[Any, int | Decimal], tuple[str, ...]], ...] = (
         ("credits_usd", "Credits of all accounts by state.",
          {state: Decimal(nanos) / NANOS_PER_USD for state, nanos in credit.items()}, ("bucket",)),
@@ -118,6 +122,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
         ("settlement_capacity",
          "Signed payments that the settlement key could still submit, by its gas when last read.",
          {chain: number for chain, (number, _) in capacities.items()}, ("chain",)),
+        ("treasury_usd", "USDC of the treasury, when last read, and what sellers are owed.", treasury, ("which",)),
         ("settlement_capacity_age_seconds", "Seconds since the settlement key's gas was last read.",
          {chain: age for chain, (_, age) in capacities.items()}, ("chain",)),
         ("settlement_failed_usd",

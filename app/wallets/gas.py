@@ -127,12 +127,15 @@ def number_today(session: Session, agent_id: str, *, counts: bool) -> int:
     return number
 
 
-def is_free(session: Session, plan: SubmissionPlan, number: int, *, counts: bool) -> bool:
-    """Return whether an agent's transfer with this number today is free, and with `counts` count it for all agents.
+def is_free(session: Session, plan: SubmissionPlan, agent_id: str, *, counts: bool) -> bool:
+    """Return whether an agent's transfer is free, and with `counts` count it, for all agents too if it is.
 
-    Agents cost nothing: what is free for each of them is bounded for all together.
+    Agents cost nothing: what is free for each of them is bounded for all together. The service's own are free, and not
+    counted. Raises: Rejected.
     """
-    settings = app_state().settings
+    if agent_id == plan.sponsor_wallet.agent_id:
+        return True
+    settings, number = app_state().settings, number_today(session, agent_id, counts=counts)
     if number > settings.sponsored_free_per_day or plan.draft.creates_account:
         return False
     most = nanos_from_usd(settings.sponsored_free_usd_per_day) // _NANOS_PER_COUNT

@@ -46,8 +46,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
     try:
         plan = _plan(movement)
         with read_only_unit() as session:
-            number = gas.number_today(session, movement.wallet.agent_id, counts=False)
-            is_free = gas.is_free(session, plan, number, counts=False)
+            is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=False)
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
@@ -127,8 +126,7 @@ def _record(
     transfer_id, fee_id = new_id(), new_id()
     with unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
-        number = gas.number_today(session, movement.wallet.agent_id, counts=True)
-        is_free = gas.is_free(session, plan, number, counts=True)
+        is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=True)
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)

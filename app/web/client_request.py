@@ -219,7 +219,7 @@ def _truncated(address: str) -> str:
         return ""
 
 
-_PREFIXES = ("/v1/", "/mcp", "/.well-known/o", "/oauth/token", "/oauth/register", "/oauth/revoke")
+_PREFIXES = ("/v1/", "/mcp", "/discovery/", "/.well-known/", "/oauth/token", "/oauth/register", "/oauth/revoke")
 _ANY = "*"
 # The wildcard does not include Authorization.
 _ALLOWED_HEADERS = "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"

@@ -6,13 +6,14 @@ symbols and addresses have one spelling.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
 import marshmallow as ma
 from marshmallow import fields, post_load
 
+from app.core.checks import CheckedStep
 from app.core.pagination import PageRequest
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
@@ -110,6 +111,28 @@ class ErrorBody(Schema):
     code = fields.String(required=True)
     details = fields.Dict()
     request_id = fields.String(required=True)
+
+
+class CheckedStepShape(Schema):
+    """A step of a purchase, whether it succeeds, and why."""
+
+    step = fields.String(required=True)
+    ok = fields.Boolean(required=True)
+    required = fields.Boolean(required=True)
+    detail = fields.String(required=True)
+
+
+class PurchaseCheck(Schema):
+    """Whether something can be bought: the steps up to the first that fails."""
+
+    valid = fields.Boolean(required=True)
+    steps = fields.List(fields.Nested(CheckedStepShape), required=True)
+
+
+def checked(steps: Iterable[CheckedStep]) -> dict[str, Any]:
+    """Return the check with these steps: it succeeds if all do that are required."""
+    found = list(steps)
+    return {"valid": all(each.ok for each in found if each.required), "steps": found}
 
 
 def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:

@@ -130,6 +130,8 @@ TABLE: dict[str, Access] = {
             "GET /llms.txt", "GET /skill.md", "GET /openapi.json", "GET /metrics",
             "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/health/live", "GET /v1/providers",
             "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
+            "GET /discovery/resources", "GET /.well-known/x402", "GET /.well-known/mcp/server-card.json",
+            "GET /mcp/server-card", "GET /server.json",
         ),
         access(200, tuple(ClientKind)),
     ),
@@ -172,6 +174,7 @@ TABLE: dict[str, Access] = {
     # The owner has claimed its agent.
     "POST /v1/agents/claim-code": access(409, _AGENTS, other=201),
     "POST /v1/services": access(400, _AGENTS),
+    "POST /v1/x402/validate": access(400, _AGENTS),
     f"POST {WALLET}": access(201, _AGENTS),
     **dict.fromkeys(("GET /v1/approvals", "GET /v1/events", "GET /v1/webhooks", "GET /v1/keys"), access(200, _AGENTS)),
     **dict.fromkeys((f"GET {APPROVAL}", f"POST {APPROVAL}/cancel"), access(200, _OWN, other=404)),
@@ -211,6 +214,7 @@ TABLE: dict[str, Access] = {
         ),
         own(200),
     ),
+    f"POST {SERVICE}/check": access(200, _OWN, other=404),
     # It is subscribed.
     "POST /v1/catalog/<string:service_id>/subscribe": own(409, body=_wallet_of),
     "DELETE /v1/catalog/<string:service_id>/subscribe": own(200, body=_wallet_of),
@@ -290,6 +294,10 @@ TABLE: dict[str, Access] = {
     ),
     **dict.fromkeys((f"GET {SERVICE}", f"DELETE {SERVICE}", f"GET {SERVICE}/stats"), own(200)),
     f"PUT {SERVICE}": own(400),
+    # Payouts are off.
+    f"GET {SERVICE}/payouts": access(200, _OWN, other=404),
+    f"POST {SERVICE}/payouts": access(409, _OWN, other=404),
+    f"POST {SERVICE}/refunds": access(400, _OWN, other=404),
     **{
         f"{method} {PLATFORM}{path}": access(status, (ClientKind.MASTER,))
         for method, path, status in (
@@ -309,6 +317,7 @@ TABLE: dict[str, Access] = {
             ("PATCH", "/agents/<string:agent_id>/keys/<string:key_id>", 400),
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
+            ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
             ("GET", "/doctor", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),

@@ -86,9 +86,12 @@ NEVER_SERVED = {
     "POST /v1/trading/perpdex",
     "GET /v1/wallets/{wallet_id}/x402/purchases/{transaction_id}",
     *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
+    *(f"POST /v1/{path}" for path in ("services/{service_id}/payouts", "services/{service_id}/refunds")),
+    "POST /v1/platform/services/{service_id}/refunds",
     *(f"POST /v1/{path}" for path in ("chat/completions", "messages", "responses", "embeddings")),
 }
-"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model."""
+"""Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model;
+nothing was earned."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
 EXAMPLES = Path(openapi_document.__file__).with_name("examples.json")

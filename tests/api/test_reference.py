@@ -306,7 +306,7 @@ def _parsed(command: str) -> dict[str, Any]:
             sent["data"] = next(words)
         else:
             sent["path"] = word.removeprefix("http://purser.test")
-    assert sent["path"].startswith("/v1/")
+    assert sent["path"].startswith(("/v1/", "/discovery/"))
     return sent | ({"data": form} if form else {})
 
 

@@ -113,7 +113,12 @@ def test_expired_history_is_deleted_and_totals_stay(service_id: str) -> None:
     failed(service_id, NOON - timedelta(days=2))
     statistics.prune_history(NOON + DAY)
     assert day(service_id, NOON + DAY).calls == 1
-    statistics.prune_history(NOON + DAY + timedelta(hours=3))
+    # The sum of what is held for seven days needs its minutes.
+    statistics.prune_history(NOON + 7 * DAY)
+    with read_only_unit() as session:
+        assert statistics.revenue_since(session, service_id, NOON) == 5
+        assert statistics.revenue_since(session, service_id, NOON + timedelta(minutes=1)) == 0
+    statistics.prune_history(NOON + 7 * DAY + timedelta(hours=3))
     with read_only_unit() as session:
         for table in (ServiceMinute, ServiceLatency):
             assert session.scalar(select(func.count()).select_from(table)) == 0

@@ -193,7 +193,7 @@ def test_what_is_given_away_in_a_day_is_counted_in_dollars(sponsored: Sponsored)
         priced = replace(plan, cost_nanos=nanos_from_usd(Decimal(cost_usd)))
         for counts in (False, True):
             with unit_of_work() as session:
-                assert gas.is_free(session, priced, 1, counts=counts) is is_free
+                assert gas.is_free(session, priced, sponsored.agent.id, counts=counts) is is_free
 
 
 @pytest.mark.parametrize("settings", [{"sponsored_per_day": 2}], indirect=True)

@@ -104,7 +104,7 @@ def test_every_route_is_documented(app: Flask, document: Document) -> None:
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set())
         # A service's route without a path is the same operation as with one.
-        if rule.rule.startswith("/v1/")
+        if rule.rule.startswith(("/v1/", "/discovery/"))
         and rule.rule not in {"/v1/proxy/<service_id>", "/v1/x402/services/<service_id>"}
         and method.lower() in _METHODS
     }

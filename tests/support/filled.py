@@ -41,6 +41,8 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("budgets", "period"): lambda n: ("day", "week", "total")[n],
     ("services", "status"): lambda n: ("active", "paused", "retired")[n],
     ("services", "price_nanos"): lambda n: n,
+    ("service_payouts", "kind"): lambda n: ("payout", "refund", "payout")[n],
+    ("service_payouts", "status"): lambda n: ("pending", "paid", "failed")[n],
     ("subscriptions", "status"): lambda n: ("active", "cancelled", "active")[n],
     ("spending_holds", "state"): lambda n: ("held", "spent", "released")[n],
     ("credit_holds", "state"): lambda n: ("held", "lapsed", "settled")[n],

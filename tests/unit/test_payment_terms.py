@@ -43,6 +43,7 @@ def test_the_resource_is_the_address_without_the_query_and_the_fingerprint_has_a
         headers=HEADERS,
         remote_address="192.0.2.1",
         unavailable_reason="Closed.",
+        method="POST",
     )
 
 

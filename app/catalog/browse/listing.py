@@ -29,10 +29,10 @@ _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u
 def render_summary(service: Service, specification: ServiceSpecification, day: DailyUsage, *, public_url: str) -> str:
     """Return the description of a service: purpose, price, authentication, endpoints, and an example call."""
     url, payer_url = (f"{public_url}/v1/{path}/{service.id}" for path in ("proxy", "x402/services"))
-    described = _single_line(service.description)[:_MAX_DESCRIPTION]
+    described = words_of_seller(service.description, _MAX_DESCRIPTION)
     lines = [
         f"{_single_line(service.name)} ({_single_line(service.category)})",
-        f'What it does, in the seller\'s words: "{described}"' if described else "The seller has not described it.", "",
+        f"What it does, in the seller's words: {described}" if described else "The seller has not described it.", "",
         _price(service), "Auth: send your key as X-API-Key; the seller does not get it.",
         "If the seller has given you a key of its own, send that as X-Upstream-Authorization.",
         f"URL: {url}/ followed by the endpoint's path. The seller's response is returned unchanged.",
@@ -93,6 +93,12 @@ def _example(url: str, example: Mapping[str, Any] | None) -> str:
         body = _single_line(str(example["body"])).replace("'", "'\\''")
         parts += ["-H 'Content-Type: application/json'", f"-d '{body}'"]
     return " ".join(parts)
+
+
+def words_of_seller(text: str, limit: int) -> str:
+    """Return a seller's text as one quoted line that it cannot end, or nothing if it is empty."""
+    line = _single_line(text)[:limit]
+    return json.dumps(line, ensure_ascii=False) if line else ""
 
 
 def _single_line(text: str) -> str:

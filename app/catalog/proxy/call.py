@@ -38,6 +38,7 @@ from app.wallets.core.wallets import WalletView
 from app.web import request_bodies
 from app.web.client_request import SIGNATURE_HEADER, ClientRequest
 
+CALL_HEADER = "X-Gateway-Call-Id"
 TIMESTAMP_HEADER = "X-Gateway-Timestamp"
 MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
@@ -108,11 +109,10 @@ def _validated(
 
 
 def _price(proxied: _ProxiedCall) -> PaymentPrice:
-    """Return the price of a call that is paid for one by one: a settlement has a cost, so it has a minimum."""
     request, service = proxied.request, proxied.service
     return guard.payable(request).price(
-        max(service.price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd)), proxied.body,
-        provider_name=service.provider, description="One call of a service of this catalog", unavailable_reason=None,
+        services.single_payment_nanos(service.price_nanos), proxied.body, provider_name=service.provider,
+        description="One call of a service of this catalog", unavailable_reason=None,
     )  # fmt: skip
 
 
@@ -121,30 +121,30 @@ def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
         proxied.service, caller, wallet_id=proxied.wallet_id, model=_model(proxied),
         session_charge=proxied.session_charge,
     )  # fmt: skip
-    return _exchange(proxied, paid, client_id=caller.account_id)
+    return _exchange(proxied, paid, client_id=caller.account_id, call_id=proxied.request.id)
 
 
 def _forward_prepaid(proxied: _ProxiedCall, price: PaymentPrice, caller: Principal | None) -> Response:
     grant = gate.accept_payment(price, payer=caller)
     paid = ServiceCall(proxied.service, grant, model=_model(proxied))
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
-    return _exchange(proxied, paid, client_id=grant.payment_id)
+    return _exchange(proxied, paid, client_id=grant.payment_id, call_id=grant.payment_id)
 
 
 def _model(proxied: _ProxiedCall) -> str:
     return f"/{path_prefix(proxied.target.path)}"
 
 
-def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str) -> Response:
+def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str, call_id: str) -> Response:
     request = proxied.request
-    outgoing = _signed_request(proxied, paid.client_id)
+    outgoing = _signed_request(proxied, paid.client_id, call_id)
     for key in filter(is_ours, sdk_keys(request)):
         filters.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
     options = ForwardingOptions(
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
         account_id=client_id,
-        quotas=_quotas(proxied.service, client_id),
+        quotas=quotas(proxied.service.id, client_id),
     )
     return call.forward(request, outgoing, paid, options)
 
@@ -155,11 +155,11 @@ def _is_streamed_text(incoming: UpstreamResponse) -> bool:
     return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
 
 
-def _quotas(service: CallableService, client_id: str) -> tuple[Quota, ...]:
+def quotas(service_id: str, client_id: str) -> tuple[Quota, ...]:
     """Return quotas that keep permits for providers, other services and other callers if this service hangs."""
     return (
         Quota("services", 2, "to services"),
-        Quota(f"service:{service.id}", 4, "to this service"),
+        Quota(f"service:{service_id}", 4, "to this service"),
         Quota(f"account:{client_id}", 4, "from your account"),
     )
 
@@ -226,22 +226,24 @@ def _check_price(request: ClientRequest, service: CallableService) -> None:
         )
 
 
-def _signed_request(proxied: _ProxiedCall, client_id: str) -> UpstreamRequest:
+def _signed_request(proxied: _ProxiedCall, client_id: str, call_id: str) -> UpstreamRequest:
     """Return the outgoing request, signed so that the service can refuse all others."""
     request, service, body = proxied.request, proxied.service, proxied.body
     request_target = proxied.target.join_base(proxied.url.path)
     request_target = request_target if request_target.startswith("/") else f"/{request_target}"
-    timestamp = str(int(clock.now().timestamp()))
-    own_headers = {
-        TIMESTAMP_HEADER: timestamp,
-        SIGNATURE_HEADER: signature(service.secret, timestamp, request.method, request_target, body),
-    }
+    own_headers = {CALL_HEADER: call_id, **signed_headers(service.secret, request.method, request_target, body)}
     authorization = request.headers.get("X-Upstream-Authorization")
     if authorization:
         own_headers["Authorization"] = authorization
     own_headers |= call.idempotency_key(request, client_id, service.id)
     headers = filters.for_upstream(request.headers, own_headers=own_headers)
     return UpstreamRequest(request.method, proxied.url.origin, request_target, headers, body)
+
+
+def signed_headers(secret: bytes, method: str, target: str, body: bytes) -> dict[str, str]:
+    """Return the headers by which a service recognizes the calls of this one."""
+    timestamp = str(int(clock.now().timestamp()))
+    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: signature(secret, timestamp, method, target, body)}
 
 
 def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:

@@ -1,10 +1,15 @@
 """Calls to services of the catalog: `/v1/proxy` with a key, `/v1/x402/services` also with a payment of each call."""
 
+from typing import Any
+
 from werkzeug.wrappers import Response
 
 from app import errors
 from app.catalog import schemas
+from app.catalog.models import Service
 from app.catalog.proxy import call as proxy_call
+from app.catalog.proxy import diagnosis
+from app.catalog.services.routes import blp as owned
 from app.forwarding.call import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, ForwardedRoute, add_views
 from app.identity import guards
 from app.identity.guards import sdk_keys
@@ -14,6 +19,7 @@ from app.payments.x402 import guard
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request
 from app.web.openapi import JSON_BODY, MULTIPART_BODY, OTHER_BODIES
+from app.web.schemas import PurchaseCheck, checked
 
 _RULE = "/<service_id>/<rest:path>"
 
@@ -75,6 +81,17 @@ def serve(request: ClientRequest, service_id: str) -> Response:
 def serve_payer(request: ClientRequest, service_id: str) -> Response:
     """Serve a call with a payment or a key, as the views of `/v1/x402/services` do. Raises: ServiceError."""
     return proxy_call.forward_payable(request, service_id, _authenticate_payer(request))
+
+
+@owned.post("/<string:service_id>/check")
+@owned.response(200, PurchaseCheck)
+@owned.raises(errors.Overloaded)
+def check_service(service: Service) -> dict[str, Any]:
+    """Check step by step whether others can buy calls of your service.
+
+    A signed `GET` is sent to its base URL. At most ten checks a minute.
+    """
+    return checked(diagnosis.steps(service))
 
 
 FORWARDED_ROUTES = (

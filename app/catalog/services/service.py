@@ -17,7 +17,7 @@ from app.authenticated import change as change_row
 from app.catalog import statistics, subscriptions
 from app.catalog.models import IS_ACTIVE, PROVIDER_PREFIX, SERVICES, Service, ServiceSpecification, ServiceStatus
 from app.catalog.services import search_index
-from app.core import clock, identifiers
+from app.core import clock, identifiers, money
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
@@ -52,6 +52,11 @@ class CallableService:
     @property
     def provider(self) -> str:
         return f"{PROVIDER_PREFIX}{self.id}"
+
+
+def single_payment_nanos(price_nanos: int) -> int:
+    """Return the price of a call that is paid for by itself: a settlement has a cost, so it has a minimum."""
+    return max(price_nanos, money.nanos_from_usd(app_state().settings.x402_price_usd))
 
 
 _SEAL = seal_of(Service)

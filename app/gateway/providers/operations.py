@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from app.core import clock
@@ -87,6 +88,28 @@ def _models(row: Provider, _version: str, at: datetime) -> list[dict[str, Any]]:
 
 def _model(name: str, owner: str, pricing: dict[str, str] | None) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": owner, "pricing": pricing}
+
+
+def list_paid_routes() -> Iterator[tuple[str, str, str, int]]:
+    """Yield the provider, method, path and minimum price of each route of configured providers with a fixed path.
+
+    That is the price, unless it depends on the request: then the terms of the request have it.
+    """
+    for row in app_state().part(ProviderTable).rows:
+        for route in row.routes if row.is_configured else ():
+            nanos = max(row.x402_floor_nanos, route.rule.nanos if isinstance(route.rule, FixedPrice) else 0)
+            for path, parameters in _paths(row, route):
+                names = [each["name"] for each in parameters]
+                for chosen in product(*(_listed_values(row, each) for each in parameters)):
+                    yield row.slug, route.method, path.format(**dict(zip(names, chosen, strict=True))), nanos
+
+
+def _listed_values(row: Provider, parameter: Mapping[str, Any]) -> list[str]:
+    """Return the values of a parameter with which a path is listed: one name of each network, else the first."""
+    values = parameter["schema"].get("enum", ())
+    if parameter["name"] == "chain":
+        return list(reversed({row.networks.get(each, each): each for each in reversed(values)}.values()))
+    return list(values[:1])
 
 
 _PREFIX = "/v1/gateway/"

@@ -139,6 +139,9 @@ _MAX_TIMEOUT_SECONDS = 300
 # Clients take the first option that they can pay: the cheapest to settle comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 _MIME_TYPE = "application/json"
+_QUERY_METHODS = ("GET", "HEAD", "DELETE")
+_BODY_METHODS = ("POST", "PUT", "PATCH")
+_JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,12 @@ class PaymentPrice:
     remote_address: str | None = None
     # Why a payment would be refused, if it would be.
     unavailable_reason: str | None = None
+    method: str = ""
 
     @property
     def units(self) -> int:
         """Return the price in base units of USDC, rounded up."""
-        return -(-self.nanos // NANOS_PER_UNIT)
+        return _units(self.nanos)
 
     @property
     def amount(self) -> str:
@@ -181,6 +185,7 @@ class PayableRequest(NamedTuple):
             nanos=nanos, fingerprint=request_fingerprint(self.method, self.target, body), provider=provider_name,
             resource=app_state().settings.public_url + self.target.partition("?")[0], description=description,
             unavailable_reason=unavailable_reason, headers=self.headers, remote_address=self.remote_address,
+            method=self.method,
         )  # fmt: skip
 
 
@@ -196,15 +201,31 @@ def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
     requested, facilitators = (price.headers.chain or "").lower(), _facilitators()
     chain = next((name for name in ChainName if name.value == requested), ChainName.BASE)
     if chain in facilitators:
-        options = [
-            each
-            for name, each in facilitators.items()
-            if not price.unavailable_reason and settlement_capacity.refusal_reason(name, price.nanos) is None
-        ]
+        options = [] if price.unavailable_reason else _options(price.nanos)
         refusal.members |= _body_members(price, chain, options)
         headers = _headers(price, chain, options, error=_x402_error(refusal))
         refusal.headers = {**headers, **refusal.headers}
     return refusal
+
+
+def accepted_payments(nanos: int) -> list[dict[str, Any]]:
+    """Return the terms (`accepts`) of a price in version 2, on the chains where it can be settled now."""
+    return [_payment_requirements(_units(nanos), each) for each in _options(nanos)]
+
+
+def discovery_extension(method: str) -> dict[str, Any]:
+    """Return the extension `bazaar` of an HTTP method, by which a request is found and repeated; {} if it has none."""
+    group = next((each for each in (_QUERY_METHODS, _BODY_METHODS) if method in each), None)
+    if group is None:
+        return {}
+    stated: dict[str, Any] = {"type": "http", "method": method}
+    properties: dict[str, Any] = {"type": {"const": "http"}, "method": {"enum": list(group)}}
+    if group is _BODY_METHODS:
+        stated |= {"bodyType": "json", "body": {}}
+        properties |= {"bodyType": {"enum": ["json", "form-data", "text"]}, "body": {}}
+    described = {"type": "object", "properties": properties, "required": list(properties)}
+    schema = {"$schema": _JSON_SCHEMA, "type": "object", "properties": {"input": described}, "required": ["input"]}
+    return {"bazaar": {"info": {"input": stated}, "schema": schema}}
 
 
 def encode_header(document: Mapping[str, Any]) -> str:
@@ -244,12 +265,14 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
-    required_v2 = {
+    required_v2: dict[str, Any] = {
         "x402Version": 2,
         "error": error,
         "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": [_payment_requirements(price, each) for each in options],
+        "accepts": [_payment_requirements(price.units, each) for each in options],
     }
+    if extensions := discovery_extension(price.method) if options else {}:
+        required_v2["extensions"] = extensions
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,
         "X-Payment-Recipient": treasury.recipient(chain), "X-Payment-Chain": chain.value,
@@ -257,23 +280,32 @@ def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], 
     }  # fmt: skip
 
 
-def _payment_requirements(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
+def _payment_requirements(units: int, facilitator: Facilitator) -> dict[str, Any]:
     extra = dict(facilitator.asset.extra)
     if facilitator.name is ChainName.SOLANA:
         extra["feePayer"] = treasury.settler(facilitator.name)
     return {
-        "scheme": "exact", "network": facilitator.asset.network, "amount": str(price.units),
+        "scheme": "exact", "network": facilitator.asset.network, "amount": str(units),
         "asset": facilitator.asset.address, "payTo": treasury.recipient(facilitator.name),
         "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS, "extra": extra,
     }  # fmt: skip
 
 
 def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
-    terms = _payment_requirements(price, facilitator)
+    terms = _payment_requirements(price.units, facilitator)
     return {
         "maxAmountRequired": terms.pop("amount"), "resource": price.resource, "description": price.description,
         "mimeType": _MIME_TYPE, **terms, "network": facilitator.asset.legacy_network,
     }  # fmt: skip
+
+
+def _units(nanos: int) -> int:
+    return -(-nanos // NANOS_PER_UNIT)
+
+
+def _options(nanos: int) -> list[Facilitator]:
+    found = _facilitators().items()
+    return [each for name, each in found if settlement_capacity.refusal_reason(name, nanos) is None]
 
 
 def _facilitators() -> dict[ChainName, Facilitator]:

@@ -6,8 +6,9 @@ Submissions use nonces and pay fees like movements, and are recorded and settled
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import Row, or_, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -99,6 +100,15 @@ def final_decision(session: Session, transaction_id: str) -> BlockDecision | Non
     """Return the decision of a movement once it is final, None before."""
     found = decisions(session, [transaction_id]).get(transaction_id)
     return found if found is not None and found.is_final else None
+
+
+def of_kinds(session: Session, kinds: Sequence[str]) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return what the movements of some kinds pay to whom, and their status. For audits."""
+    columns = (
+        Transaction.id, Transaction.kind, Transaction.chain, Transaction.to_address, Transaction.amount_units,
+        Transaction.status,
+    )  # fmt: skip
+    return session.execute(select(*columns).where(Transaction.kind.in_(kinds))).all()
 
 
 def failed_fee_units(session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime) -> int:

@@ -32,6 +32,8 @@ export type ErrorCode =
   | "PAYMENT_INVALID"
   | "PAYMENT_PENDING"
   | "PAYMENT_REQUIRED"
+  | "PAYOUT_FAILED"
+  | "PAYOUT_REFUSED"
   | "PERPDEX_ERROR"
   | "PER_TX_LIMIT_EXCEEDED"
   | "PRICE_UNAVAILABLE"
@@ -87,13 +89,13 @@ export class LimitExceeded extends PermissionDenied {
 /** It does not exist, or belongs to another account. `NOT_FOUND`. */
 export class NotFound extends PurserError {}
 
-/** Another request or state is in the way. `ALREADY_CLAIMED`, `ALREADY_SUBSCRIBED`, `IDEMPOTENCY_CONFLICT`, `LIMIT_REACHED`, `PURCHASE_IN_PROGRESS`, `TRANSACTION_IN_PROGRESS`, `WALLET_NOT_EMPTY`. */
+/** Another request or state is in the way. `ALREADY_CLAIMED`, `ALREADY_SUBSCRIBED`, `IDEMPOTENCY_CONFLICT`, `LIMIT_REACHED`, `PAYOUT_REFUSED`, `PURCHASE_IN_PROGRESS`, `TRANSACTION_IN_PROGRESS`, `WALLET_NOT_EMPTY`. */
 export class Conflict extends PurserError {}
 
 /** Too many requests: repeat it after `retryAfter` seconds. `RATE_LIMITED`. */
 export class RateLimited extends PurserError {}
 
-/** A movement or a payment failed, and no funds moved. `BRIDGE_FAILED`, `PAYMENT_FAILED`, `SWAP_FAILED`, `TRANSFER_FAILED`, `WITHDRAWAL_FAILED`. */
+/** A movement or a payment failed, and no funds moved. `BRIDGE_FAILED`, `PAYMENT_FAILED`, `PAYOUT_FAILED`, `SWAP_FAILED`, `TRANSFER_FAILED`, `WITHDRAWAL_FAILED`. */
 export class MovementFailed extends PurserError {
   declare readonly details: { reason?: string; missing?: string; currency?: string; chain?: string; [name: string]: any };
 }

@@ -1,0 +1,131 @@
+"""Earnings of services, and what of them was paid out, refunded and kept as commission.
+
+Earnings are the revenue that the counters of calls have: the sum that the audit compares with charges and payments. A
+payout or refund takes from them as soon as it is recorded, unless it has finally failed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from app.catalog import statistics
+from app.catalog.models import Payout, PayoutKind, PayoutStatus, ServiceTotal
+from app.core import clock
+from app.core.movement_kinds import MovementKind
+from app.credits import accounts
+from app.payments.claimed_payments import NANOS_PER_UNIT
+from app.state import app_state
+from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.transactions import relayed
+
+REFUND_PREFIX = "refund:"
+"""Begins the reference of a grant that refunds a call."""
+_ALL_BPS = 10_000
+_COUNTS = Payout.status != PayoutStatus.FAILED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Earnings:
+    """The earnings of a service: revenue = paid + commission + refunded + unpaid, of which some is held."""
+
+    revenue_nanos: int
+    refunded_nanos: int
+    paid_nanos: int
+    commission_nanos: int
+    recent_nanos: int
+    """The revenue within the holding time."""
+
+    @property
+    def unpaid_nanos(self) -> int:
+        return self.revenue_nanos - self.refunded_nanos - self.paid_nanos - self.commission_nanos
+
+    @property
+    def held_nanos(self) -> int:
+        return min(self.unpaid_nanos, self.recent_nanos)
+
+    @property
+    def payable(self) -> tuple[int, int]:
+        """Return what a payout would pay now, and its commission."""
+        return divide(self.unpaid_nanos - self.held_nanos, app_state().settings.payout_commission_bps)
+
+    @property
+    def payable_nanos(self) -> int:
+        return self.payable[0]
+
+
+def divide(nanos: int, commission_bps: int) -> tuple[int, int]:
+    """Return the whole base units of USDC that can be paid of an amount, and their commission, rounded down."""
+    paid = max(nanos, 0) * (_ALL_BPS - commission_bps) // _ALL_BPS // NANOS_PER_UNIT * NANOS_PER_UNIT
+    return paid, paid * commission_bps // (_ALL_BPS - commission_bps)
+
+
+def read(session: Session, service_id: str) -> Earnings:
+    kinds = [case((Payout.kind == kind.value, Payout.amount_nanos), else_=0) for kind in PayoutKind]
+    sums = [func.sum(each) for each in (*kinds, Payout.commission_nanos)]
+    found = session.execute(select(*sums).where(Payout.service_id == service_id, _COUNTS)).one()
+    paid, refunded, commission = (int(each or 0) for each in found)
+    holding = timedelta(hours=app_state().settings.payout_holding_hours)
+    return Earnings(
+        revenue_nanos=statistics.totals(session, service_id).revenue_nanos,
+        refunded_nanos=refunded, paid_nanos=paid, commission_nanos=commission,
+        recent_nanos=statistics.revenue_since(session, service_id, clock.now() - holding) if holding else 0,
+    )  # fmt: skip
+
+
+def owed_nanos(session: Session) -> int:
+    """Return what the treasury owes all sellers: unpaid earnings less commission, and what is being paid."""
+    taken, pending = accounts.sums_of(
+        session, case((_COUNTS, Payout.amount_nanos + Payout.commission_nanos), else_=0),
+        case((Payout.status == PayoutStatus.PENDING.value, Payout.amount_nanos), else_=0),
+    )  # fmt: skip
+    (revenue,) = accounts.sums_of(session, ServiceTotal.revenue_nanos + 0)
+    unpaid = revenue - taken
+    return unpaid - unpaid * app_state().settings.payout_commission_bps // _ALL_BPS + pending
+
+
+def find_problems(session: Session) -> list[str]:
+    """Return one sentence for each payout or refund that its service, the ledger or a transaction contradicts."""
+    payouts = session.scalars(select(Payout)).all()
+    taken: Counter[str] = Counter()
+    for each in payouts:
+        taken[each.service_id] += each.amount_nanos + each.commission_nanos if _counts(each) else 0
+    return [
+        *(
+            f"service {service_id}: {nanos} nano-dollars were paid out, refunded or kept, but it earned {revenue_nanos}"
+            for service_id, nanos in taken.items()
+            if nanos > (revenue_nanos := statistics.totals(session, service_id).revenue_nanos)
+        ),
+        *_wrong_credits(session, [each for each in payouts if each.kind == PayoutKind.REFUND and not each.chain]),
+        *_wrong_transactions(session, {each.id: each for each in payouts if each.chain}),
+    ]
+
+
+def _counts(payout: Payout) -> bool:
+    return payout.status != PayoutStatus.FAILED
+
+
+def _wrong_credits(session: Session, refunds: list[Payout]) -> Iterator[str]:
+    recorded = {f"{REFUND_PREFIX}{each.call_id}": (each.recipient, each.amount_nanos) for each in refunds}
+    granted = accounts.grants_by_reference(session, REFUND_PREFIX)
+    for reference in sorted(recorded.keys() | granted.keys()):
+        if recorded.get(reference) != granted.get(reference):
+            yield f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
+
+
+def _wrong_transactions(session: Session, payouts: dict[str, Payout]) -> Iterator[str]:
+    sent = {row.id: row for row in relayed.of_kinds(session, (MovementKind.PAYOUT, MovementKind.REFUND))}
+    for payout in payouts.values():
+        row = sent.get(payout.id)
+        if row is None or (payout.kind, payout.chain, payout.recipient, payout.amount_nanos) != (
+            row.kind, row.chain, row.to_address, int(row.amount_units) * NANOS_PER_UNIT
+        ):  # fmt: skip
+            yield f"payout {payout.id} of service {payout.service_id} is not the transaction that was signed for it"
+        elif payout.closed_at is not None and _counts(payout) != (row.status == MovementStatus.CONFIRMED):
+            yield f"payout {payout.id} is {payout.status}, and its transaction is {row.status}"
+    for transaction_id, row in sent.items():
+        if transaction_id not in payouts and row.status != MovementStatus.FAILED:
+            yield f"transaction {transaction_id} paid from the treasury, and no payout or refund of a service has it"

@@ -1,0 +1,88 @@
+"""`/v1/services/{id}/payouts` and `/refunds`: what a seller is paid, and returns to payers."""
+
+from typing import Any
+
+from flask import request
+
+from app import errors
+from app.audit_log.actors import current_actor
+from app.catalog.models import Service
+from app.catalog.payouts import schemas
+from app.catalog.payouts import service as payouts
+from app.catalog.payouts.service import PayoutView
+from app.errors import NotFound
+from app.idempotency.decorator import idempotent
+from app.idempotency.service import Claim
+from app.identity import guards
+from app.wallets.kinds.definition import PREFER_NOTE, rebuild_from_record
+from app.web.blueprint import Blueprint, offers_csv
+from app.web.client_request import wait_seconds
+from app.web.schemas import PageQuery
+
+NOTE = "Repeating a request with the same key returns the first response and pays nothing again."
+REFUND_ERRORS = (errors.PayoutRefused, errors.PayoutFailed)
+blp = Blueprint(
+    "payouts",
+    guard=guards.AGENT_KEY,
+    url_prefix="/v1/services",
+    description="What a service has earned: payouts in USDC to its seller, and refunds to the payers of its calls.",
+)
+
+
+@blp.before_request
+def _find_service() -> None:
+    """Replace the id in the path by the caller's service, also a retired one, before the body is parsed."""
+    arguments = request.view_args or {}
+    is_own = Service.agent_id == guards.require_agent()
+    arguments["service"] = payouts.find_service(arguments.pop("service_id"), is_own)
+
+
+def rebuilt(payout_id: str) -> Any:
+    """Return a payout in its current state, or the response of its failure."""
+    try:
+        found = payouts.get(payout_id)
+    except NotFound:
+        return rebuild_from_record(payout_id)
+    return rebuild_from_record(payout_id) if found.row.status == "failed" else found
+
+
+@blp.get("/<string:service_id>/payouts")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, schemas.PayoutPage)
+@offers_csv(blp, "payouts", schemas.PayoutShape)
+def list_payouts(query: dict[str, Any], service: Service) -> dict[str, Any]:
+    """List the payouts and refunds of a service, newest first, with its earnings; as CSV, they are its statement."""
+    return _page(service.id, query)
+
+
+@blp.post("/<string:service_id>/payouts")
+@idempotent(owner=guards.idempotency_owner, rebuild=rebuilt, note=NOTE)
+@blp.arguments(schemas.PayoutBody, required=False)
+@blp.response(201, schemas.PayoutShape)
+@blp.raises(*REFUND_ERRORS, errors.AddressNotAllowed, errors.WalletFrozen, errors.ApprovalRequired)
+@blp.header("Prefer", PREFER_NOTE)
+def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> PayoutView:
+    """Pay out all that is payable. `pending` means that it was sent and the service completes it."""
+    return payouts.pay_out(service, **body, actor=current_actor(), wait_seconds=wait_seconds(), claim=claim)
+
+
+@blp.post("/<string:service_id>/refunds")
+@idempotent(owner=guards.idempotency_owner, rebuild=rebuilt, note=NOTE)
+@blp.arguments(schemas.RefundBody)
+@blp.response(201, schemas.PayoutShape)
+@blp.raises(*REFUND_ERRORS)
+@blp.header("Prefer", PREFER_NOTE)
+def refund_call(body: dict[str, Any], service: Service, claim: Claim) -> PayoutView:
+    """Refund a call once: in credits if it was paid with them, or in USDC to the address that paid."""
+    return refund(service, body, claim)
+
+
+def refund(of: Service, body: dict[str, Any], claim: Claim) -> PayoutView:
+    return payouts.refund(
+        of, body["call_id"], body["amount_usd"], actor=current_actor(), wait_seconds=wait_seconds(), claim=claim
+    )
+
+
+def _page(service_id: str, query: dict[str, Any]) -> dict[str, Any]:
+    page = payouts.list_of(service_id, query["page"])
+    return {"payouts": page.items, "pagination": page, "earnings": payouts.earnings_of(service_id)}

@@ -1,0 +1,68 @@
+"""Schemas of payouts and refunds."""
+
+from marshmallow import fields
+
+from app.catalog.models import PayoutKind, PayoutStatus
+from app.web.fields import Address, Identifier, Instant, Symbol, Text, Usd
+from app.web.schemas import EXAMPLE_ID, PageQuery, Pagination, Schema, page_schema
+
+
+class PayoutBody(Schema):
+    """Where a payout goes; by default, to the seller's first wallet on Base."""
+
+    chain = Symbol(load_default=None, metadata={"enum": ["ethereum", "base", "solana"], "example": "base"})
+    address = Address(load_default=None, metadata={"example": "0x52908400098527886E0F7030069857D2E4169EE7"})
+    wallet_id = Text(load_default=None, metadata={"example": EXAMPLE_ID})
+
+
+class RefundBody(Schema):
+    """The call to refund; without an amount, all that was paid for it."""
+
+    call_id = Text(required=True, metadata={"example": EXAMPLE_ID})
+    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
+
+
+class PayoutShape(Schema):
+    """A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere."""
+
+    id = fields.UUID(required=True, attribute="row.id")
+    service_id = fields.UUID(required=True, attribute="row.service_id")
+    kind = fields.String(required=True, attribute="row.kind", metadata={"enum": list(PayoutKind)})
+    status = fields.String(required=True, attribute="row.status", metadata={"enum": list(PayoutStatus)})
+    amount_usd = Usd(required=True, attribute="row.amount_nanos")
+    commission_usd = Usd(required=True, attribute="row.commission_nanos")
+    chain = fields.String(required=True, allow_none=True, attribute="row.chain")
+    to = fields.String(required=True, allow_none=True, attribute="transaction.to_address", dump_default=None)
+    tx_hash = fields.String(required=True, allow_none=True, attribute="transaction.tx_hash", dump_default=None)
+    call_id = fields.UUID(required=True, allow_none=True, attribute="row.call_id")
+    created_at = Instant(required=True, attribute="row.created_at")
+    closed_at = Instant(required=True, allow_none=True, attribute="row.closed_at")
+
+
+class EarningsShape(Schema):
+    """The earnings of a service: revenue = paid + commission + refunded + unpaid."""
+
+    revenue_usd = Usd(required=True, attribute="revenue_nanos")
+    paid_usd = Usd(required=True, attribute="paid_nanos")
+    commission_usd = Usd(required=True, attribute="commission_nanos")
+    refunded_usd = Usd(required=True, attribute="refunded_nanos")
+    unpaid_usd = Usd(required=True, attribute="unpaid_nanos")
+    held_usd = Usd(required=True, attribute="held_nanos")
+    payable_usd = Usd(required=True, attribute="payable_nanos")
+
+
+AllPayouts = page_schema("AllPayouts", "payouts", PayoutShape, "Payouts and refunds of all services, newest first.")
+
+
+class PayoutPage(Schema):
+    """The payouts and refunds of a service, newest first, and its earnings."""
+
+    payouts = fields.List(fields.Nested(PayoutShape), required=True)
+    earnings = fields.Nested(EarningsShape, required=True)
+    pagination = fields.Nested(Pagination, required=True)
+
+
+class PayoutQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """A page of payouts, of one service or of all."""
+
+    service_id = Identifier(load_default=None)

@@ -1,0 +1,84 @@
+"""`/discovery/resources`, as x402 facilitators have it, and `/.well-known/x402`: what can be bought by x402."""
+
+from typing import Any
+
+import flask
+from flask import Response, jsonify
+from marshmallow import fields
+
+from app.core.pagination import Page, PageRequest
+from app.discovery import listing
+from app.state import app_state
+from app.web.blueprint import PUBLIC, Blueprint
+from app.web.fields import Instant, Text
+from app.web.schemas import Schema, page_query
+
+_VERSION = 2
+_MAX_RESOURCES = 100
+_MAX_LISTED = 500
+blp = Blueprint(
+    "discovery",
+    guard=PUBLIC,
+    url_prefix="/discovery",
+    description="What can be bought here without an account, for clients of x402.",
+)
+well_known = flask.Blueprint("well_known", __name__)
+
+
+class DiscoveryQuery(page_query(default=20, maximum=_MAX_RESOURCES)):  # type: ignore[misc]
+    """Filters of the resources."""
+
+    type = Text(load_default=None)
+    network = Text(load_default=None)
+    scheme = Text(load_default=None)
+    pay_to = Text(load_default=None, data_key="payTo")
+
+
+class PaidResource(Schema):
+    """A resource that answers 402, and the payments that it accepts."""
+
+    resource = fields.String(required=True)
+    type = fields.String(required=True, metadata={"enum": ["http"]})
+    x402_version = fields.Integer(required=True, data_key="x402Version", attribute="x402Version")
+    accepts = fields.List(fields.Dict(), required=True)
+    last_updated = Instant(required=True, data_key="lastUpdated", attribute="lastUpdated")
+    description = fields.String(required=True)
+    metadata = fields.Dict(required=True)
+    extensions = fields.Dict(required=True)
+
+
+class DiscoveryPagination(Schema):
+    """The part of the list that a page is."""
+
+    limit = fields.Integer(required=True, attribute="request.limit")
+    offset = fields.Integer(required=True, attribute="request.offset")
+    total = fields.Integer(required=True)
+
+
+class PaidResourceList(Schema):
+    """A page of what can be bought."""
+
+    x402_version = fields.Integer(required=True, data_key="x402Version", attribute="version")
+    items = fields.List(fields.Nested(PaidResource), required=True, attribute="page.items")
+    pagination = fields.Nested(DiscoveryPagination, required=True, attribute="page")
+
+
+@blp.get("/resources")
+@blp.arguments(DiscoveryQuery, location="query")
+@blp.response(200, PaidResourceList)
+def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
+    """List what can be bought without an account: the providers' routes, then the services of the catalog."""
+    page = query.pop("page")
+    is_known = query.pop("type") in {None, "http"}
+    return {"version": _VERSION, "page": listing.list_resources(page, **query) if is_known else Page((), 0, page)}
+
+
+@well_known.get("/.well-known/x402")
+def x402_manifest() -> Response:
+    """Return the URLs of the first resources, and where the others and their prices are."""
+    found = listing.list_resources(PageRequest(_MAX_LISTED, 0))
+    url = app_state().settings.public_url
+    return jsonify(
+        version=1, resources=[each["resource"] for each in found.items],
+        instructions=f"{url}/discovery/resources has all resources, with prices; {url}/llms.txt says how to pay.",
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Concurrent payouts and refunds of two processes: together they never take more than a service has earned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from flask import Flask
+
+from app.catalog.payouts import earnings
+from app.catalog.payouts import service as payouts
+from app.core.chains import USDC, ChainName
+from app.credits import accounts as credit_accounts
+from app.db.unit_of_work import read_only_unit
+from app.payments import treasury
+from app.payments.treasury import WalletRole
+from sandbox.evm import EvmNode
+from tests.support.agents import register
+from tests.support.chains import fund, usdc
+from tests.support.earned import SETTINGS, earn
+from tests.support.market import sell
+from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.chain, pytest.mark.postgres]
+BASE = ChainName.BASE
+CALLS, EACH = 12, 6
+
+
+def opened(url: str, node: EvmNode, build_app: Callable[..., Flask]) -> tuple[Service, Flask]:
+    """Return the service and an application of it, with a treasury that has dollars and no ether."""
+    settings = {**SETTINGS, "log_level": "CRITICAL", "confirmation_wait_seconds": "5"}
+    service = Service(url, (NodeAddress.of(node),), settings)
+    app = build_app(url, settings=dict(settings), **service.parts(Tripwire()))
+    with app.app_context():
+        fund(node, treasury.settler(BASE), eth=1)
+        fund(node, treasury.wallet(WalletRole.TREASURY, BASE).address_on(BASE), eth=0, dollars=50)
+    return service, app
+
+
+@pytest.mark.parametrize("refunded_calls", [0, EACH // 2])
+def test_payouts_race_payouts_and_refunds_and_take_each_dollar_once(
+    postgres_url: str, base_node: EvmNode, build_app: Callable[..., Flask], refunded_calls: int
+) -> None:
+    service, app = opened(postgres_url, base_node, build_app)
+    with app.app_context():
+        seller, buyer = register(app.test_client()), register(app.test_client())
+        offered = sell(seller)["id"]
+        calls = earn(offered, buyer.id, calls=CALLS)
+        credits_before = credit_accounts_of(buyer.id)
+    pay = [Asked("POST", f"/v1/services/{offered}/payouts", {}, seller.headers()) for _ in range(EACH)]
+    refunds = [
+        Asked("POST", f"/v1/services/{offered}/refunds", {"call_id": call_id}, seller.headers())
+        # Each call is refunded by both processes.
+        for call_id in calls[:refunded_calls]
+    ]
+    answers = crowds(service, pay[: EACH // 2] + refunds, pay[EACH // 2 :] + refunds)
+    outcomes = Counter((status, body.get("code")) for status, body in answers)
+    assert outcomes.keys() <= {(201, None), (409, "PAYOUT_REFUSED")}, outcomes
+    made = [body for status, body in answers if status == 201]
+    assert len({body["call_id"] for body in made if body["kind"] == "refund"}) == len(
+        [body for body in made if body["kind"] == "refund"]
+    )
+    paid = sum(usdc(body["amount_usd"]) for body in made if body["kind"] == "payout")
+    refunded = sum(usdc(body["amount_usd"]) for body in made if body["kind"] == "refund")
+    # A refund in between changes what is payable: then the payout is refused, and can be requested again.
+    assert paid or refunded
+    assert len([body for body in made if body["kind"] == "payout"]) == 1 or refunded_calls
+    with app.app_context():
+        found = payouts.earnings_of(offered)
+        assert found.unpaid_nanos >= 0
+        assert (found.paid_nanos, found.refunded_nanos) == (paid * 1000, refunded * 1000)
+        assert found.revenue_nanos == CALLS * 250_000_000
+        assert credit_accounts_of(buyer.id) - credits_before == refunded * 1000
+        with read_only_unit() as session:
+            assert earnings.find_problems(session) == []
+    chain = app.state.ports.chains[BASE].real
+    wait_until(lambda: chain.balances(seller.address).of(USDC).units == paid, what="the seller has what was paid")
+
+
+def credit_accounts_of(account_id: str) -> int:
+    with read_only_unit() as session:
+        return credit_accounts.balance(session, account_id).credits_nanos
+
+
+def test_refunds_of_many_payers_race_for_what_one_call_has_earned(
+    postgres_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
+) -> None:
+    service, app = opened(postgres_url, base_node, build_app)
+    with app.app_context():
+        seller, *buyers = (register(app.test_client()) for _ in range(2 * EACH + 1))
+        offered = sell(seller)["id"]
+        calls = [earn(offered, buyer.id, calls=1)[0] for buyer in buyers]
+        assert seller.post(f"/v1/services/{offered}/payouts", {}).status_code == 201
+        earn(offered, buyers[0].id, calls=1)
+    refunds = [
+        Asked("POST", f"/v1/services/{offered}/refunds", {"call_id": call_id}, seller.headers()) for call_id in calls
+    ]
+    answers = crowds(service, refunds[:EACH], refunds[EACH:])
+    assert sorted(status for status, _ in answers) == [201] + [409] * (2 * EACH - 1)
+    with app.app_context(), read_only_unit() as session:
+        assert earnings.read(session, offered).unpaid_nanos == 0
+        assert earnings.find_problems(session) == []
