@@ -29,14 +29,21 @@ def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -
 
     Raises: AlreadySubscribed; NotFound if the wallet was deleted or the service left the catalog concurrently.
     """
-    now = clock.now()
-    this = _of(service_id, wallet_id)
+    now, this = clock.now(), _of(service_id, wallet_id)
+    cancelled, active = SubscriptionStatus.CANCELLED, SubscriptionStatus.ACTIVE
+    values = {
+        "id": identifiers.new_id(), "service_id": service_id, "wallet_id": wallet_id, "agent_id": agent_id,
+        **SUBSCRIPTIONS.initial(active), "reactivated": False, "created_at": now, "updated_at": now,
+    }  # fmt: skip
     with unit_of_work() as session:
         # Deleting the wallet takes this lock first, and then cancels its subscriptions.
         spending_accounts.lock_account(session, wallet_id)
-        _lock_active(session, service_id)
-        if not _insert(session, service_id, wallet_id=wallet_id, agent_id=agent_id, at=now) and not SUBSCRIPTIONS.move(
-            session, this, SubscriptionStatus.CANCELLED, SubscriptionStatus.ACTIVE, reactivated=True, updated_at=now
+        # The service, so that it is not retired before the end of the unit; a refresh of the totals skips the row.
+        query = select(Service.id).where(Service.id == service_id, IS_ACTIVE)
+        if session.execute(query.with_for_update(read=True)).one_or_none() is None:
+            raise NotFound("This service does not exist.")
+        if not _INSERT.execute(session, values) and not SUBSCRIPTIONS.move(
+            session, this, cancelled, active, reactivated=True, updated_at=now
         ):
             raise AlreadySubscribed
         row: SubscriptionRow = session.execute(_select_subscriptions().where(this)).one()
@@ -97,22 +104,6 @@ def _of(service_id: str, wallet_id: str) -> ColumnElement[bool]:
 
 def _cancel(session: Session, rows: ColumnElement[bool], *, at: datetime) -> None:
     SUBSCRIPTIONS.move(session, rows, SubscriptionStatus.ACTIVE, SubscriptionStatus.CANCELLED, updated_at=at)
-
-
-def _lock_active(session: Session, service_id: str) -> None:
-    """Lock an active service so that it is not retired before the end of the unit. Raises: NotFound."""
-    # A concurrent refresh of the totals skips the row.
-    query = select(Service.id).where(Service.id == service_id, IS_ACTIVE)
-    if session.execute(query.with_for_update(read=True)).one_or_none() is None:
-        raise NotFound("This service does not exist.")
-
-
-def _insert(session: Session, service_id: str, *, wallet_id: str, agent_id: str, at: datetime) -> bool:
-    values = {
-        "id": identifiers.new_id(), "service_id": service_id, "wallet_id": wallet_id, "agent_id": agent_id,
-        **SUBSCRIPTIONS.initial(SubscriptionStatus.ACTIVE), "reactivated": False, "created_at": at, "updated_at": at,
-    }  # fmt: skip
-    return bool(_INSERT.execute(session, values))
 
 
 def _select_subscriptions() -> Select[Any]:

@@ -43,18 +43,9 @@ _GRANT = PreparedStatement(
     .where(_BY_OWNER, _TABLE.c.granted_nanos <= MAX_GRANTED_NANOS - _NANOS)
     .values({_AVAILABLE: _AVAILABLE + _NANOS, _TABLE.c.granted_nanos: _TABLE.c.granted_nanos + _NANOS})
 )
-_ADJUST = PreparedStatement(
-    update(_TABLE)
-    .where(_BY_OWNER)
-    .values(
-        {
-            _AVAILABLE: _AVAILABLE + bindparam("available", type_=BigInteger),
-            _HELD: _HELD + bindparam("held", type_=BigInteger),
-            _SPENT: _SPENT + bindparam("spent", type_=BigInteger),
-        }
-    )
-    .returning(*_COLUMNS)
-)
+_DIFFERENCES = {"available": _AVAILABLE, "held": _HELD, "spent": _SPENT}
+_ADJUSTED = {each: each + bindparam(name, type_=BigInteger) for name, each in _DIFFERENCES.items()}
+_ADJUST = PreparedStatement(update(_TABLE).where(_BY_OWNER).values(_ADJUSTED).returning(*_COLUMNS))
 _LOCK = PreparedStatement(update(_TABLE).where(_BY_OWNER).values({_HELD: _HELD}).returning(_AVAILABLE))
 _PERIOD = timedelta(minutes=1)
 _LEASE = timedelta(seconds=30)
@@ -150,10 +141,8 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
     if not append_entry_once(session, owner_id, entry, at=clock.now()):
         return False
     if not _GRANT.execute(session, {"owner_id": owner_id, "nanos": nanos}):
-        raise InvalidInput.field(
-            "credits_usd",
-            f"would exceed the {MAX_GRANTED_NANOS // NANOS_PER_USD} USD that one account can be granted in total",
-        )
+        most = MAX_GRANTED_NANOS // NANOS_PER_USD
+        raise InvalidInput.field("credits_usd", f"would exceed the {most} USD that one account can be granted in total")
     return True
 
 
@@ -247,32 +236,16 @@ def announce_low(below_nanos: int = LOW_NANOS) -> None:
 
 
 def _announce(below_nanos: int) -> None:
-    granted = cast(CreditAccount.granted_nanos, String)
-    low = (
-        select(CreditAccount.id, CreditAccount.granted_nanos, CreditAccount.spent_nanos)
-        .where(
-            CreditAccount.granted_nanos > 0,
-            CreditAccount.granted_nanos - CreditAccount.spent_nanos < below_nanos,
-            agents.exists_with(CreditAccount.id),
-            ~exists().where(outbox.was_recorded(EventType.CREDITS_LOW, CreditAccount.id, granted)),
-        )
-        .limit(_BATCH_SIZE)
-    )
+    account, granted = _TABLE.c.id, _TABLE.c.granted_nanos
+    was_recorded = exists().where(outbox.was_recorded(EventType.CREDITS_LOW, CreditAccount.id, cast(granted, String)))
+    is_low = granted > 0, granted - _SPENT < below_nanos, agents.exists_with(account), ~was_recorded
     with read_only_unit() as session:
-        rows = session.execute(low).all()
+        rows = session.execute(select(account, granted, _SPENT).where(*is_low).limit(_BATCH_SIZE)).all()
     for row in rows:
+        data = {"credits_usd": usd_string(row.granted_nanos - row.spent_nanos), "below_usd": usd_string(below_nanos)}
+        agent = {"agent_id": row.id, "object_id": row.id}
         with unit_of_work() as session:
-            outbox.record(
-                session,
-                EventType.CREDITS_LOW,
-                agent_id=row.id,
-                object_id=row.id,
-                data={
-                    "credits_usd": usd_string(row.granted_nanos - row.spent_nanos),
-                    "below_usd": usd_string(below_nanos),
-                },
-                once=str(row.granted_nanos),
-            )
+            outbox.record(session, EventType.CREDITS_LOW, **agent, data=data, once=str(row.granted_nanos))
 
 
 _INSERT = PreparedInsert(GrantBudget, unique=[GrantBudget.day])
@@ -291,18 +264,15 @@ def consume(session: Session, nanos: int, *, limit_nanos: int | None, now: datet
     if limit_nanos is None or not nanos:
         return
     now = now or clock.now()
-    if _add(session, nanos, limit_nanos, now):
+    values = {"today": now.date(), "nanos": nanos, "maximum": limit_nanos - nanos}
+    if _ADD.execute(session, values):
         return
     # If a concurrent unit inserts the first row of the day, retry on that row.
     _INSERT.execute(session, {"day": now.date(), "granted_nanos": 0})
-    if _add(session, nanos, limit_nanos, now):
+    if _ADD.execute(session, values):
         return
     midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
     raise RateLimited(
         "The service has granted all of its free credits for today; try again after midnight UTC.",
         retry_after_seconds=int((midnight - now).total_seconds()) + 1,
     )
-
-
-def _add(session: Session, nanos: int, limit_nanos: int, now: datetime) -> bool:
-    return bool(_ADD.execute(session, {"today": now.date(), "nanos": nanos, "maximum": limit_nanos - nanos}))

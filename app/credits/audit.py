@@ -15,70 +15,46 @@ def _outside_of(bucket: ColumnElement[str] | InstrumentedAttribute[str]) -> Colu
 
 def _net_into(bucket: Bucket) -> ColumnElement[int]:
     amount = CreditLedgerEntry.amount_nanos
-    return func.sum(
-        case(
-            (CreditLedgerEntry.credit == bucket.value, amount),
-            (CreditLedgerEntry.debit == bucket.value, -amount),
-            else_=0,
-        )
-    )
+    into, out_of = CreditLedgerEntry.credit == bucket.value, CreditLedgerEntry.debit == bucket.value
+    return func.coalesce(func.sum(case((into, amount), (out_of, -amount), else_=0)), 0)
 
 
-_of_entries = (
-    select(
-        CreditLedgerEntry.account_id,
-        _net_into(Bucket.AVAILABLE).label("available"),
-        _net_into(Bucket.HELD).label("held"),
-        (-_net_into(Bucket.ISSUANCE)).label("granted"),
-        _net_into(Bucket.REVENUE).label("spent"),
-    )
-    .group_by(CreditLedgerEntry.account_id)
-    .subquery()
-)
 # Accounts with a bucket that differs from the sum of its ledger entries.
 _WRONG_SUMS = (
     select(CreditAccount.id)
-    .outerjoin(_of_entries, _of_entries.c.account_id == CreditAccount.id)
-    .where(
+    .outerjoin(CreditLedgerEntry, CreditLedgerEntry.account_id == CreditAccount.id)
+    .group_by(CreditAccount.id)
+    .having(
         or_(
-            CreditAccount.available_nanos != func.coalesce(_of_entries.c.available, 0) - CreditAccount.carried_nanos,
-            CreditAccount.held_nanos != func.coalesce(_of_entries.c.held, 0),
-            CreditAccount.granted_nanos != func.coalesce(_of_entries.c.granted, 0),
-            CreditAccount.spent_nanos != func.coalesce(_of_entries.c.spent, 0) + CreditAccount.carried_nanos,
+            CreditAccount.available_nanos != _net_into(Bucket.AVAILABLE) - CreditAccount.carried_nanos,
+            CreditAccount.held_nanos != _net_into(Bucket.HELD),
+            CreditAccount.granted_nanos != -_net_into(Bucket.ISSUANCE),
+            CreditAccount.spent_nanos != _net_into(Bucket.REVENUE) + CreditAccount.carried_nanos,
             CreditAccount.available_nanos < 0,
             CreditAccount.held_nanos < 0,
         )
     )
 )
 
-_of_holds = (
-    select(
-        CreditHold.account_id,
-        func.sum(case((CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=0)).label(
-            "held"
-        ),
-        func.sum(CreditHold.settled_nanos).label("settled"),
-    )
-    .group_by(CreditHold.account_id)
-    .subquery()
-)
+_open_nanos = case((CreditHold.state == CreditHoldState.HELD.value, CreditHold.amount_nanos), else_=0)
 # Accounts with held and spent sums that differ from their holds.
 _WRONG_HOLDS = (
     select(CreditAccount.id)
-    .outerjoin(_of_holds, _of_holds.c.account_id == CreditAccount.id)
-    .where(
+    .outerjoin(CreditHold, CreditHold.account_id == CreditAccount.id)
+    .group_by(CreditAccount.id)
+    .having(
         or_(
-            CreditAccount.held_nanos != func.coalesce(_of_holds.c.held, 0),
-            CreditAccount.spent_nanos != func.coalesce(_of_holds.c.settled, 0) + CreditAccount.carried_nanos,
+            CreditAccount.held_nanos != func.coalesce(func.sum(_open_nanos), 0),
+            CreditAccount.spent_nanos
+            != func.coalesce(func.sum(CreditHold.settled_nanos), 0) + CreditAccount.carried_nanos,
         )
     )
 )
 _WRONGLY_ENDED_HOLDS = select(CreditHold.id).where(
     CreditHold.state.in_([CreditHoldState.HELD.value, CreditHoldState.RELEASED.value]), CreditHold.settled_nanos != 0
 )
-_ISSUED = CreditLedgerEntry.amount_nanos * (
-    _outside_of(CreditLedgerEntry.debit) - _outside_of(CreditLedgerEntry.credit)
-)
+_ISSUED_TIMES = _outside_of(CreditLedgerEntry.debit) - _outside_of(CreditLedgerEntry.credit)
+_ISSUED = CreditLedgerEntry.amount_nanos * _ISSUED_TIMES
 _CARRIED = CreditAccount.carried_nanos + 0
 _INSIDE = CreditAccount.available_nanos + CreditAccount.held_nanos
 

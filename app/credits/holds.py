@@ -18,7 +18,7 @@ from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
-from app.db.tables import day_of, utc_day
+from app.db.tables import day_of, table_of, utc_day
 from app.errors import InsufficientCredits
 
 
@@ -104,6 +104,7 @@ def _unlimited(_memo: Mapping[str, Any]) -> None:
     return None
 
 
+_TABLE = table_of(CreditHold)
 _COST = bindparam("cost_nanos", type_=BigInteger)
 _READ = PreparedRead(select(*_COLUMNS).where(CreditHold.id == bindparam("hold_id")))
 _INSERT = PreparedInsert(CreditHold, unique=[CreditHold.id])
@@ -208,13 +209,9 @@ def refund(session: Session, charge_id: str) -> HoldResult:
 
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
     """Extend the lease of an open hold from now, with another memo if given; return whether it was still open."""
-    renewed = session.execute(
-        update(CreditHold)
-        .where(CreditHold.id == hold_id, CreditHold.state == CreditHoldState.HELD.value)
-        .values(lease_until=clock.now() + lease, **({} if memo is None else {"memo": dict(memo)}))
-        .returning(CreditHold.id)
-        .execution_options(synchronize_session=False)
-    )
+    values = {"lease_until": clock.now() + lease, **({} if memo is None else {"memo": dict(memo)})}
+    is_open = _TABLE.c.id == hold_id, _TABLE.c.state == CreditHoldState.HELD.value
+    renewed = session.execute(update(_TABLE).where(*is_open).values(values).returning(_TABLE.c.id))
     return renewed.first() is not None
 
 
@@ -231,13 +228,9 @@ def memo_of(session: Session, hold_id: str) -> Mapping[str, Any]:
 
 def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHoldView]:
     """Return open holds with an expired lease, oldest first."""
-    rows = session.execute(
-        select(*_COLUMNS)
-        .where(CreditHold.state == CreditHoldState.HELD.value, CreditHold.lease_until <= now)
-        .order_by(CreditHold.lease_until)
-        .limit(limit)
-    )
-    return [_hold_view(row) for row in rows]
+    is_expired = CreditHold.state == CreditHoldState.HELD.value, CreditHold.lease_until <= now
+    expired = select(*_COLUMNS).where(*is_expired).order_by(CreditHold.lease_until).limit(limit)
+    return [_hold_view(row) for row in session.execute(expired)]
 
 
 def total_since(session: Session, account_id: str, since: datetime, *, api_key_id: str) -> int:
@@ -268,10 +261,9 @@ def _finish(
     session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState, most_excess: MostExcess = _unlimited
 ) -> HoldResult:
     cost = {"cost_nanos": cost_nanos}
-    if moved := HOLDS.transition(
-        session, hold_id, CreditHoldState.HELD, state, settled_nanos=_CHARGED, parameters=cost
-    ):
-        return _close(session, moved[0], CreditHoldState.HELD, cost_nanos, state, most_excess=most_excess)
+    held = CreditHoldState.HELD
+    if moved := HOLDS.transition(session, hold_id, held, state, settled_nanos=_CHARGED, parameters=cost):
+        return _close(session, moved[0], held, cost_nanos, state, most_excess=most_excess)
     if moved := HOLDS.transition(session, hold_id, CreditHoldState.LAPSED, state):
         return _close(session, moved[0], CreditHoldState.LAPSED, cost_nanos, state, most_excess=most_excess)
     return _result_of(session, _read(session, hold_id))
@@ -304,12 +296,8 @@ def _close(
     )  # fmt: skip
     # The transition of an open hold has stored a cost that it covers.
     if excess_nanos or not was_held:
-        session.execute(
-            update(CreditHold)
-            .where(CreditHold.id == row.id)
-            .values(settled_nanos=charged_nanos, unpaid_nanos=unpaid_nanos)
-            .execution_options(synchronize_session=False)
-        )
+        values = {"settled_nanos": charged_nanos, "unpaid_nanos": unpaid_nanos}
+        session.execute(update(_TABLE).where(_TABLE.c.id == row.id).values(values))
     # Each reason occurs at most once per hold, and in one direction.
     source = Bucket.HELD if was_held else Bucket.REVENUE
     released, exceeded = _REASONS[before]
@@ -346,22 +334,13 @@ def _reserve(
     if nanos == 0 or nanos < min(new.amount_nanos, minimum_nanos):
         # A unit that catches the refusal must not commit an empty hold.
         session.execute(delete(CreditHold).where(CreditHold.id == new.id))
-        raise InsufficientCredits(
-            details={
-                "credits_usd": money.usd_from_nanos(available_nanos),
-                "required_usd": money.usd_from_nanos(min(new.amount_nanos, minimum_nanos)),
-            }
-        )
+        amounts = {"credits_usd": available_nanos, "required_usd": min(new.amount_nanos, minimum_nanos)}
+        raise InsufficientCredits(details={name: money.usd_from_nanos(each) for name, each in amounts.items()})
     balance = accounts.debit_available(session, new.account_id, nanos, into=into)
     if balance is None:
         raise RuntimeError("a locked account lost credits")
     if nanos != new.amount_nanos:
-        session.execute(
-            update(CreditHold)
-            .where(CreditHold.id == new.id)
-            .values(amount_nanos=nanos)
-            .execution_options(synchronize_session=False)
-        )
+        session.execute(update(_TABLE).where(_TABLE.c.id == new.id).values(amount_nanos=nanos))
     return replace(new, amount_nanos=nanos), balance
 
 

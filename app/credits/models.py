@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, ForeignKey, Index, Integer, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables import ID, UtcDateTime
+from app.db.tables import ID, UtcDateTime, partial_index
 from app.extensions import Model
 
 _BUCKETS = "('issuance', 'available', 'held', 'revenue')"
@@ -71,18 +71,8 @@ class CreditHold(Model):
 
     __tablename__ = "credit_holds"
     __table_args__ = (
-        Index(
-            "ix_credit_holds_open",
-            "lease_until",
-            postgresql_where=text("state = 'held'"),
-            sqlite_where=text("state = 'held'"),
-        ),
-        Index(
-            "ix_credit_holds_ended",
-            "created_at",
-            postgresql_where=text("state <> 'held'"),
-            sqlite_where=text("state <> 'held'"),
-        ),
+        partial_index("ix_credit_holds_open", "lease_until", where="state = 'held'"),
+        partial_index("ix_credit_holds_ended", "created_at", where="state <> 'held'"),
         CheckConstraint("amount_nanos >= 0 AND settled_nanos >= 0", name="ck_credit_holds_amounts"),
         CheckConstraint("state IN ('held', 'lapsed', 'settled', 'released')", name="ck_credit_holds_state"),
     )

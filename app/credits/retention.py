@@ -20,6 +20,7 @@ from app.db.tables import add_amounts, in_list, table_of
 
 # The condition of the partial index.
 _ENDED = text("credit_holds.state <> 'held'")
+_HOLDS, _ENTRIES = table_of(CreditHold), table_of(CreditLedgerEntry)
 
 
 class UnbalancedError(Exception):
@@ -47,18 +48,10 @@ def delete_ended(
 
     Raises: UnbalancedError.
     """
-    old = (
-        select(CreditHold.id)
-        .where(_ENDED, CreditHold.created_at < before, CreditHold.account_id.not_in(except_accounts))
-        .order_by(CreditHold.created_at)
-        .limit(limit)
-    )
-    deleted = session.execute(
-        delete(CreditHold)
-        .where(CreditHold.id.in_(old.scalar_subquery()))
-        .returning(CreditHold.id, CreditHold.account_id, CreditHold.settled_nanos)
-        .execution_options(synchronize_session=False)
-    ).all()
+    is_old = _ENDED, _HOLDS.c.created_at < before, _HOLDS.c.account_id.not_in(except_accounts)
+    old = select(_HOLDS.c.id).where(*is_old).order_by(_HOLDS.c.created_at).limit(limit)
+    deletion = delete(_HOLDS).where(_HOLDS.c.id.in_(old.scalar_subquery()))
+    deleted = session.execute(deletion.returning(_HOLDS.c.id, _HOLDS.c.account_id, _HOLDS.c.settled_nanos)).all()
     if not deleted:
         return PrunedHolds([], {})
     charged = Counter[str]()
@@ -66,18 +59,9 @@ def delete_ended(
         charged[row.account_id] += row.settled_nanos
     moved = {account_id: Counter[str]() for account_id in charged}
     references = [reference for row in deleted for reference in holds.references_of(row.id)]
-    entries = session.execute(
-        delete(CreditLedgerEntry)
-        .where(in_list(session, CreditLedgerEntry.reference, references))
-        .returning(
-            CreditLedgerEntry.account_id,
-            CreditLedgerEntry.debit,
-            CreditLedgerEntry.credit,
-            CreditLedgerEntry.amount_nanos,
-        )
-        .execution_options(synchronize_session=False)
-    )
-    for account_id, debit, credit, amount_nanos in entries:
+    deletion = delete(_ENTRIES).where(in_list(session, _ENTRIES.c.reference, references))
+    amounts = deletion.returning(_ENTRIES.c.account_id, _ENTRIES.c.debit, _ENTRIES.c.credit, _ENTRIES.c.amount_nanos)
+    for account_id, debit, credit, amount_nanos in session.execute(amounts):
         if Bucket.ISSUANCE in {debit, credit}:
             raise UnbalancedError([account_id])
         sums = moved.setdefault(account_id, Counter())

@@ -53,8 +53,7 @@ class GroupCommit(Generic[JobT, ResultT]):
     def __init__(
         self, execute: Callable[[Sequence[JobT]], Sequence[ResultT]], *, max_wait: timedelta = _MAX_WAIT
     ) -> None:
-        self._execute = execute
-        self._max_wait = max_wait
+        self._execute, self._max_wait = execute, max_wait
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting[JobT, ResultT]] = deque()
         self._is_busy = False

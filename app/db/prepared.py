@@ -138,11 +138,8 @@ class PreparedInsert(PreparedStatement):
         adds: Sequence[InstrumentedAttribute[int]] = (),
     ) -> None:
         table = table_of(model)
-        columns = [
-            column
-            for column in table.columns
-            if column is not table.autoincrement_column and (column.default or not column.server_default)
-        ]
+        given = [each for each in table.columns if each is not table.autoincrement_column]
+        columns = [column for column in given if column.default or not column.server_default]
         values: Any = {column: bindparam(column.name) for column in columns}
         super().__init__(insert(table).inline().values(values))
         self._table, self._values, self._unique, self._adds = table, values, unique, adds
@@ -163,12 +160,8 @@ class PreparedInsert(PreparedStatement):
         dialects: Any = postgresql if dialect.name == "postgresql" else sqlite
         new = dialects.insert(self._table).inline().values(self._values)
         added = {column.key: column + new.excluded[column.key] for column in self._adds}
-        upsert: ClauseElement = (
-            new.on_conflict_do_update(index_elements=self._unique, set_=added)
-            if added
-            else new.on_conflict_do_nothing(index_elements=self._unique)
-        )
-        return upsert
+        upsert: ClauseElement = new.on_conflict_do_nothing(index_elements=self._unique)
+        return new.on_conflict_do_update(index_elements=self._unique, set_=added) if added else upsert
 
     def execute_for(self, session: Session, row: Base) -> None:
         """Insert the row that an object has the values of; the session does not get the object."""
@@ -237,9 +230,8 @@ class _CompiledStatement:
         if not self._types:
             return (), count
         if self._columns is None:  # chosen when the driver has named the types of columns
-            self._columns = [
-                of.result_processor(self._dialect, column) for of, column in zip(self._types, types, strict=True)
-            ]
+            named = zip(self._types, types, strict=True)
+            self._columns = [of.result_processor(self._dialect, column) for of, column in named]
         columns = self._columns
         return [
             self._make_row(

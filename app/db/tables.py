@@ -159,11 +159,8 @@ def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Seque
         matches = sa.and_(*(table.c[name] == column_amounts.c[name] for name in keys))
         ordered = sa.select(*(table.c[name] for name in keys)).join(column_amounts, matches).order_by(*keys)
         session.execute(ordered.with_for_update(of=table, key_share=True))
-        session.execute(
-            sa.update(table)
-            .where(matches)
-            .values({table.c[name]: table.c[name] + column_amounts.c[name] for name in amounts})
-        )
+        sums = {table.c[name]: table.c[name] + column_amounts.c[name] for name in amounts}
+        session.execute(sa.update(table).where(matches).values(sums))
         return
     statement = (
         sa.update(table)
@@ -173,11 +170,11 @@ def add_amounts(session: Session, table: Table, keys: Sequence[str], rows: Seque
     session.connection().execute(statement, [{f"of_{name}": value for name, value in row.items()} for row in rows])
 
 
-def in_list(session: Session, of: InstrumentedAttribute[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+def in_list(session: Session, of: Any, values: Sequence[Any]) -> sa.ColumnElement[bool]:
     """Return the condition of many values: on PostgreSQL one parameter, because compiling thousands takes longer."""
     if session.get_bind().dialect.name != "postgresql":
-        return of.in_(values)
-    return of == sa.func.any(sa.bindparam(None, list(values), type_=sa.ARRAY(of.type)))
+        return sa.and_(of.in_(values))
+    return sa.and_(of == sa.func.any(sa.bindparam(None, list(values), type_=sa.ARRAY(of.type))))
 
 
 def utc_day(instant: InstrumentedAttribute[Any], *, dialect: str) -> sa.ColumnElement[Any]:

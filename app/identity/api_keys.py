@@ -53,11 +53,8 @@ def mask_key(key: str) -> str:
 
 def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
     """Return the newest valid key of each agent that has one; one query. The response must be `no-store`."""
-    rows = session.scalars(
-        select(ApiKey)
-        .where(ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None))
-        .order_by(ApiKey.created_at)
-    )
+    is_valid = ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
+    rows = session.scalars(select(ApiKey).where(*is_valid).order_by(ApiKey.created_at))
     return {str(row.agent_id): service.open_api_key(session, row) for row in rows}
 
 
@@ -69,11 +66,8 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: ti
     """
     now = clock.now()
     until = now + grace
-    previous = update(ApiKey).where(
-        ApiKey.agent_id == agent_id,
-        ApiKey.revoked_at.is_(None),
-        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now),
-    )
+    is_valid = ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
+    previous = update(ApiKey).where(ApiKey.agent_id == agent_id, *is_valid)
     if grace:
         is_valid_longer = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > until)
         previous = previous.values(expires_at=case((is_valid_longer, until), else_=ApiKey.expires_at))

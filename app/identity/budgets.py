@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, delete, exists, insert, or_, select, update
+from sqlalchemy import bindparam, delete, exists, insert, or_, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
@@ -22,7 +22,8 @@ from app.db import lock_order
 from app.db.prepared import PreparedRead
 from app.db.tables import count, page_of, table_of
 from app.errors import InvalidInput, LimitReached, NotFound
-from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, start_of_window, used_in_window
+from app.identity import budget_windows
+from app.identity.budget_windows import resets_at, start_of, start_of_window, used_in_window
 from app.identity.models import Agent, ApiKey, Budget, BudgetMember, BudgetReturn, KeyLimit
 from app.identity.principal import BudgetPeriod
 
@@ -146,7 +147,9 @@ def assign_members(session: Session) -> None:
             if level is None:
                 break
             found.update((level.id, member) for member in own)
-            level = _parent_of(level, rows)
+            if level.parent_id is not None and level.parent_id not in rows:
+                raise InvalidInput.field("parent_id", "is no budget")
+            level = rows.get(level.parent_id or "")
         if level is not None:
             raise InvalidInput.field("parent_id", f"must not make more than {MAX_LEVELS} levels, or a circle")
     session.execute(delete(_MEMBERS))
@@ -166,27 +169,15 @@ def lock(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
         return []
     lock_order.lock_rows(session, Budget.id, Budget.id.in_(budget_ids))
     _take_back(session, budget_ids)
-    rows = session.scalars(
-        select(Budget).where(Budget.id.in_(budget_ids)).order_by(Budget.id).execution_options(populate_existing=True)
-    )
-    return [_view(session, row) for row in rows]
+    locked = select(Budget).where(Budget.id.in_(budget_ids)).order_by(Budget.id)
+    return [_view(session, row) for row in session.scalars(locked.execution_options(populate_existing=True))]
 
 
 def add(session: Session, budget_ids: Collection[str], nanos: int, *, at: datetime | None = None) -> None:
     """Add what is held or spent to locked budgets."""
     now = at or clock.now()
     for row in session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if budget_ids else ():
-        start = start_of_window(row, now)
-        session.execute(
-            update(Budget)
-            .where(Budget.id == row.id)
-            .values(
-                used_nanos=used_in_window(row, now) + nanos,
-                window_start=start,
-                announced_percent=case((Budget.window_start == start, Budget.announced_percent), else_=0),
-            )
-            .execution_options(synchronize_session=False)
-        )
+        budget_windows.add(session, Budget, row, nanos, now)
 
 
 def give_back(session: Session, budget_ids: Iterable[str], nanos: int, *, held_at: datetime) -> None:
@@ -223,20 +214,15 @@ def counted(session: Session) -> Sequence[tuple[str, int, datetime]]:
 
 def due_for_announcement(session: Session) -> Sequence[str]:
     """Return budgets that may have reached another of `PERCENTAGES`, and those with returns to take back."""
-    share = Budget.limit_nanos // 100
-    reached = or_(*(and_(Budget.used_nanos >= share * each, Budget.announced_percent < each) for each in PERCENTAGES))
-    has_returns = exists().where(_RETURNS.c.budget_id == Budget.id)
-    return session.scalars(select(Budget.id).where(or_(reached, has_returns)).order_by(Budget.id)).all()
+    is_due = or_(budget_windows.may_have_reached(Budget), exists().where(_RETURNS.c.budget_id == Budget.id))
+    return session.scalars(select(Budget.id).where(is_due).order_by(Budget.id)).all()
 
 
 def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int] | None:
     """Store the highest percentage that a budget has reached, and return both; None if it is known."""
     for found in lock(session, [budget_id]):
         row = session.get_one(Budget, budget_id)
-        used = row.used_nanos * 100
-        reached = max((each for each in PERCENTAGES if row.limit_nanos and used >= row.limit_nanos * each), default=0)
-        if reached > row.announced_percent:
-            row.announced_percent = reached
+        if (reached := budget_windows.mark_reached(row)) is not None:
             # In the window in which it was reached, which may just have ended.
             return replace(found, used_nanos=row.used_nanos), reached
     return None
@@ -282,25 +268,15 @@ def _view(session: Session, row: Budget) -> SharedBudget:
 
 def _direct_members(session: Session, members: Mapping[str, Sequence[Any]]) -> set[str]:
     found = {each for kind in ("agents", "keys", "wallets") for each in members.get(kind, ())}
-    tags = _tags(members)
-    agents = {agent for agent, _ in tags}
-    keys = select(KeyLimit.id, KeyLimit.account_id, KeyLimit.tags).where(KeyLimit.account_id.in_(agents))
-    for row in session.execute(keys) if tags else ():
-        if any((row.account_id, tag) in tags for tag in row.tags):
-            found.add(row.id)
+    if tags := _tags(members):
+        agents = {agent for agent, _ in tags}
+        keys = session.scalars(select(KeyLimit).where(KeyLimit.account_id.in_(agents)))
+        found |= {row.id for row in keys if any((row.account_id, tag) in tags for tag in row.tags)}
     return found
 
 
 def _tags(members: Mapping[str, Sequence[Any]]) -> set[tuple[str, str]]:
     return {(each["agent_id"], each["tag"]) for each in members.get("tags", ())}
-
-
-def _parent_of(row: Budget, rows: Mapping[str, Budget]) -> Budget | None:
-    if row.parent_id is None:
-        return None
-    if row.parent_id not in rows:
-        raise InvalidInput.field("parent_id", "is no budget")
-    return rows[row.parent_id]
 
 
 def accounts_of(session: Session) -> set[str]:

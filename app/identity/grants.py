@@ -29,15 +29,11 @@ _SEAL = seal_of(OwnerGrant)
 _SHOWN = (*_SEAL.columns, _GRANTS.c.created_at, _GRANTS.c.used_at)
 _IS_LIVE = (_GRANTS.c.ended_at.is_(None), _GRANTS.c.expires_at > bindparam("now"))
 # The column `id` of both is the same.
+_IS_VALID = (_KEYS.c.revoked_at.is_(None), _KEYS.c.expires_at > bindparam("now"))
 _OF_TOKEN = PreparedRead(
     select(*_SHOWN, *(each for each in _KEY_SEAL.columns if each.key != "id"))
     .select_from(_GRANTS.join(_KEYS, _KEYS.c.id == _GRANTS.c.id))
-    .where(
-        _KEYS.c.digest == bindparam("digest"),
-        _KEYS.c.revoked_at.is_(None),
-        _KEYS.c.expires_at > bindparam("now"),
-        *_IS_LIVE,
-    )
+    .where(_KEYS.c.digest == bindparam("digest"), *_IS_VALID, *_IS_LIVE)
 )
 
 
@@ -73,12 +69,8 @@ def issue_token(session: Session, grant: Grant) -> tuple[str, int]:
     if not change(session, ApiKey, ApiKey.id == grant.id, ApiKey.revoked_at.is_(None), **values):
         # The text itself is stored nowhere.
         sealed = SealedColumn(ApiKey.__tablename__, "sealed").seal("", grant.id)
-        session.add(
-            ApiKey(
-                id=grant.id, kind=KeyKind.AGENT.value, agent_id=grant.agent_id, account_id=grant.agent_id,
-                sealed=sealed, created_at=now, **values,
-            )
-        )  # fmt: skip
+        agent = {"kind": KeyKind.AGENT.value, "agent_id": grant.agent_id, "account_id": grant.agent_id}
+        session.add(ApiKey(id=grant.id, **agent, sealed=sealed, created_at=now, **values))
         session.flush()
     session.execute(update(OwnerGrant).where(OwnerGrant.id == grant.id).values(used_at=now))
     return token, (expires_at - now) // timedelta(seconds=1)

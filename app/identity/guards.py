@@ -9,7 +9,8 @@ key of somebody else.
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import unquote_plus
 
@@ -44,37 +45,35 @@ BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
 PAYMENT_SCHEME = "Payment"
 FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
+
+
+def _in_header(name: str, description: str) -> dict[str, str]:
+    return {"type": "apiKey", "in": "header", "name": name, "description": description}
+
+
 SECURITY_SCHEMES = {
-    API_KEY_SCHEME: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-API-Key",
-        "description": "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet. An application "
+    API_KEY_SCHEME: _in_header(
+        "X-API-Key",
+        "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet. An application "
         "sends its access token (`at_…`) as `Authorization: Bearer`.",
-    },
+    ),
     BEARER_SCHEME: {
         "type": "http",
         "scheme": "bearer",
         "description": "The same key, where clients of other services send theirs (gateway routes only; there also in "
         "`x-goog-api-key`, `api-key`, `X-Subscription-Token` or `?key=`, as the provider's own SDKs do).",
     },
-    PAYMENT_SCHEME: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Payment",
-        "description": (
-            "Instead of a key, on gateway and x402 routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
-            "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
-            "either is answered 402 with the terms."
-        ),
-    },
-    MASTER_KEY_SCHEME: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Master-Key",
-        "description": "A master key (`mk_…`): platform administration. One of a viewer (`mk_viewer_…`) only reads, "
+    PAYMENT_SCHEME: _in_header(
+        "X-Payment",
+        "Instead of a key, on gateway and x402 routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
+        "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
+        "either is answered 402 with the terms.",
+    ),
+    MASTER_KEY_SCHEME: _in_header(
+        "X-Master-Key",
+        "A master key (`mk_…`): platform administration. One of a viewer (`mk_viewer_…`) only reads, "
         "one of an operator (`mk_operator_…`) also stops things and repeats deliveries; both see keys truncated.",
-    },
+    ),
 }
 """The security schemes of the OpenAPI document, by name."""
 
@@ -147,7 +146,13 @@ def _further_texts(environ: Mapping[str, Any]) -> list[str]:
     found = [value.strip() for variable in _FURTHER_HEADERS if (value := environ.get(variable))]
     authorization = environ.get("HTTP_AUTHORIZATION")
     if authorization and authorization[:_BEARER_LENGTH].lower() != "bearer ":
-        found += _authorization_keys(authorization)
+        scheme, _, rest = authorization.strip().partition(" ")
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                found += base64.b64decode(rest, validate=True).decode().split(":", 1)
+        else:
+            # The key alone, or after another word than Bearer.
+            found.append(rest.strip() or scheme)
     if query := environ["QUERY_STRING"]:
         for part in query.split("&"):
             name, _, value = part.partition("=")
@@ -156,18 +161,6 @@ def _further_texts(environ: Mapping[str, Any]) -> list[str]:
     if has_key_segment(path := environ["PATH_INFO"]):
         found += _KEY_SEGMENT.findall(path)
     return found
-
-
-def _authorization_keys(value: str) -> Iterator[str]:
-    scheme, _, rest = value.strip().partition(" ")
-    if scheme.lower() != "basic":
-        # The key alone, or after another word than Bearer.
-        yield rest.strip() or scheme
-        return
-    try:
-        yield from base64.b64decode(rest, validate=True).decode().split(":", 1)
-    except ValueError:
-        return
 
 
 def current_principal() -> Principal:
@@ -262,11 +255,11 @@ def _check_agent_key(request: ClientRequest) -> None:
 
 
 def _check_key_or_registration(request: ClientRequest) -> None:
-    if not (api_key(request) or "").startswith(f"{KeyKind.AGENT.value}_"):
+    if (api_key(request) or "").startswith(f"{KeyKind.AGENT.value}_"):
+        _check_agent_key(request)
+    else:
         g.pop("caller", None)
         _check_registration(request)
-    else:
-        _check_agent_key(request)
 
 
 def _check_master_key(request: ClientRequest) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, and_, bindparam, case, exists, or_, select, update
+from sqlalchemy import Row, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of, withdraw
@@ -17,9 +17,9 @@ from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
 from app.db.tables import count, page_of, table_of
 from app.errors import LimitReached, NotFound
-from app.identity import service
+from app.identity import budget_windows, service
 from app.identity.api_keys import mask_key
-from app.identity.budget_windows import PERCENTAGES, resets_at, start_of, start_of_window, used_in_window
+from app.identity.budget_windows import resets_at, start_of, used_in_window
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import BudgetPeriod, KeyKind
 from app.identity.service import MintedKey
@@ -28,7 +28,7 @@ MAX_KEYS = 200
 _IS_ACTIVE = exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))
 _TABLE, _SEAL = table_of(KeyLimit), seal_of(KeyLimit)
 _USED = PreparedRead(
-    select(_TABLE.c.period, _TABLE.c.limit_nanos, _TABLE.c.used_nanos, _TABLE.c.window_start).where(
+    select(*(_TABLE.c[name] for name in ("id", "period", "limit_nanos", "used_nanos", "window_start"))).where(
         _TABLE.c.id == bindparam("key_id")
     )
 )
@@ -70,7 +70,8 @@ def add(
     **limits: Any,
 ) -> None:
     """Add a key to a locked agent; `limits` are columns of `key_limits`. Raises: LimitReached."""
-    if count(session, ApiKey, *_of_agent(agent_id), ApiKey.revoked_at.is_(None)) >= MAX_KEYS:
+    of_agent = ApiKey.account_id == agent_id, ApiKey.kind == KeyKind.GATEWAY.value, ApiKey.id != agent_id
+    if count(session, ApiKey, *of_agent, ApiKey.revoked_at.is_(None)) >= MAX_KEYS:
         raise LimitReached(f"An agent may have at most {MAX_KEYS} keys with limits; revoke one first.")
     now = clock.now()
     row = service.build_api_key(key, KeyKind.GATEWAY, account_id=agent_id, email=email, at=now)
@@ -130,24 +131,16 @@ def counted(session: Session) -> Sequence[Row[str, str, int, datetime]]:
 
 def due_for_announcement(session: Session, *, limit: int = 500) -> Sequence[str]:
     """Return keys whose budget may have reached another of `PERCENTAGES` than was announced."""
-    # Rounded down, so that no product exceeds a BIGINT; `mark_announced` is exact.
-    share = KeyLimit.limit_nanos // 100
-    reached = or_(
-        *(and_(KeyLimit.used_nanos >= share * each, KeyLimit.announced_percent < each) for each in PERCENTAGES)
-    )
-    query = select(KeyLimit.id).where(KeyLimit.limit_nanos > 0, KeyLimit.used_nanos > 0, _IS_ACTIVE, reached)
+    is_due = KeyLimit.limit_nanos > 0, KeyLimit.used_nanos > 0, _IS_ACTIVE, budget_windows.may_have_reached(KeyLimit)
+    query = select(KeyLimit.id).where(*is_due)
     return session.scalars(query.order_by(KeyLimit.id).limit(limit)).all()
 
 
 def mark_announced(session: Session, key_id: str) -> tuple[str, LimitedKey, int] | None:
     """Store the highest percentage that a budget has reached, and return its agent, its key and that; None if known."""
     row = session.get(KeyLimit, key_id, with_for_update=True)
-    if row is None or not row.limit_nanos:
+    if row is None or (reached := budget_windows.mark_reached(row)) is None:
         return None
-    reached = max((each for each in PERCENTAGES if row.used_nanos * 100 >= row.limit_nanos * each), default=0)
-    if reached <= row.announced_percent:
-        return None
-    row.announced_percent = reached
     key = _view(session, row, session.get_one(ApiKey, key_id))
     # In the window in which it was reached, which may just have ended.
     return row.account_id, replace(key, used_nanos=row.used_nanos), reached
@@ -171,33 +164,16 @@ def budget_of(session: Session, key_id: str) -> KeyBudget:
 
 def take(session: Session, key_id: str, nanos: int) -> None:
     """Count what a call holds or costs against the budget of a key whose account is locked."""
-    row, now = _USED.one(session, {"key_id": key_id}), clock.now()
-    start = start_of_window(row, now)
-    session.execute(
-        update(KeyLimit)
-        .where(KeyLimit.id == key_id)
-        .values(
-            used_nanos=used_in_window(row, now) + nanos,
-            window_start=start,
-            announced_percent=case((KeyLimit.window_start == start, KeyLimit.announced_percent), else_=0),
-        )
-        .execution_options(synchronize_session=False)
-    )
+    budget_windows.add(session, KeyLimit, _USED.one(session, {"key_id": key_id}), nanos, clock.now())
 
 
 def correct(session: Session, key_id: str, nanos: int, *, held_at: datetime) -> None:
     """Add a difference from what was taken at an instant, unless the budget has begun anew since."""
     if nanos:
-        session.execute(
-            update(KeyLimit)
-            .where(KeyLimit.id == key_id, or_(KeyLimit.period == "total", KeyLimit.window_start <= held_at))
-            .values(used_nanos=KeyLimit.used_nanos + nanos)
-            .execution_options(synchronize_session=False)
-        )
-
-
-def _of_agent(agent_id: str) -> tuple[Any, ...]:
-    return ApiKey.account_id == agent_id, ApiKey.kind == KeyKind.GATEWAY.value, ApiKey.id != agent_id
+        is_same_window = or_(KeyLimit.period == "total", KeyLimit.window_start <= held_at)
+        changed = update(KeyLimit).where(KeyLimit.id == key_id, is_same_window)
+        changed = changed.values(used_nanos=KeyLimit.used_nanos + nanos)
+        session.execute(changed, execution_options={"synchronize_session": False})
 
 
 def _view(session: Session, row: KeyLimit, key: ApiKey) -> LimitedKey:

@@ -48,10 +48,8 @@ def seal_supplied_key(key: str) -> MintedKey:
 
 
 def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None) -> MasterKeyView:
-    row = MasterKey(
-        id=key.id, name=name, owner_email=owner_email, digest=key.digest, sealed=key.sealed,
-        active=True, created_at=clock.now(),
-    )  # fmt: skip
+    sealed = {"id": key.id, "digest": key.digest, "sealed": key.sealed}
+    row = MasterKey(**sealed, name=name, owner_email=owner_email, active=True, created_at=clock.now())
     session.add(row)
     session.flush()
     return _view(row)
@@ -62,8 +60,7 @@ def exists(session: Session) -> bool:
 
 
 def is_active(session: Session, key_id: str) -> bool:
-    active = select(MasterKey.id).where(MasterKey.id == key_id, MasterKey.active.is_(True))
-    return session.scalar(active) is not None
+    return session.scalar(select(MasterKey.id).where(MasterKey.id == key_id, MasterKey.active.is_(True))) is not None
 
 
 def list_all(session: Session) -> list[MasterKeyView]:
@@ -99,6 +96,5 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
 
 def _view(row: MasterKey) -> MasterKeyView:
     key = service.open_key(row.sealed, MasterKey.__tablename__, row.id)
-    shown = key if row.active else mask_key(key)
-    role = MasterKeyRole.of(key)
+    shown, role = key if row.active else mask_key(key), MasterKeyRole.of(key)
     return MasterKeyView(row.id, shown, row.name, role, row.owner_email, row.active, row.created_at, row.revoked_at)

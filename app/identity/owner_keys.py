@@ -57,10 +57,8 @@ def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> 
     """Revoke a locked agent's owner keys and add a new one; return its id."""
     now = clock.now()
     change(session, OwnerKey, OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None), revoked_at=now)
-    row = OwnerKey(
-        id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
-        digest=identifiers.digest(key), created_at=now,
-    )  # fmt: skip
+    digest = identifiers.digest(key)
+    row = OwnerKey(id=identifiers.new_id(), owner_email=email, agent_id=agent_id, digest=digest, created_at=now)
     session.add(row)
     session.flush()
     return row.id

@@ -221,12 +221,7 @@ def session_of(principal: Principal, named: str | None, *, is_counted: bool = Tr
 
 def assert_role(request: ClientRequest, caller: MasterKeyPrincipal) -> None:
     """Check that a master key's role includes the requested operation. Raises: InsufficientScope."""
-    is_act = request.endpoint in _OPERATOR_ACTS
-    if (
-        caller.role is MasterKeyRole.ADMIN
-        or request.method in {"GET", "HEAD"}
-        or (is_act and caller.role is MasterKeyRole.OPERATOR)
-    ):
+    needed = MasterKeyRole.OPERATOR if request.endpoint in _OPERATOR_ACTS else MasterKeyRole.ADMIN
+    if caller.role in {MasterKeyRole.ADMIN, needed} or request.method in {"GET", "HEAD"}:
         return
-    needed = MasterKeyRole.OPERATOR if is_act else MasterKeyRole.ADMIN
     raise InsufficientScope(f"This operation needs the master key of an {needed}; this one has the role {caller.role}.")

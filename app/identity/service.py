@@ -183,18 +183,8 @@ def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None)
         created_at=clock.now(),
     )  # fmt: skip
     _INSERT_AGENT.execute(session, {"id": agent.id, "name": name, "email": email, "created_at": agent.created_at})
-    _INSERT_KEY.execute(
-        session,
-        {
-            "id": key.id,
-            "kind": KeyKind.AGENT.value,
-            "agent_id": agent.id,
-            "account_id": agent.id,
-            "digest": key.digest,
-            "sealed": key.sealed,
-            "created_at": agent.created_at,
-        },
-    )
+    values = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "created_at": agent.created_at}
+    _INSERT_KEY.execute(session, {**values, "kind": KeyKind.AGENT.value, "agent_id": agent.id, "account_id": agent.id})
     return agent
 
 
@@ -220,12 +210,8 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
 
     Raises: NotFound when the agent has no valid key.
     """
-    query = (
-        select(ApiKey)
-        .where(ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None))
-        .order_by(ApiKey.created_at.desc())
-        .limit(1)
-    )
+    is_valid = ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
+    query = select(ApiKey).where(*is_valid).order_by(ApiKey.created_at.desc()).limit(1)
     row = session.scalars(query).one_or_none()
     if row is None:
         raise NotFound("This agent has no valid key.")
@@ -240,10 +226,8 @@ def open_api_key(session: Session, row: ApiKey) -> str:
 
 def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
     """Return an agent and hold its row until the unit ends. Raises: NotFound."""
-    touch = (
-        update(Agent).where(Agent.id == agent_id, Agent.deleted_at.is_(None)).values(name=Agent.name).returning(Agent)
-    )
-    found = session.scalars(touch, execution_options={"populate_existing": True}).one_or_none()
+    touch = update(Agent).where(Agent.id == agent_id, Agent.deleted_at.is_(None)).values(name=Agent.name)
+    found = session.scalars(touch.returning(Agent), execution_options={"populate_existing": True}).one_or_none()
     if found is None:
         raise agent_not_found()
     _AGENT_SEAL.verify(session, found)
@@ -258,12 +242,8 @@ def record_claim(session: Session, agent_id: str, owner_key: str, *, email: str 
     is_unclaimed = Agent.id == agent_id, Agent.claimed_at.is_(None), Agent.deleted_at.is_(None)
     if not change(session, Agent, *is_unclaimed, claimed_at=at, claimed_email=email):
         return False
-    session.add(
-        OwnerKey(
-            id=identifiers.new_id(), owner_email=email, agent_id=agent_id,
-            digest=identifiers.digest(owner_key), created_at=at,
-        )
-    )  # fmt: skip
+    digest = identifiers.digest(owner_key)
+    session.add(OwnerKey(id=identifiers.new_id(), owner_email=email, agent_id=agent_id, digest=digest, created_at=at))
     session.flush()
     return True
 
@@ -278,8 +258,7 @@ def mint_key(prefix: str, table: str) -> MintedKey:
 
 def seal_key(key: str, table: str) -> MintedKey:
     row_id = identifiers.new_id()
-    sealed = SealedColumn(table, "sealed").seal(key, row_id)
-    return MintedKey(row_id, key, identifiers.digest(key), sealed)
+    return MintedKey(row_id, key, identifiers.digest(key), SealedColumn(table, "sealed").seal(key, row_id))
 
 
 def open_key(sealed: str, table: str, row_id: str) -> str:

@@ -73,11 +73,8 @@ def set_name(actor: Actor, agent_id: str, chain: str, address: str, name: str | 
         else:
             session.add(AddressName(**row, name=name, created_at=clock.now()))
         if name != before:
-            values = {"address": address, "chain": chain}
-            act = AuditEvent(
-                AuditAction.ADDRESS_NAMED, agent_id, before=values | {"name": before}, after=values | {"name": name}
-            )
-            trail.record(session, actor, act)
+            old, new = ({"address": address, "chain": chain, "name": each} for each in (before, name))
+            trail.record(session, actor, AuditEvent(AuditAction.ADDRESS_NAMED, agent_id, before=old, after=new))
 
 
 def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -99,11 +96,8 @@ def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ..
 def address_name(address: str | None, chain: str | None = None) -> str:
     """Return the owner's name of an address on a chain, or on any; empty without one. For pages of one agent."""
     key: OwnerKeyView | None = (request.view_args or {}).get("key")
-    named = {
-        each.name
-        for each in (entries(key.agent_id) if key else ())
-        if each.address == address and chain in (None, each.chain)
-    }
+    book = entries(key.agent_id) if key else ()
+    named = {each.name for each in book if each.address == address and chain in (None, each.chain)}
     return " / ".join(sorted(named))
 
 

@@ -46,9 +46,8 @@ class _OperatorGroup(AppGroup):
 
 master_keys = _OperatorGroup("master-keys", "Master keys for the administration of the platform.")
 owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
-retired_keys = _OperatorGroup(
-    "retired-keys", "Keys of deleted wallets, kept for a time so that their funds can be recovered."
-)
+_KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
+retired_keys = _OperatorGroup("retired-keys", _KEPT)
 audit = _OperatorGroup("audit", "The audit log of administrative acts.")
 
 

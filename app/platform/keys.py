@@ -62,8 +62,8 @@ def bootstrap_master_key(actor: Actor, key: str) -> bool:
             if master_keys.exists(session):
                 return False
             created = master_keys.add(session, sealed, name="bootstrap", owner_email=None)
-            after = {"name": created.name}
-            trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after=after))
+            act = AuditEvent(AuditAction.MASTER_KEY_CREATED, created.id, after={"name": created.name})
+            trail.record(session, actor, act)
     except IntegrityError:
         return False
     return True
@@ -91,13 +91,9 @@ def revoke_master_key(actor: Actor, key_id: str) -> tuple[str, list[str]]:
     with unit_of_work() as session:
         key, was_active = master_keys.revoke(session, canonical, revoked_by=by)
         webhook_ids = targets.disable_set_up_by(session, master_key_id=key.id)
-        act = AuditEvent(
-            AuditAction.MASTER_KEY_REVOKED,
-            key.id,
-            before={"name": key.name, "active": was_active},
-            after={"active": False, "disabled_webhooks": trail.summarized_list(webhook_ids)},
-        )
-        trail.record(session, actor, act)
+        before = {"name": key.name, "active": was_active}
+        after = {"active": False, "disabled_webhooks": trail.summarized_list(webhook_ids)}
+        trail.record(session, actor, AuditEvent(AuditAction.MASTER_KEY_REVOKED, key.id, before=before, after=after))
     return key.id, webhook_ids
 
 
@@ -115,8 +111,7 @@ def replace_owner_key(actor: Actor, agent_id: str) -> str:
         key_id = owner_keys.replace(session, agent.id, key, email=agent.claimed_email)
         claims.erase_response_of(session, agent.id)
         after = {"key_id": key_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=agent.id)}
-        act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent.id, after=after)
-        trail.record(session, actor, act)
+        trail.record(session, actor, AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent.id, after=after))
     return key
 
 
@@ -135,9 +130,8 @@ def revoke_gateway_key(actor: Actor, key_id: str) -> str:
     canonical = identifiers.require_id(key_id, NotFound("No gateway-only key has this id."))
     with unit_of_work() as session:
         was_active = api_keys.revoke_gateway_key(session, canonical)
-        values: dict[str, Any] = {"before": {"active": was_active}, "after": {"active": False}}
-        act = AuditEvent(AuditAction.GATEWAY_KEY_REVOKED, canonical, **values)
-        trail.record(session, actor, act)
+        before, after = {"active": was_active}, {"active": False}
+        trail.record(session, actor, AuditEvent(AuditAction.GATEWAY_KEY_REVOKED, canonical, before=before, after=after))
     return canonical
 
 
@@ -192,11 +186,7 @@ def _purge_if_empty(actor: Actor, wallet: RetiredKey, now: datetime) -> bool:
             return False
         if not custody.purge(session, wallet):
             return False
-        before = {
-            "agent_id": wallet.agent_id,
-            "evm_address": wallet.evm_address,
-            "solana_address": wallet.solana_address,
-            "retired_at": clock.isoformat(wallet.retired_at),
-        }
+        before = {name: getattr(wallet, name) for name in ("agent_id", "evm_address", "solana_address")}
+        before["retired_at"] = clock.isoformat(wallet.retired_at)
         trail.record(session, actor, AuditEvent(AuditAction.RETIRED_KEY_PURGED, wallet.wallet_id, before=before))
     return True

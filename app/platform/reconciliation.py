@@ -75,34 +75,24 @@ def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
 
 def _spend_line(found: UnknownSpend, *, repair: bool) -> ReportLine:
     movement, sent = found.movement, found.sent
-    movement_text = f"{movement.chain.value}: movement {movement.id} of {movement.sender}, nonce {movement.nonce}"
+    text = f"{movement.chain.value}: movement {movement.id} of {movement.sender}, nonce {movement.nonce}: "
     if sent is None:
-        return ReportLine(
-            f"{movement_text}: the nonce is used, but no node shows by which transaction; configure an archive node",
-            needs_action=True,
-        )
-    outcome_text = "was cancelled" if sent.nonce_use is NonceUse.NOTHING else "was executed"
-    origin_text = f"after the backup by {sent.tx_hash}"
+        text += "the nonce is used, but no node shows by which transaction; configure an archive node"
+        return ReportLine(text, needs_action=True)
     if sent.nonce_use is NonceUse.OTHER:
-        return ReportLine(
-            f"{movement_text}: another transaction used its nonce: {sent.tx_hash}; check whether it is this movement",
-            needs_action=True,
-        )
+        text += f"another transaction used its nonce: {sent.tx_hash}; check whether it is this movement"
+        return ReportLine(text, needs_action=True)
+    text += "was cancelled" if sent.nonce_use is NonceUse.NOTHING else "was executed"
+    text += f" after the backup by {sent.tx_hash}"
     if found.purpose is None:
-        return ReportLine(
-            f"{movement_text}: {outcome_text} {origin_text}, but no node returns its signed bytes in full;"
-            f" configure another node; until then its status is {movement.status.value}",
-            needs_action=True,
-        )
+        text += ", but no node returns its signed bytes in full; configure another node; until then its status is"
+        return ReportLine(f"{text} {movement.status.value}", needs_action=True)
     if not repair or not found.needs_adoption:
-        return ReportLine(f"{movement_text}: {outcome_text} {origin_text}")
+        return ReportLine(text)
     if not restore_reconciliation.adopt_onchain_tx(found, on_reopened=_reopen):
-        return ReportLine(
-            f"{movement_text}: {outcome_text} {origin_text}, and could not be updated (deleted, or changing"
-            " concurrently); run this again",
-            needs_action=True,
-        )
-    return ReportLine(f"{movement_text}: {outcome_text} {origin_text}; a worker settles it")
+        text += ", and could not be updated (deleted, or changing concurrently); run this again"
+        return ReportLine(text, needs_action=True)
+    return ReportLine(f"{text}; a worker settles it")
 
 
 def _reopen(session: Session, transaction_id: str) -> None:
@@ -122,10 +112,8 @@ def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int, repair: bool) -
         is_booked = repair and sent is not None and is_of_agent and restore_reconciliation.book(gap, slot, sent)
         booked_text = ", booked; a worker settles it" if is_booked else ""
         yield ReportLine(f"{gap.chain.value}:   nonce {slot}: {_describe(sent, gap)}{booked_text}")
-    if len(gap.missing_nonces) > max_lookups:
-        yield ReportLine(
-            f"{gap.chain.value}:   and {len(gap.missing_nonces) - max_lookups} more; see the address in an explorer"
-        )
+    if (more := len(gap.missing_nonces) - max_lookups) > 0:
+        yield ReportLine(f"{gap.chain.value}:   and {more} more; see the address in an explorer")
 
 
 def _describe(sent: SentTransaction | None, gap: NonceGap) -> str:

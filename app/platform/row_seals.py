@@ -42,10 +42,8 @@ def _accept() -> int:
 
 
 def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
-    for table in db.metadata.sorted_tables:
-        for column in table.columns:
-            if column.name == "sealed" or column.name.endswith("_sealed"):
-                yield table, column
+    columns = ((table, column) for table in db.metadata.sorted_tables for column in table.columns)
+    yield from (each for each in columns if each[1].name == "sealed" or each[1].name.endswith("_sealed"))
 
 
 def reseal_all(vault: Vault, *, batch: int) -> int:
@@ -62,12 +60,9 @@ def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) 
     done, last_id = 0, None
     while True:
         with unit_of_work() as session:
-            batch_query = select(key, column).where(
-                column.is_not(None), not_(column.startswith(f"{vault.current_key_id}.", autoescape=True))
-            )
-            if last_id is not None:
-                batch_query = batch_query.where(key > last_id)
-            rows = session.execute(batch_query.order_by(key).limit(batch)).all()
+            is_old = not_(column.startswith(f"{vault.current_key_id}.", autoescape=True))
+            conditions = [column.is_not(None), is_old, *([] if last_id is None else [key > last_id])]
+            rows = session.execute(select(key, column).where(*conditions).order_by(key).limit(batch)).all()
             for row_id, sealed in rows:
                 location = SecretLocation(table.name, column.name, row_id)
                 resealed = vault.seal(vault.open(sealed, location), location)

@@ -15,6 +15,10 @@ from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, W
 from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, one_of
 from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
 
+_SEARCH = "A part of a name or email address, or a wallet's address, or the id of an agent or wallet."
+_FROZEN = "Only agents that are frozen, or only those that are not."
+_ACTORS = ["master_key", "owner", "command", "worker", "anonymous"]
+_AGENTS = ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents")
 _MAX_GRACE_SECONDS = 30 * 24 * 3600
 
 
@@ -61,16 +65,8 @@ class NewAgentShape(Schema):
 class AgentQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     """Filters of agents."""
 
-    search = Text(
-        load_default="",
-        metadata={
-            "description": "A part of a name or email address, or a wallet's address, or the id of an agent or wallet.",
-            "default": "",
-        },
-    )
-    frozen = fields.Boolean(
-        load_default=None, metadata={"description": "Only agents that are frozen, or only those that are not."}
-    )
+    search = Text(load_default="", metadata={"description": _SEARCH, "default": ""})
+    frozen = fields.Boolean(load_default=None, metadata={"description": _FROZEN})
 
 
 class UsageDaysQuery(Schema):
@@ -236,11 +232,7 @@ class AgentControls(Schema):
 class FleetBody(PlatformControlsBody):
     """Controls for the agents in `agent_ids`, or with `all` for every agent."""
 
-    agent_ids = fields.List(
-        Text(),
-        load_default=None,
-        validate=ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents"),
-    )
+    agent_ids = fields.List(Text(), load_default=None, validate=_AGENTS)
     all = StrictBoolean(load_default=False)
     after = Text(load_default=None, allow_none=True)
 
@@ -340,11 +332,7 @@ class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]
 class AuditActor(Schema):
     """The actor; a command or the service itself has no id."""
 
-    kind = fields.String(
-        required=True,
-        attribute="actor_kind",
-        metadata={"enum": ["master_key", "owner", "command", "worker", "anonymous"]},
-    )
+    kind = fields.String(required=True, attribute="actor_kind", metadata={"enum": _ACTORS})
     id = fields.UUID(required=True, attribute="actor_id", allow_none=True)
     name = fields.String(required=True, attribute="actor_name")
 

@@ -35,16 +35,11 @@ SEAL = RowSeal(SpendingAccount, agent_id="account_agent_id", mac="account_mac")
 COLUMNS = SEAL.columns
 _TABLE = table_of(SpendingAccount)
 _INSERT = PreparedInsert(SpendingAccount)
+_COUNTED = {"counted_on": "today", "day_nanos": "day", "week_nanos": "week", "month_nanos": "month", "mac": "new_mac"}
 _COUNT = PreparedStatement(
     update(_TABLE)
     .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
-    .values(
-        counted_on=bindparam("today"),
-        day_nanos=bindparam("day"),
-        week_nanos=bindparam("week"),
-        month_nanos=bindparam("month"),
-        mac=bindparam("new_mac"),
-    )
+    .values({column: bindparam(parameter) for column, parameter in _COUNTED.items()})
 )
 PERCENTAGES = (50, 80, 95, 100)
 _RELEASED = "released"
@@ -95,13 +90,8 @@ def open_account(
     `controls_version` is that of controls which are inserted in the same unit.
     """
     now = clock.now()
-    _INSERT.execute(
-        session,
-        {
-            "wallet_id": wallet_id, "agent_id": agent_id, "frozen_at": now if frozen else None,
-            "counted_on": now.date(), "controls_version": controls_version,
-        },
-    )  # fmt: skip
+    values = {"wallet_id": wallet_id, "agent_id": agent_id, "frozen_at": now if frozen else None}
+    _INSERT.execute(session, {**values, "counted_on": now.date(), "controls_version": controls_version})
 
 
 def spent_today(session: Session, agent_id: str) -> int:
@@ -197,13 +187,14 @@ def wallet_not_found() -> NotFound:
 
 
 def _write(session: Session, account: Account, spent: WindowTotals) -> None:
-    counted = {"today": account.today, "day": spent.day, "week": spent.week, "month": spent.month}
     row = {
         "wallet_id": account.wallet_id, "agent_id": account.agent_id, "frozen_at": account.frozen_at,
         "counted_on": account.today, "day_nanos": spent.day, "week_nanos": spent.week, "month_nanos": spent.month,
         "controls_version": account.controls_version,
     }  # fmt: skip
-    _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted, "new_mac": SEAL.mac_of(row)})
+    row["mac"] = SEAL.mac_of(row)
+    counted = {parameter: row[column] for column, parameter in _COUNTED.items()}
+    _COUNT.execute(session, {"of_wallet": account.wallet_id, **counted})
 
 
 def announce_thresholds(session: Session, account: Account, rules: Controls | None, amount_nanos: int) -> None:
@@ -239,15 +230,12 @@ def known_payees(
     """Return those payees that were approved, and what counts against their permissions this week."""
     if not payees:
         return {}
-    rows = session.execute(
-        select(*_PAYEE_SEAL.columns).where(ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee.in_(payees))
-    ).all()
+    is_meant = ApprovedPayee.wallet_id == wallet_id, ApprovedPayee.payee.in_(payees)
+    rows = session.execute(select(*_PAYEE_SEAL.columns).where(*is_meant)).all()
+    weekly = {row.payee: row.week_nanos for row in rows if _PAYEE_SEAL.accepts(session, row)}
     return {
-        row.payee: PayeePermission(
-            row.week_nanos, _counted_of_payee(session, wallet_id, row.payee, today) if row.week_nanos else 0
-        )
-        for row in rows
-        if _PAYEE_SEAL.accepts(session, row)
+        payee: PayeePermission(nanos, _counted_of_payee(session, wallet_id, payee, today) if nanos else 0)
+        for payee, nanos in weekly.items()
     }
 
 
@@ -269,21 +257,12 @@ def withdraw_payee(session: Session, wallet_id: str, payee: str) -> bool:
 
 def list_payees(session: Session, wallet_ids: Collection[str]) -> Sequence[ApprovedPayee]:
     """Return the approved payees of wallets, newest first."""
-    return session.scalars(
-        select(ApprovedPayee)
-        .where(ApprovedPayee.wallet_id.in_(wallet_ids))
-        .order_by(ApprovedPayee.created_at.desc(), ApprovedPayee.payee)
-        .limit(200)
-    ).all()
+    newest_first = ApprovedPayee.created_at.desc(), ApprovedPayee.payee
+    of_wallets = select(ApprovedPayee).where(ApprovedPayee.wallet_id.in_(wallet_ids))
+    return session.scalars(of_wallets.order_by(*newest_first).limit(200)).all()
 
 
 def _counted_of_payee(session: Session, wallet_id: str, payee: str, today: date) -> int:
-    total = session.scalar(
-        select(func.coalesce(func.sum(SpendingHold.amount_nanos), 0)).where(
-            SpendingHold.wallet_id == wallet_id,
-            SpendingHold.made_on >= policy.windows(today).week.start,
-            SpendingHold.permitted_payee == payee,
-            SpendingHold.state != _RELEASED,
-        )
-    )
-    return int(total or 0)
+    counts = SpendingHold.made_on >= policy.windows(today).week.start, SpendingHold.state != _RELEASED
+    is_payees = SpendingHold.wallet_id == wallet_id, SpendingHold.permitted_payee == payee
+    return int(session.scalar(select(func.sum(SpendingHold.amount_nanos)).where(*is_payees, *counts)) or 0)

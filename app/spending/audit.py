@@ -19,21 +19,15 @@ _BEFORE_ALL = str(UUID(int=0))
 
 # A page of accounts with their sums, one row for each day that has holds. Sums counted before `oldest_count` no longer
 # count.
-_page = (
-    select(SpendingAccount)
-    .where(SpendingAccount.counted_on >= bindparam("oldest_count"), SpendingAccount.wallet_id > bindparam("after"))
-    .order_by(SpendingAccount.wallet_id)
-    .limit(_ACCOUNTS_PER_PAGE)
-    .subquery()
-)
+_accounts = select(SpendingAccount).order_by(SpendingAccount.wallet_id).limit(_ACCOUNTS_PER_PAGE)
+_page = _accounts.where(
+    SpendingAccount.counted_on >= bindparam("oldest_count"), SpendingAccount.wallet_id > bindparam("after")
+).subquery()
+_IS_COUNTED = SpendingHold.state != SpendingHoldState.RELEASED.value
+_of_page = SpendingHold.wallet_id.in_(select(_page.c.wallet_id)), SpendingHold.made_on >= bindparam("oldest_hold")
 _per_day = (
     select(SpendingHold.wallet_id, SpendingHold.made_on, func.sum(SpendingHold.amount_nanos).label("amount_nanos"))
-    .where(
-        SpendingHold.wallet_id.in_(select(_page.c.wallet_id)),
-        SpendingHold.made_on >= bindparam("oldest_hold"),
-        SpendingHold.state != SpendingHoldState.RELEASED.value,
-        SpendingHold.paid_by_credits.is_(False),
-    )
+    .where(*_of_page, _IS_COUNTED, SpendingHold.paid_by_credits.is_(False))
     .group_by(SpendingHold.wallet_id, SpendingHold.made_on)
     .subquery()
 )
@@ -51,18 +45,11 @@ _ORPHANS = {
 }
 # Retention keeps holds for two months at least.
 _SESSION_LOOKBACK = timedelta(days=60)
+_of_session = SpendingHold.wallet_id == SpendingSession.wallet_id, SpendingHold.session_id == SpendingSession.id
 _session_holds = func.coalesce(func.sum(SpendingHold.amount_nanos), 0)
 _WRONG_SESSIONS = (
     select(SpendingSession.id, SpendingSession.counted_nanos, _session_holds.label("held_nanos"))
-    .outerjoin(
-        SpendingHold,
-        and_(
-            SpendingHold.wallet_id == SpendingSession.wallet_id,
-            SpendingHold.made_on >= bindparam("since_day"),
-            SpendingHold.session_id == SpendingSession.id,
-            SpendingHold.state != SpendingHoldState.RELEASED.value,
-        ),
-    )
+    .outerjoin(SpendingHold, and_(*_of_session, SpendingHold.made_on >= bindparam("since_day"), _IS_COUNTED))
     .where(SpendingSession.created_at >= bindparam("since"))
     .group_by(SpendingSession.id, SpendingSession.counted_nanos)
     .having(SpendingSession.counted_nanos != _session_holds)
@@ -84,17 +71,12 @@ def check(session: Session, now: datetime | None = None) -> list[str]:
     since = now - _SESSION_LOOKBACK
     days = {"since": since, "since_day": since.date() - timedelta(days=1)}
     orphans = {name: session.scalar(statement) for name, statement in _ORPHANS.items()}
+    sessions, controls = session.execute(_WRONG_SESSIONS, days), session.scalars(_WRONG_CONTROLS)
     return [
         *_wrong_sums(session, now.date()),
-        *(
-            f"session {row.id} counts {row.counted_nanos}, its holds are {row.held_nanos}"
-            for row in session.execute(_WRONG_SESSIONS, days)
-        ),
+        *(f"session {row.id} counts {row.counted_nanos}, its holds are {row.held_nanos}" for row in sessions),
         *(f"{rows} rows of {name} belong to no account" for name, rows in orphans.items() if rows),
-        *(
-            f"the controls of wallet {wallet_id} were deleted, or are an older version"
-            for wallet_id in session.scalars(_WRONG_CONTROLS)
-        ),
+        *(f"the controls of wallet {each} were deleted, or are an older version" for each in controls),
     ]
 
 
@@ -114,8 +96,7 @@ def _wrong_sums(session: Session, today: date) -> list[str]:
                 if row.made_on > row.counted_on:
                     violations.append(f"wallet {wallet_id} has holds of {row.made_on}, after {row.counted_on}")
                 # PostgreSQL sums BIGINT to NUMERIC.
-                amount_nanos = int(row.amount_nanos)
-                expected = expected.plus(policy.in_windows(amount_nanos, row.made_on, row.counted_on))
+                expected = expected.plus(policy.in_windows(int(row.amount_nanos), row.made_on, row.counted_on))
             if counted != expected:
                 violations.append(f"wallet {wallet_id} counts {counted}, its holds are {expected}")
         last = rows[-1].wallet_id

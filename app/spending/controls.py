@@ -169,10 +169,8 @@ def status_of(session: Session, wallet_id: str) -> SpendingStatus:
 
 def status_from_row(row: Any) -> SpendingStatus:
     """Return the controls of a wallet and their current usage, from its row of `read_status`, to show them."""
-    account = accounts.account_from_row(row)
-    found = controls_from_row(row)
-    limits = found or Controls()
-    windows = policy.windows(account.today)
+    account, found = accounts.account_from_row(row), controls_from_row(row)
+    limits, windows = found or Controls(), policy.windows(account.today)
     return SpendingStatus(
         controls=found,
         frozen=account.frozen,
@@ -344,8 +342,8 @@ def _write(session: Session, wallet_id: str, rules: Controls, *, version: int, e
     now = clock.now()
     values = {"wallet_id": wallet_id, **_values(rules, now), "version": version}
     if exists:
-        stamped = SpendingControls.stamp(values)
-        update_rows(session, SpendingControls, SpendingControls.wallet_id == wallet_id, **stamped)
+        is_meant = SpendingControls.wallet_id == wallet_id
+        update_rows(session, SpendingControls, is_meant, **SpendingControls.stamp(values))
     else:
         _INSERT.execute(session, values)
     return replace(rules, updated_at=now)

@@ -67,20 +67,18 @@ HOLDS = StateMachine(
 )
 
 
+_IS_MEANT = SpendingHold.reference == bindparam("of_reference")
 _CONTROLS_AND_HOLD = PreparedRead(
     select(*controls.COLUMNS, SpendingHold.reference, controls.HAS_BUDGETS)
     .select_from(SpendingAccount)
     .outerjoin(SpendingControls, SpendingControls.wallet_id == SpendingAccount.wallet_id)
-    .outerjoin(
-        SpendingHold,
-        and_(SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == SpendingAccount.wallet_id),
-    )
+    .outerjoin(SpendingHold, and_(_IS_MEANT, SpendingHold.wallet_id == SpendingAccount.wallet_id))
     .where(SpendingAccount.wallet_id == bindparam("of_wallet"))
 )
 _SEAL = seal_of(SpendingHold)
 _FIND = PreparedRead(
     select(*_SEAL.columns, SpendingHold.state, SpendingHold.budgets, SpendingHold.created_at).where(
-        SpendingHold.reference == bindparam("of_reference"), SpendingHold.wallet_id == bindparam("of_wallet")
+        _IS_MEANT, SpendingHold.wallet_id == bindparam("of_wallet")
     )
 )
 _INSERT = PreparedInsert(SpendingHold)
@@ -234,9 +232,8 @@ def prune(before: date) -> int:
 
 def states_of(session: Session, references: Sequence[str]) -> dict[str, SpendingHoldState]:
     """Return the states of holds by reference. For the audits of other packages."""
-    rows = session.execute(
-        select(SpendingHold.reference, SpendingHold.state).where(in_list(session, SpendingHold.reference, references))
-    )
+    named = in_list(session, SpendingHold.reference, references)
+    rows = session.execute(select(SpendingHold.reference, SpendingHold.state).where(named))
     return {row.reference: SpendingHoldState(row.state) for row in rows}
 
 
@@ -336,13 +333,14 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
         return
     budget = sessions.budget_of(session, wallet_id, request.session_id)
     budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
-    refusal = policy.decide_session(budget, request, clock.now())
-    if refusal is not None:
-        raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
+    _assert_allowed(policy.decide_session(budget, request, clock.now()))
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
-    refusal = policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today)
+    _assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
+
+
+def _assert_allowed(refusal: policy.LimitRefusal | None) -> None:
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
 

@@ -2,7 +2,7 @@
 
 from datetime import date, datetime
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String, text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Date, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
@@ -71,12 +71,7 @@ class SpendingHold(Authenticated, Model):
     not_authenticated = frozenset({"state", "budgets", "created_at"})
     __table_args__ = (
         Index("ix_spending_holds_wallet_id_made_on", "wallet_id", "made_on"),
-        Index(
-            "ix_spending_holds_ended",
-            "made_on",
-            postgresql_where=text("state <> 'held'"),
-            sqlite_where=text("state <> 'held'"),
-        ),
+        partial_index("ix_spending_holds_ended", "made_on", where="state <> 'held'"),
         partial_index("ix_spending_holds_budgets", "created_at", where="budgets IS NOT NULL"),
         CheckConstraint("amount_nanos >= 0", name="ck_spending_holds_amount"),
         CheckConstraint("state IN ('held', 'spent', 'released')", name="ck_spending_holds_state"),

@@ -149,8 +149,7 @@ class LimitRefusal:
 @lru_cache(maxsize=128)
 def windows(on: date) -> Windows:
     """Return the windows that contain a UTC day: the day, the week from Monday, the month from the 1st."""
-    monday = on - timedelta(days=on.weekday())
-    first = on.replace(day=1)
+    monday, first = on - timedelta(days=on.weekday()), on.replace(day=1)
     # The 1st plus 31 days is always in the next month.
     next_first = (first + timedelta(days=31)).replace(day=1)
     return Windows(
@@ -184,11 +183,10 @@ def decide(
     weekly, monthly. `spent` is what counts in the windows of `today`.
     """
     if frozen:
-        return LimitRefusal(
-            SpendingRule.FROZEN,
-            "This agent was frozen by its owner or the operator; no new transaction is possible until it is unfrozen.",
-            {},
+        message = (
+            "This agent was frozen by its owner or the operator; no new transaction is possible until it is unfrozen."
         )
+        return LimitRefusal(SpendingRule.FROZEN, message, {})
     if controls is None:
         return None
     return (
@@ -220,35 +218,26 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
         )
     else:
         return None
-    return LimitRefusal(
-        SpendingRule.SESSION,
-        message,
-        {
-            "rule": SpendingRule.SESSION.value, "limit_usd": limit,
-            "spent_usd": money.usd_from_nanos(budget.counted_nanos), "requested_usd": requested,
-            "remaining_usd": remaining, "expires_at": expires_at,
-        },
-    )  # fmt: skip
+    details: dict[str, str | Decimal | None] = {"rule": SpendingRule.SESSION.value, "limit_usd": limit}
+    details |= {"spent_usd": money.usd_from_nanos(budget.counted_nanos), "requested_usd": requested}
+    details |= {"remaining_usd": remaining, "expires_at": expires_at}
+    return LimitRefusal(SpendingRule.SESSION, message, details)
 
 
 def is_looser(old: Controls, new: Controls) -> bool:
     """Return whether new controls allow anything that the old ones refuse."""
+    limits = zip(
+        (*_limits(old), old.approval_threshold_nanos), (*_limits(new), new.approval_threshold_nanos), strict=True
+    )
     return (
-        any(
-            before and (not after or after > before)
-            for before, after in zip(
-                (*_limits(old), old.approval_threshold_nanos),
-                (*_limits(new), new.approval_threshold_nanos),
-                strict=True,
-            )
-        )
+        any(before and (not after or after > before) for before, after in limits)
         or _widens(old.allowed_addresses, new.allowed_addresses, _address_covered)
         or _widens(old.allowed_domains, new.allowed_domains, domain_allowed)
         or (old.approve_new_recipients and not new.approve_new_recipients)
         or (old.approve_new_domains and not new.approve_new_domains)
         # What is on an allowlist is not new: adding an entry approves it.
-        or (old.approve_new_recipients and _adds(old.allowed_addresses, new.allowed_addresses, _address_covered))
-        or (old.approve_new_domains and _adds(old.allowed_domains, new.allowed_domains, domain_allowed))
+        or (old.approve_new_recipients and not _covers(old.allowed_addresses, new.allowed_addresses, _address_covered))
+        or (old.approve_new_domains and not _covers(old.allowed_domains, new.allowed_domains, domain_allowed))
     )
 
 
@@ -273,21 +262,15 @@ def _decide_address(controls: Controls, recipient: str | None, family: Family | 
         return None
     if address_allowed(recipient, family or family_of(recipient), controls.allowed_addresses):
         return None
-    return LimitRefusal(
-        SpendingRule.ADDRESS,
-        f"The recipient {recipient} is not on this wallet's allowlist of addresses.",
-        {"rule": SpendingRule.ADDRESS.value, "address": recipient},
-    )
+    message = f"The recipient {recipient} is not on this wallet's allowlist of addresses."
+    return LimitRefusal(SpendingRule.ADDRESS, message, {"rule": SpendingRule.ADDRESS.value, "address": recipient})
 
 
 def _decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
     if domain is None or not controls.allowed_domains or domain_allowed(domain, controls.allowed_domains):
         return None
-    return LimitRefusal(
-        SpendingRule.DOMAIN,
-        f"The domain {domain} is not on this wallet's allowlist of domains.",
-        {"rule": SpendingRule.DOMAIN.value, "domain": domain},
-    )
+    message = f"The domain {domain} is not on this wallet's allowlist of domains."
+    return LimitRefusal(SpendingRule.DOMAIN, message, {"rule": SpendingRule.DOMAIN.value, "domain": domain})
 
 
 def _decide_amount(
@@ -311,11 +294,8 @@ def _decide_amount(
 
 
 def _price_unknown() -> LimitRefusal:
-    return LimitRefusal(
-        SpendingRule.PRICE,
-        "There is no current price for this token, so limits cannot be checked; try again shortly.",
-        {"rule": SpendingRule.PRICE.value},
-    )
+    message = "There is no current price for this token, so limits cannot be checked; try again shortly."
+    return LimitRefusal(SpendingRule.PRICE, message, {"rule": SpendingRule.PRICE.value})
 
 
 def _limit_exceeded(
@@ -327,22 +307,18 @@ def _limit_exceeded(
     message = f"This transaction of {requested:f} USD exceeds the wallet's {period} limit of {limit:f} USD"
     if resets_at is not None:
         message += f"; {remaining:f} USD remain until {resets_at}"
-    return LimitRefusal(
-        rule,
-        message + ".",
-        {
-            "rule": rule.value, "limit_usd": limit, "spent_usd": money.usd_from_nanos(spent_nanos),
-            "requested_usd": requested, "remaining_usd": remaining, "resets_at": resets_at,
-        },
-    )  # fmt: skip
+    details: dict[str, str | Decimal | None] = {"rule": rule.value, "limit_usd": limit}
+    details |= {"spent_usd": money.usd_from_nanos(spent_nanos), "requested_usd": requested}
+    details |= {"remaining_usd": remaining, "resets_at": resets_at}
+    return LimitRefusal(rule, message + ".", details)
 
 
 def _widens(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:
-    return bool(old) and (not new or not all(covered(entry, old) for entry in new))
+    return bool(old) and (not new or not _covers(old, new, covered))
 
 
-def _adds(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:
-    return not all(covered(entry, old) for entry in new)
+def _covers(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:
+    return all(covered(entry, old) for entry in new)
 
 
 def _address_covered(entry: str, old: tuple[str, ...]) -> bool:

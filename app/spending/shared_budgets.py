@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import String, cast, func, select
 from sqlalchemy.orm import Session
@@ -38,47 +39,34 @@ def assert_within(
             continue
         if request.value_nanos is None:
             raise PriceUnavailable(details={"rule": "budget", "budget_id": budget.id})
-        details = {
-            "rule": "budget", "budget_id": budget.id, "budget": budget.name,
-            "requested_usd": money.usd_from_nanos(request.value_nanos),
-        }  # fmt: skip
+        details: dict[str, Any] = {"rule": "budget", "budget_id": budget.id, "budget": budget.name}
+        details["requested_usd"] = money.usd_from_nanos(request.value_nanos)
         limit_nanos = MAX_COUNTED_NANOS if budget.limit_nanos is None else budget.limit_nanos
         left_nanos = max(0, limit_nanos - budget.used_nanos)
         if request.value_nanos > left_nanos + own_nanos:
-            raise BudgetLimitExceeded(
-                f"This transaction exceeds the shared budget {budget.name!r}.",
-                details={
-                    **details,
-                    "limit_usd": money.usd_from_nanos(limit_nanos),
-                    "spent_usd": money.usd_from_nanos(budget.used_nanos),
-                    "remaining_usd": money.usd_from_nanos(left_nanos),
-                    "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
-                },
-            )
+            amounts = {"limit_usd": limit_nanos, "spent_usd": budget.used_nanos, "remaining_usd": left_nanos}
+            details |= {name: money.usd_from_nanos(nanos) for name, nanos in amounts.items()}
+            details["resets_at"] = budget.resets_at and clock.isoformat(budget.resets_at)
+            raise BudgetLimitExceeded(f"This transaction exceeds the shared budget {budget.name!r}.", details=details)
         velocity = budget.velocity
         if velocity is not None and not own_nanos:
             payments, paid_nanos = _paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
             if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
+                details |= {"minutes": velocity.minutes, "payments": payments}
+                details["spent_usd"] = money.usd_from_nanos(paid_nanos)
                 raise BudgetLimitExceeded(
                     f"Too much was paid from the shared budget {budget.name!r} in {velocity.minutes} minutes; wait.",
-                    details={
-                        **details, "minutes": velocity.minutes, "payments": payments,
-                        "spent_usd": money.usd_from_nanos(paid_nanos),
-                    },
-                )  # fmt: skip
+                    details=details,
+                )
 
 
 def _paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
     """Return how many payments count in a budget since an instant, and how much."""
-    row = session.execute(
-        select(func.count(), func.coalesce(func.sum(SpendingHold.amount_nanos), 0)).where(
-            SpendingHold.budgets.is_not(None),
-            SpendingHold.created_at >= since,
-            SpendingHold.state != _RELEASED,
-            cast(SpendingHold.budgets, String).contains(budget_id),
-        )
-    ).one()
-    return int(row[0]), int(row[1])
+    named = SpendingHold.budgets.is_not(None), cast(SpendingHold.budgets, String).contains(budget_id)
+    counts = SpendingHold.created_at >= since, SpendingHold.state != _RELEASED
+    paid = select(func.count(), func.sum(SpendingHold.amount_nanos)).where(*named, *counts)
+    payments, nanos = session.execute(paid).one()
+    return payments, int(nanos or 0)
 
 
 def counted_since(session: Session, budget_id: str, since: datetime) -> int:

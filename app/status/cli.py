@@ -45,6 +45,10 @@ _NO_ANSWER_REASONS = frozenset({"not_sent", "no_answer", "timeout", "broken"})
 _MISREAD = (UnexpectedAnswer, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
+_SPENDING = "With --live: ask what a provider bills, too, until the maximum costs add up to this."
+_TIMEOUT = "With --live: seconds for each probe."
+
+
 class Result(StrEnum):
     """The outcome of a probe; `DIFFERS` and `FAILS` make the command fail."""
 
@@ -64,8 +68,7 @@ class Row:
 
 
 def all_probes() -> list[Probe]:
-    state = app_state()
-    ports = state.ports
+    state, ports = app_state(), app_state().ports
     found = [*ports.probes()]
     for chain, exchange in ports.swap_exchanges.items():
         swap = partial(_simulate_swap, chain, exchange)
@@ -87,9 +90,7 @@ def names(probes: Collection[Probe]) -> tuple[str, ...]:
 def run_all(probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int) -> Iterator[Row]:
     """Run probes in order, each for at most this many seconds, while the sum of the maximum costs is in the budget."""
     redact = redaction(app_state().settings.secret_texts())
-    for probe in probes:
-        if only and probe.system.partition(" ")[0] not in only:
-            continue
+    for probe in [each for each in probes if not only or each.system.partition(" ")[0] in only]:
         result, remark, max_nanos = _run(probe, budget_nanos, seconds)
         budget_nanos -= max_nanos
         yield Row(result, probe.system, probe.capability, " ".join(redact(remark).split())[:300])
@@ -216,17 +217,8 @@ def _nanos(text: str) -> int:
 @click.command("doctor")
 @click.option("--live", "is_live", is_flag=True, help="Ask the live systems instead.")
 @click.option("--only", multiple=True, metavar="NAME", help="With --live: only this system. May be repeated.")
-@click.option(
-    "--spend-up-to",
-    "budget_nanos",
-    type=_nanos,
-    default="0",
-    metavar="USD",
-    help="With --live: ask what a provider bills, too, until the maximum costs add up to this.",
-)
-@click.option(
-    "--timeout", type=click.IntRange(min=1), default=20, show_default=True, help="With --live: seconds for each probe."
-)
+@click.option("--spend-up-to", "budget_nanos", type=_nanos, default="0", metavar="USD", help=_SPENDING)
+@click.option("--timeout", type=click.IntRange(min=1), default=20, show_default=True, help=_TIMEOUT)
 @click.option("--json", "is_json", is_flag=True, help="With --live: print JSON.")
 @with_appcontext
 def doctor(*, is_live: bool, only: tuple[str, ...], budget_nanos: int, timeout: int, is_json: bool) -> None:
@@ -252,7 +244,7 @@ def _print_checks() -> bool:
         click.echo(f"{finding.severity.value:4}  {finding.component}: {finding.message}")
         if finding.fix:
             click.echo(f"      -> {finding.fix}")
-        has_failed = has_failed or finding.severity is Severity.FAIL
+        has_failed |= finding.severity is Severity.FAIL
     return has_failed
 
 

@@ -146,10 +146,8 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
         directory = ScriptDirectory(str(migrations.FOLDER))
         heads, stamped = set(directory.get_heads()), set(MigrationContext.configure(bind).get_current_heads())
         if heads != stamped:
-            places = (
-                f"its schema is at {', '.join(sorted(stamped)) or 'nothing'}, the code at {', '.join(sorted(heads))}"
-            )
-            yield _fail(places, "flask --app wsgi db upgrade")
+            schema, code = ", ".join(sorted(stamped)) or "nothing", ", ".join(sorted(heads))
+            yield _fail(f"its schema is at {schema}, the code at {code}", "flask --app wsgi db upgrade")
             return
         if bind.dialect.name == "postgresql":
             database_now = session.execute(select(func.clock_timestamp())).scalar_one()
@@ -220,8 +218,7 @@ def _check_movements(session: Session) -> Iterator[Finding]:
 
 
 def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:
-    totals = counters.totals(ports.counters)
-    problem = ports.queue.problem()
+    totals, problem = counters.totals(ports.counters), ports.queue.problem()
     if totals is None or problem:
         yield _fail(
             f"does not respond ({problem})" if problem else "does not respond in time",

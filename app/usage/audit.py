@@ -5,42 +5,34 @@ from sqlalchemy.orm import Session
 
 from app.credits import accounts as credit_accounts
 from app.credits import holds as credit_holds
+from app.db.tables import table_of
 from app.identity import key_limits
 from app.usage.models import UsageByProvider, UsageLog
 
 _BATCH = 500
 
 
-_SUMS = ("cost_nanos", "tokens_in", "tokens_out")
-_logged = (
-    select(
-        UsageLog.account_id,
-        UsageLog.provider,
-        func.count().label("calls"),
-        *(func.sum(getattr(UsageLog, name)).label(name) for name in _SUMS),
-    )
-    .group_by(UsageLog.account_id, UsageLog.provider)
-    .subquery()
-)
+_AMOUNTS = ("cost_nanos", "tokens_in", "tokens_out")
+_SUMS, _LOG = table_of(UsageByProvider).c, table_of(UsageLog).c
+_amounts = [func.count().label("calls"), *(func.sum(_LOG[name]).label(name) for name in _AMOUNTS)]
+_logged = select(_LOG.account_id, _LOG.provider, *_amounts).group_by(_LOG.account_id, _LOG.provider).subquery()
 _WRONG_SUMS = (
-    select(UsageByProvider.account_id, _logged.c.account_id, UsageByProvider.provider, _logged.c.provider)
-    .join_from(
-        UsageByProvider,
-        _logged,
-        (_logged.c.account_id == UsageByProvider.account_id) & (_logged.c.provider == UsageByProvider.provider),
-        full=True,
+    select(_SUMS.account_id, _logged.c.account_id, _SUMS.provider, _logged.c.provider)
+    .select_from(
+        table_of(UsageByProvider).join(
+            _logged, (_logged.c.account_id == _SUMS.account_id) & (_logged.c.provider == _SUMS.provider), full=True
+        )
     )
     .where(
         or_(
             *(
-                func.coalesce(getattr(UsageByProvider, name) - getattr(UsageByProvider, f"carried_{name}"), 0)
-                != func.coalesce(_logged.c[name], 0)
-                for name in ("calls", *_SUMS)
+                func.coalesce(_SUMS[name] - _SUMS[f"carried_{name}"], 0) != func.coalesce(_logged.c[name], 0)
+                for name in ("calls", *_AMOUNTS)
             )
         )
     )
 )
-_COSTS = select(UsageByProvider.account_id, func.sum(UsageByProvider.cost_nanos)).group_by(UsageByProvider.account_id)
+_COSTS = select(_SUMS.account_id, func.sum(_SUMS.cost_nanos)).group_by(_SUMS.account_id)
 
 
 def check(session: Session) -> list[str]:
@@ -58,15 +50,12 @@ def _wrong_sums(session: Session) -> list[str]:
 def _wrong_spending(session: Session) -> list[str]:
     costs = {account_id: int(nanos) for account_id, nanos in session.execute(_COSTS)}
     ids = list(costs)
-    violations = []
-    for start in range(0, len(ids), _BATCH):
-        balances = credit_accounts.balances(session, ids[start : start + _BATCH])
-        violations += [
-            f"{account_id}: {balance.spent_nanos} nano-dollars are spent, the log has {costs[account_id]}"
-            for account_id, balance in balances.items()
-            if balance.spent_nanos != costs[account_id]
-        ]
-    return violations
+    return [
+        f"{account_id}: {balance.spent_nanos} nano-dollars are spent, the log has {costs[account_id]}"
+        for start in range(0, len(ids), _BATCH)
+        for account_id, balance in credit_accounts.balances(session, ids[start : start + _BATCH]).items()
+        if balance.spent_nanos != costs[account_id]
+    ]
 
 
 def _wrong_budgets(session: Session) -> list[str]:

@@ -76,15 +76,9 @@ class Hold(Step[int]):
         """
         _assert_may_spend(session, self, self.nanos if minimum_nanos is None else minimum_nanos)
         return usage.begin(
-            session,
-            self.account_id,
-            self.call,
-            hold_id=self.id,
-            nanos=self.nanos,
-            estimate=self.estimate,
-            lease=self.lease,
-            minimum_nanos=minimum_nanos,
-        ).amount_nanos
+            session, self.account_id, self.call, hold_id=self.id, nanos=self.nanos, minimum_nanos=minimum_nanos,
+            estimate=self.estimate, lease=self.lease,
+        ).amount_nanos  # fmt: skip
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         return {
@@ -102,12 +96,8 @@ class _Ending(Step[HoldResult]):
     metered: MeteredUsage
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:  # noqa: ARG002 - both have the time of the statement
-        return {
-            "id": self.id, "account_id": self.account_id, "cost": self.metered.cost_nanos,
-            "tokens_in": self.metered.tokens_in, "tokens_out": self.metered.tokens_out,
-            "price_version": self.metered.price_version, "cached_tokens": self.metered.cached_tokens,
-            "reasoning_tokens": self.metered.reasoning_tokens,
-        }  # fmt: skip
+        metered = self.metered._asdict()
+        return {"id": self.id, "account_id": self.account_id, "cost": metered.pop("cost_nanos"), **metered}
 
     def result(self, credits_nanos: int, budget_nanos: int | None = None) -> HoldResult:
         """Return the outcome: everything was charged. The memo was read for the log only, and is left out."""
@@ -217,10 +207,8 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
             None if _may_have_budget(step.call) else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
             for step in steps
         ]
-    return [
-        None if credits_nanos is None else step.result(credits_nanos)
-        for step, credits_nanos in zip(steps, found, strict=True)
-    ]
+    results = zip(steps, found, strict=True)
+    return [None if credits_nanos is None else step.result(credits_nanos) for step, credits_nanos in results]
 
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:

@@ -52,13 +52,8 @@ def _delete_log_lines(session: Session, log_ids: list[str]) -> _ProviderSums:
     sums: _ProviderSums = defaultdict(lambda: [0, 0, 0, 0])
     if not log_ids:
         return sums
-    lines = session.execute(
-        delete(UsageLog)
-        .where(in_list(session, UsageLog.id, log_ids))
-        .returning(*LOGGED_AMOUNTS)
-        .execution_options(synchronize_session=False)
-    )
-    for account_id, provider, *amounts in lines:
+    deleted = delete(table_of(UsageLog)).where(in_list(session, UsageLog.id, log_ids)).returning(*LOGGED_AMOUNTS)
+    for account_id, provider, *amounts in session.execute(deleted):
         of_provider = sums[account_id, provider]
         for position, amount in enumerate((1, *amounts)):
             of_provider[position] += amount

@@ -19,17 +19,12 @@ from app.web.fields import Identifier, Instant, ParsedField, Text, Usd
 from app.web.schemas import Pagination, Schema, page_query, page_schema
 
 FOCUS = {"type": "string", "description": "One row for each day, provider, model and key, below one with the columns."}
+_GROUPS = f"Some of {', '.join(sums.GROUPS)}, separated by commas."
 FOCUS_EXAMPLE = ",".join(sums.FOCUS_COLUMNS) + "\r\n"
 
-balance = Blueprint(
-    "balance",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/balance",
-    description="Credits that pay for gateway and catalog calls.",
-)
-usage = Blueprint(
-    "usage", guard=guards.ANY_KEY, url_prefix="/v1/usage", description="What gateway and catalog calls were charged."
-)
+_CREDITS, _CHARGED = "Credits that pay for gateway and catalog calls.", "What gateway and catalog calls were charged."
+balance = Blueprint("balance", guard=guards.ANY_KEY, url_prefix="/v1/balance", description=_CREDITS)
+usage = Blueprint("usage", guard=guards.ANY_KEY, url_prefix="/v1/usage", description=_CHARGED)
 
 
 class BalanceShape(Schema):
@@ -110,12 +105,7 @@ class UsageSumsQuery(UsageFilters, page_query(default=100, maximum=500, has_peri
     """What to sum, and by what."""
 
     group_by = Groups(
-        load_default=lambda: ["model"],
-        metadata={
-            "description": f"Some of {', '.join(sums.GROUPS)}, separated by commas.",
-            "type": "string",
-            "default": "model",
-        },
+        load_default=lambda: ["model"], metadata={"description": _GROUPS, "type": "string", "default": "model"}
     )
 
 

@@ -38,23 +38,16 @@ _LOG, _SUMS = table_of(UsageLog), table_of(UsageByProvider)
 _INSERT_LOG_LINE = PreparedInsert(UsageLog)
 LOGGED_AMOUNTS = (_LOG.c.account_id, _LOG.c.provider, _LOG.c.cost_nanos, _LOG.c.tokens_in, _LOG.c.tokens_out)
 """The account and provider of an entry of the log, and what it adds to the sums."""
+_SUMMED = (_SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
+_OF_OWNER = _SUMS.c.account_id == bindparam("owner_id")
 _ADD = PreparedStatement(
     update(_SUMS)
-    .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.provider == bindparam("of_provider"))
-    .values(
-        {
-            column: column + bindparam(f"more_{column.name}", type_=BigInteger)
-            for column in (_SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
-        }
-    )
+    .where(_OF_OWNER, _SUMS.c.provider == bindparam("of_provider"))
+    .values({column: column + bindparam(f"more_{column.name}", type_=BigInteger) for column in _SUMMED})
 )
-_COUNT = PreparedRead(
-    select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls)).where(_SUMS.c.account_id == bindparam("owner_id"))
-)
+_COUNT = PreparedRead(select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls)).where(_OF_OWNER))
 _TOTALS = PreparedRead(
-    select(_SUMS.c.provider, _SUMS.c.calls, _SUMS.c.cost_nanos, _SUMS.c.tokens_in, _SUMS.c.tokens_out)
-    .where(_SUMS.c.account_id == bindparam("owner_id"), _SUMS.c.calls > 0)
-    .order_by(_SUMS.c.provider)
+    select(_SUMS.c.provider, *_SUMMED).where(_OF_OWNER, _SUMS.c.calls > 0).order_by(_SUMS.c.provider)
 )
 _HISTORY = (
     select(
@@ -269,11 +262,8 @@ def by_day(
     of_account = [] if account_id is None else [_LOG.c.account_id == account_id]
     conditions = [*of_account, *within(_LOG, PageRequest(0, 0, None, start, end))]
     conditions += [_LOG.c.provider.icontains(text, autoescape=True)] if text else []
-    rows = session.execute(
-        select(day, _LOG.c.provider, func.count(), func.sum(_LOG.c.cost_nanos), func.max(_LOG.c.created_at))
-        .where(*conditions)
-        .group_by(day, _LOG.c.provider)
-    )
+    columns = (day, _LOG.c.provider, func.count(), func.sum(_LOG.c.cost_nanos), func.max(_LOG.c.created_at))
+    rows = session.execute(select(*columns).where(*conditions).group_by(day, _LOG.c.provider))
     return [UsageByDay(day_of(of), name, calls, int(nanos), last_at) for of, name, calls, nanos, last_at in rows]
 
 
@@ -299,12 +289,9 @@ def find_call(session: Session, call_id: str, *, provider: str) -> tuple[str, in
 
 def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
     """Return the total charged, in nano-dollars, by provider with a name that begins with `prefix`. For audits."""
-    rows = session.execute(
-        select(UsageByProvider.provider, func.sum(UsageByProvider.cost_nanos))
-        .where(UsageByProvider.provider.startswith(prefix, autoescape=True))
-        .group_by(UsageByProvider.provider)
-    )
-    return {provider: int(nanos) for provider, nanos in rows}
+    named = _SUMS.c.provider.startswith(prefix, autoescape=True)
+    sums = select(_SUMS.c.provider, func.sum(_SUMS.c.cost_nanos)).where(named).group_by(_SUMS.c.provider)
+    return {provider: int(nanos) for provider, nanos in session.execute(sums)}
 
 
 def _lapse(hold: CreditHoldView) -> bool:
@@ -325,10 +312,8 @@ def _write_log_line(session: Session, outcome: HoldResult, metered: MeteredUsage
         _delete_log_line(session, outcome.hold_id)
     provider, nanos = outcome.memo["provider"], outcome.charged_nanos
     line = {
-        "id": outcome.hold_id, "account_id": outcome.account_id, "api_key_id": outcome.memo["api_key_id"],
-        "provider": provider, "model": outcome.memo["model"], "tokens_in": metered.tokens_in,
-        "tokens_out": metered.tokens_out, "cached_tokens": metered.cached_tokens,
-        "reasoning_tokens": metered.reasoning_tokens, "cost_nanos": nanos, "price_version": metered.price_version,
+        **metered._asdict(), "id": outcome.hold_id, "account_id": outcome.account_id, "provider": provider,
+        "api_key_id": outcome.memo["api_key_id"], "model": outcome.memo["model"], "cost_nanos": nanos,
         "created_at": clock.now(),
     }  # fmt: skip
     _INSERT_LOG_LINE.execute(session, line)

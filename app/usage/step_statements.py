@@ -312,9 +312,8 @@ def _place(
     connection: sqlite3.Connection, step: Mapping[str, Any], values: tuple[str, int, int], lease_until: str, now: str
 ) -> None:
     state, nanos, settled_nanos = values
-    memo = json.dumps(step["memo"])
     ids = _hex(step["id"]), _hex(step["account_id"])
-    connection.execute(_PLACE, (*ids, nanos, state, settled_nanos, memo, lease_until, now))
+    connection.execute(_PLACE, (*ids, nanos, state, settled_nanos, json.dumps(step["memo"]), lease_until, now))
 
 
 def _post(

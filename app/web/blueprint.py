@@ -79,10 +79,8 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
             document.setdefault("operationId", view.__name__)
             document.setdefault("security", [{scheme: []} for scheme in self.guard.schemes])
             errors: list[type[ServiceError]] = [InvalidInput, RateLimited, InternalError]
-            errors += [Unauthorized] if self.guard.schemes else []
-            errors += self.guard.errors
-            errors += [NotFound] if "<" in rule else []
-            document_errors(view, errors)
+            errors += [*([Unauthorized] if self.guard.schemes else []), *self.guard.errors]
+            document_errors(view, errors + ([NotFound] if "<" in rule else []))
             registered: View = register(view)
             return registered
 
@@ -96,10 +94,8 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
     def register_views_in_doc(
         self, api: Any, app: Application, spec: Any, *, name: str, parameters: list[Any] | None
     ) -> None:
-        describe = super().register_views_in_doc
-        app.state.part(OpenApiDocument).deferred.append(
-            partial(describe, api, app, spec, name=name, parameters=parameters)
-        )
+        describe = partial(super().register_views_in_doc, api, app, spec, name=name, parameters=parameters)
+        app.state.part(OpenApiDocument).deferred.append(describe)
 
     def raises(self, *errors: type[ServiceError]) -> Callable[[View], View]:
 
@@ -148,9 +144,8 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
     responses = documentation_section(view, "manual_doc").setdefault("responses", {})
     by_status: dict[str, list[str]] = defaultdict(list)
     for error in errors:
-        status = str(error("").status)
         reason = (error.__doc__ or "").split("\n", maxsplit=1)[0]
-        by_status[status].append(f"`{error.code}`: {reason}")
+        by_status[str(error("").status)].append(f"`{error.code}`: {reason}")
     for status, lines in by_status.items():
         present = responses.get(status, {}).get("description", "")
         new = [line for line in lines if line not in present]
@@ -180,12 +175,9 @@ def offers_csv(blp: Blueprint, rows: str, shape: type[Schema]) -> Callable[[View
             found = page[rows] if isinstance(page, dict) else getattr(page, rows)
             return csv_response(list(schema.fields), schema.dump(found, many=True))
 
-        document: Callable[[View], View] = blp.alt_response(
-            200,
-            schema={"type": "string", "description": "The rows of the page, below one with the names of their fields."},
-            content_type=CSV,
-            example=",".join(schema.fields) + "\r\n",
-        )
+        text = {"type": "string", "description": "The rows of the page, below one with the names of their fields."}
+        example = ",".join(schema.fields) + "\r\n"
+        document: Callable[[View], View] = blp.alt_response(200, schema=text, content_type=CSV, example=example)
         return document(wrapper)  # type: ignore[arg-type]
 
     return decorate

@@ -55,13 +55,10 @@ class RequestHeaders(EnvironHeaders):
         return isinstance(key, str) and _variable(key) in self.environ
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(
-            [
-                (name, value)
-                for variable, value in self.environ.items()
-                if (name := _name(variable)) and (value or variable not in _UNPREFIXED)
-            ]
-        )
+        sent = [
+            (_name(variable), value) for variable, value in self.environ.items() if value or variable not in _UNPREFIXED
+        ]
+        return iter([(name, value) for name, value in sent if name])
 
 
 class ClientRequest(flask.Request):
@@ -172,10 +169,8 @@ def reject_loops(request: ClientRequest) -> None:
 
 def is_allowed_host(host_header: str, own_host: str | None) -> bool:
     found = _HOST.fullmatch(host_header)
-    if found is None:
-        return False
-    host = found[1].strip("[]").lower()
-    return host == own_host or is_loopback(host)
+    host = found[1].strip("[]").lower() if found else None
+    return host is not None and (host == own_host or is_loopback(host))
 
 
 _log = structlog.get_logger(__name__)
@@ -292,15 +287,9 @@ def is_preflight(environ: Mapping[str, Any]) -> bool:
 
 def add_cors_headers(response: Response, origin: str, origins: tuple[str, ...]) -> None:
     """Allow the origin of a request to read the response, if it is one of `origins`."""
-    if not origins:
-        return
-    headers = response.headers
-    if _ANY in origins:
-        headers["Access-Control-Allow-Origin"] = _ANY
-    else:
+    if origins and _ANY not in origins:
         response.vary.add("Origin")
-        if origin not in origins:
-            return
-        headers["Access-Control-Allow-Origin"] = origin
-    # Wildcards apply to requests without credentials, the only kind allowed.
-    headers["Access-Control-Expose-Headers"] = _ANY
+    if _ANY in origins or origin in origins:
+        response.headers["Access-Control-Allow-Origin"] = _ANY if _ANY in origins else origin
+        # Wildcards apply to requests without credentials, the only kind allowed.
+        response.headers["Access-Control-Expose-Headers"] = _ANY

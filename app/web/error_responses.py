@@ -66,11 +66,8 @@ def as_page(response: Response) -> Response:
     if response.status_code < HTTPStatus.BAD_REQUEST:
         return response
     title, next_step = _PAGES.get(response.status_code, _OTHER)
-    context = {
-        "settings": app_state().settings,
-        "version": VERSION,
-        "request_id": g.get("request_id") if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else "",
-    }
+    request_id = g.get("request_id") if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    context = {"settings": app_state().settings, "version": VERSION, "request_id": request_id}
     response.set_data(render_template("owner/error.html", title=title, next_step=next_step, **context))
     response.mimetype = "text/html"
     response.headers.update(_PAGE_HEADERS)
@@ -124,16 +121,11 @@ def _http_exception(error: HTTPException) -> Response:
     status = error.code or 500
     if status < HTTPStatus.BAD_REQUEST and error.response is not None:
         return error.get_response()  # type: ignore[return-value]
-    failure: errors.ServiceError
-    if (client_error := client_error_of(error)) is not None:
-        failure = client_error
-    elif status in _BY_STATUS:
+    if (failure := client_error_of(error)) is None and status in _BY_STATUS:
         failure = _BY_STATUS[status]()
-    elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+    elif failure is None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
         failure = errors.InvalidInput("The request could not be understood.")
-    else:
-        failure = errors.InternalError()
-    response = error_response(failure)
+    response = error_response(failure or errors.InternalError())
     if isinstance(error, WerkzeugMethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(error.valid_methods)
     for name, value in error.get_headers():

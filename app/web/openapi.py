@@ -67,11 +67,8 @@ def spec_options(
 def bind(app: Flask, api: Api) -> OpenApiDocument:
     """Bind flask-smorest to the application, with our fields and error body; return the document."""
     api.ERROR_SCHEMA = ErrorBody
-    plugins = {
-        "marshmallow_plugin": MarshmallowPlugin(schema_name_resolver=_schema_name),
-        "extra_plugins": [_SharedConventions()],
-    }
-    api.init_app(app, spec_kwargs=plugins)
+    schemas = MarshmallowPlugin(schema_name_resolver=_schema_name)
+    api.init_app(app, spec_kwargs={"marshmallow_plugin": schemas, "extra_plugins": [_SharedConventions()]})
     for name, header in texts()["headers"].items():
         api.spec.components.header(name, dict(header))
     for field, type_, format_ in _WIRE_TYPES:
@@ -133,9 +130,5 @@ def response_headers(*names: str) -> dict[str, Any]:
 
 
 def _standard_headers(status: str, *, is_idempotent: bool) -> dict[str, Any]:
-    names = ["X-Request-Id"]
-    if status in _RETRYABLE_STATUSES:
-        names.append("Retry-After")
-    if is_idempotent and status.startswith("2"):
-        names.append("Idempotent-Replayed")
-    return response_headers(*names)
+    names = ["X-Request-Id", *(["Retry-After"] if status in _RETRYABLE_STATUSES else [])]
+    return response_headers(*names, *(["Idempotent-Replayed"] if is_idempotent and status.startswith("2") else []))

@@ -120,9 +120,8 @@ def reserve_memory(request: ClientRequest, amount: int) -> None:
 
 def release_decoded(request: ClientRequest) -> None:
     """Release what `reserve_memory` reserved, once nothing refers to the decoded body."""
-    connection = request.connection
-    if connection is not None:
-        connection.release_decoded()
+    if request.connection is not None:
+        request.connection.release_decoded()
 
 
 def limit_to_keyless(request: ClientRequest) -> None:
@@ -151,8 +150,7 @@ def _read(request: ClientRequest) -> bytes:
 
 
 def _decompress(request: ClientRequest, encoding: str, compressed: bytes) -> bytes:
-    connection = request.connection
-    limit = request.max_content_length
+    connection, limit = request.connection, request.max_content_length
 
     def bounded_chunks() -> Iterator[bytes]:
         count = 0
@@ -259,10 +257,9 @@ def parse_json(
     if max_values is None:
         limit = request.max_content_length
         max_values = MAX_VALUES if limit is None or limit > MAX_KEYLESS_BYTES else MAX_KEYLESS_VALUES
+    reserve = partial(reserve_memory, request)
     with serialize_decoding(request, len(body)):
-        return strict_json.parse_json(
-            body, max_depth=max_depth, max_values=max_values, reserve=partial(reserve_memory, request)
-        )
+        return strict_json.parse_json(body, max_depth=max_depth, max_values=max_values, reserve=reserve)
 
 
 def parsed_body(
@@ -306,10 +303,8 @@ def flatten_errors(messages: Any) -> dict[str, list[str]]:
 class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
     """The parser of all routes: unknown fields are ignored, a body needs no content type, errors are InvalidInput."""
 
-    DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - webargs declares it so
-        **FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION,
-        "json": ma.EXCLUDE,
-    }
+    # webargs declares it so.
+    DEFAULT_UNKNOWN_BY_LOCATION = {**FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION, "json": ma.EXCLUDE}  # noqa: RUF012
     DEFAULT_VALIDATION_STATUS = 400
     MAX_DEPTH = MAX_DEPTH
     MAX_VALUES = MAX_KEYLESS_VALUES
@@ -321,9 +316,8 @@ class StrictParser(FlaskParser):  # type: ignore[misc, unused-ignore]
         """Convert marshmallow's messages. Raises: InvalidInput always."""
         (messages,) = error.messages_dict.values()  # webargs nests them under the name of the location
         fields = flatten_errors(messages)
+        message = f"Several fields are not valid: {', '.join(sorted(fields))}."
         if len(fields) == 1:
-            name, problems = next(iter(fields.items()))
+            [(name, problems)] = fields.items()
             message = f"{name}: {problems[0]}"
-        else:
-            message = f"Several fields are not valid: {', '.join(sorted(fields))}."
         raise InvalidInput(message, details={"fields": fields}) from None

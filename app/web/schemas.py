@@ -20,6 +20,10 @@ from app.errors import InvalidInput
 from app.web.fields import Moment, QueryCount
 
 EXAMPLE_ID = "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10"
+_AFTER = (
+    "The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries "
+    "are added in the meantime."
+)
 # A JSON integer that is read exactly has no more digits.
 _MAX_ZEROS = 1000
 
@@ -138,6 +142,10 @@ def assert_any_field(body: dict[str, Any], schema: type[Schema]) -> None:
         raise InvalidInput(f"Send at least one of {known}.", details={"fields": {"body": ["has no field to set"]}})
 
 
+def _moment(description: str) -> Moment:
+    return Moment(load_default=None, metadata={"format": "date-time", "description": description})
+
+
 def page_query(*, default: int, maximum: int, has_after: bool = False, has_period: bool = False) -> type[Schema]:
     """Return the query schema of a list: a `limit` above the maximum is clamped, below 1 refused.
 
@@ -163,34 +171,18 @@ def page_query(*, default: int, maximum: int, has_after: bool = False, has_perio
             page = PageRequest(min(values.pop("limit"), maximum), values.pop("offset"), after and str(after), *period)
             if page.after and page.offset:
                 raise ma.ValidationError({"after": ["cannot be combined with offset"]})
-            values["page"] = page
-            return values
+            return {**values, "page": page}
 
     class FollowingQuery(PageQuery):
         after = fields.UUID(
             load_default=None,
             error_messages={"invalid_uuid": "must be the id of an entry of this list"},
-            metadata={
-                "description": "The `id` of the last entry of the page before. Unlike with `offset`, no entry is "
-                "repeated or missed if entries are added in the meantime."
-            },
+            metadata={"description": _AFTER},
         )
 
     class PeriodQuery(FollowingQuery):
-        created_after = Moment(
-            load_default=None,
-            metadata={
-                "format": "date-time",
-                "description": "Only entries created at or after this time (ISO 8601 with an offset).",
-            },
-        )
-        created_before = Moment(
-            load_default=None,
-            metadata={
-                "format": "date-time",
-                "description": "Only entries created before this time (ISO 8601 with an offset).",
-            },
-        )
+        created_after = _moment("Only entries created at or after this time (ISO 8601 with an offset).")
+        created_before = _moment("Only entries created before this time (ISO 8601 with an offset).")
 
     return PeriodQuery if has_period else FollowingQuery if has_after else PageQuery
 

@@ -71,8 +71,7 @@ def _dispatch(endpoint: str, inner: ClientRequest) -> Response:
         raise NotFound
     for check in current_app.before_request_funcs.get(inner.blueprint, ()):
         check()
-    view = current_app.view_functions[endpoint]
-    return make_response(view(**(inner.view_args or {})))
+    return make_response(current_app.view_functions[endpoint](**(inner.view_args or {})))
 
 
 def _environ(

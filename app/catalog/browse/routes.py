@@ -18,20 +18,14 @@ from app.identity import guards
 from app.wallets.core import wallets
 from app.web.blueprint import Blueprint
 
-catalog = Blueprint(
-    "catalog",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/catalog",
-    description=(
-        "Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`, or without an account through"
-        " `/v1/x402/services/{service_id}/…`."
-    ),
+_CATALOG = (
+    "Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`, or without an account through"
+    " `/v1/x402/services/{service_id}/…`."
 )
+_SUBSCRIPTIONS = "Services that your wallets are subscribed to. Calling a service needs no subscription."
+catalog = Blueprint("catalog", guard=guards.ANY_KEY, url_prefix="/v1/catalog", description=_CATALOG)
 subscribed = Blueprint(
-    "subscriptions",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/subscriptions",
-    description="Services that your wallets are subscribed to. Calling a service needs no subscription.",
+    "subscriptions", guard=guards.ANY_KEY, url_prefix="/v1/subscriptions", description=_SUBSCRIPTIONS
 )
 _NOTE = "Repeating a request with the same key returns the first response."
 
@@ -67,9 +61,8 @@ def _serialize(view: SubscriptionRow) -> Response:
 @catalog.response(200, schemas.CatalogPage)
 def list_catalog(query: dict[str, Any]) -> Page[Service]:
     """List active services, those with most calls first."""
-    return listing.search_services(
-        query["page"], text=(query["q"] or "").strip(), category=(query["category"] or "").strip()
-    )
+    text, category = ((query[name] or "").strip() for name in ("q", "category"))
+    return listing.search_services(query["page"], text=text, category=category)
 
 
 @catalog.get("/<string:service_id>")

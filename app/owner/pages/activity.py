@@ -87,9 +87,8 @@ def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
     found = history.get(transaction_id)
     wallet = overview.owned_wallet(key, found.wallet_id)
-    return render_page(
-        "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found])
-    )
+    bought = overview.bought([found])
+    return render_page("transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=bought)
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")

@@ -115,10 +115,8 @@ def withdraw_payee(key: OwnerKeyView) -> Response:
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)
         if spending_accounts.withdraw_payee(session, wallet.id, payee):
-            event = AuditEvent(
-                AuditAction.PAYEE_WITHDRAWN, key.agent_id, before={"payee": payee, "wallet_id": wallet.id}
-            )
-            trail.record(session, actor, event)
+            before = {"payee": payee, "wallet_id": wallet.id}
+            trail.record(session, actor, AuditEvent(AuditAction.PAYEE_WITHDRAWN, key.agent_id, before=before))
     return see_other(url_for("owner.show_approvals", agent_id=key.agent_id, done="withdrawn"))
 
 

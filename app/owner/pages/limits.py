@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -126,21 +126,15 @@ def _number(text: str) -> Decimal | None:
     if not stripped:
         return Decimal(0)
     found = _NUMBER.fullmatch(stripped)
-    if found is None:
-        return None
-    try:
-        return Decimal(found[1].replace(",", "").replace("'", ""))
-    except InvalidOperation:
-        return None
+    return None if found is None else Decimal(found[1].replace(",", "").replace("'", ""))
 
 
 def _problem_text(problems: Any, typed: Any) -> str:
     """Return the error message of a number, or of the invalid entries of a list."""
     if not isinstance(problems, Mapping):
         return f"It {'; '.join(map(str, problems))}."
-    texts = [
-        f"“{typed[place][:60]}” {'; '.join(map(str, of))}." for place, of in problems.items() if isinstance(place, int)
-    ]
+    places = {place: "; ".join(map(str, of)) for place, of in problems.items() if isinstance(place, int)}
+    texts = [f"“{typed[place][:60]}” {of}." for place, of in places.items()]
     more = [f"{len(texts) - _SHOWN_ENTRIES} more entries are invalid."] if len(texts) > _SHOWN_ENTRIES else []
     return " ".join([*texts[:_SHOWN_ENTRIES], *more])
 

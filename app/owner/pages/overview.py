@@ -167,9 +167,8 @@ def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyV
     """Return the latest repetitions of the claim, for a month and until the owner key is replaced."""
     if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
         return []
-    found, _ = trail.list_entries(
-        session, PageRequest(limit=5, offset=0), action=AuditAction.CLAIM_REPEATED.value, subject_id=agent.id
-    )
+    repeated = AuditAction.CLAIM_REPEATED.value
+    found, _ = trail.list_entries(session, PageRequest(5, 0), action=repeated, subject_id=agent.id)
     return [entry for entry in found.items if entry.at >= key.created_at]
 
 

@@ -14,11 +14,9 @@ _CENT_NANOS = money.NANOS_PER_USD // 100
 _MAX_UNABBREVIATED = 18
 _SHOWN_DIGITS = 4
 _TYPES = {
-    "funding": "Deposit",
-    "trading_query": "Exchange query",
-    "trading_order": "Exchange order",
+    "funding": "Deposit", "trading_query": "Exchange query", "trading_order": "Exchange order",
     "payment": "Web service",
-}
+}  # fmt: skip
 _CHAINS = {"ethereum": "Ethereum", "base": "Base", "solana": "Solana", "perpdex": "Trading exchange"}
 _REASONS = {
     "insufficient_funds": "The wallet's balance was too low.",

@@ -21,17 +21,13 @@ def sign_in_by_passkey() -> Response:
     return_path = safe_return_path(request.form.get("next"))
     challenge = challenges.challenge_of(challenges.SIGN_IN, request.form.get("passkey_token", ""))
     try:
-        token, key = passkeys.sign_in(
-            challenge if cookies.is_valid() else None,
-            request.form.get("passkey", ""),
-            previous_token=auth.session_token(),
-        )
+        challenge, assertion = challenge if cookies.is_valid() else None, request.form.get("passkey", "")
+        token, key = passkeys.sign_in(challenge, assertion, previous_token=auth.session_token())
     except Unauthorized:
         next_step = "You were not signed in. Try again, or use the owner key of your agent."
         return render_sign_in(return_path, status=403, error=("This passkey was not accepted.", next_step))
-    return auth.set_session_cookie(
-        auth.see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
-    )
+    page = return_path or url_for("owner.show_agent", agent_id=key.agent_id)
+    return auth.set_session_cookie(auth.see_other(page), token)
 
 
 @auth.session_pages.get(_PAGE)
@@ -64,11 +60,8 @@ def add_passkey(key: OwnerKeyView) -> Response:
 @auth.session_pages.post(f"{_PAGE}/remove")
 def remove_passkey(key: OwnerKeyView) -> Response:
     """Remove a passkey and sign out the agent's other sessions, without asking for the owner key."""
-    passkey_id = request.form.get("passkey_id", "")
-    removed = passkeys.remove_passkey(
-        sessions.acting_owner(key), key, passkey_id[:36], current_session_id=auth.current_session().id
-    )
-    if not removed:
+    passkey_id, current_id = request.form.get("passkey_id", "")[:36], auth.current_session().id
+    if not passkeys.remove_passkey(sessions.acting_owner(key), key, passkey_id, current_session_id=current_id):
         raise NotFound("This agent has no such passkey.")
     return auth.see_other(url_for("owner.show_passkeys", agent_id=key.agent_id, done="removed"))
 

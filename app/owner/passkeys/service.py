@@ -94,12 +94,9 @@ class VerifiedPasskey:
 def list_passkeys(owner: OwnerKeyView) -> Sequence[Row[str, str, datetime, datetime | None]]:
     """Return the id, name and times of an owner key's passkeys, oldest first."""
     columns = OwnerPasskey.id, OwnerPasskey.name, OwnerPasskey.created_at, OwnerPasskey.used_at
+    listed = select(*columns).where(OwnerPasskey.owner_key_id == owner.id)
     with read_only_unit() as session:
-        return session.execute(
-            select(*columns)
-            .where(OwnerPasskey.owner_key_id == owner.id)
-            .order_by(OwnerPasskey.created_at, OwnerPasskey.id)
-        ).all()
+        return session.execute(listed.order_by(OwnerPasskey.created_at, OwnerPasskey.id)).all()
 
 
 def list_credential_ids(owner: OwnerKeyView) -> list[bytes]:
@@ -143,12 +140,9 @@ def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, resp
 
 def remove_passkey(actor: Actor, owner: OwnerKeyView, passkey_id: str, *, current_session_id: str) -> bool:
     """Remove a passkey and end the agent's other sessions; return whether there was one."""
+    is_meant = OwnerPasskey.id == passkey_id, OwnerPasskey.owner_key_id == owner.id
     with unit_of_work() as session:
-        removed = session.execute(
-            delete(OwnerPasskey)
-            .where(OwnerPasskey.id == passkey_id, OwnerPasskey.owner_key_id == owner.id)
-            .returning(OwnerPasskey.name)
-        ).scalar_one_or_none()
+        removed = session.scalars(delete(OwnerPasskey).where(*is_meant).returning(OwnerPasskey.name)).one_or_none()
         if removed is None:
             return False
         sessions.end_sessions_of_key(session, owner.id, except_id=current_session_id)
@@ -171,9 +165,8 @@ def verify_assertion(
         response = parse_authentication_credential_json(assertion)
     except _MALFORMED:
         return None
-    row = session.execute(
-        select(OwnerPasskey).where(OwnerPasskey.credential_digest == _digest(response.raw_id))
-    ).scalar_one_or_none()
+    is_named = OwnerPasskey.credential_digest == _digest(response.raw_id)
+    row = session.scalars(select(OwnerPasskey).where(is_named)).one_or_none()
     is_other = row is None or (owner is not None and owner.id != row.owner_key_id)
     if row is None or is_other or not seal_of(OwnerPasskey).accepts(session, row):
         return None

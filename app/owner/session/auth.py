@@ -185,9 +185,8 @@ def limit_form(max_bytes: int) -> None:
     """Bound the size of the current request's form, and reserve memory for it. Raises: Overloaded."""
     request.max_content_length = max_bytes
     if request.method == "POST":
-        request_bodies.reserve_memory(
-            current_request(), _MEMORY_PER_FORM_BYTE * min(request.content_length or max_bytes, max_bytes)
-        )
+        size = min(request.content_length or max_bytes, max_bytes)
+        request_bodies.reserve_memory(current_request(), _MEMORY_PER_FORM_BYTE * size)
 
 
 def page_not_found() -> NotFound:

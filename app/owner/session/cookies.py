@@ -78,10 +78,8 @@ def is_valid(*, session_id: str = "") -> bool:
         nonce, bound_to = serializer("owner-form").loads(request.form.get(FIELD, ""), max_age=_VALID_FOR_SECONDS)
     except (BadData, ValueError, TypeError):
         return False
-    sent = get_cookie(_COOKIE) or ""
-    return hmac.compare_digest(str(nonce).encode(), sent.encode()) and hmac.compare_digest(
-        str(bound_to).encode(), session_id.encode()
-    )
+    pairs = (nonce, get_cookie(_COOKIE) or ""), (bound_to, session_id)
+    return all(hmac.compare_digest(str(signed).encode(), known.encode()) for signed, known in pairs)
 
 
 def _nonce() -> str:

@@ -6,7 +6,7 @@ function opens its own unit of work unless its docstring says otherwise.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -98,14 +98,9 @@ def sign_in(owner_key: str, *, network: str, previous_token: str | None) -> tupl
 
     Raises: Unauthorized, RateLimited.
     """
-    with unit_of_work() as session:
-        key = _verify_key(session, owner_key, network)
-        if key is not None:
-            token = begin_session(session, key, previous_token=previous_token)
-            trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
-            return token, key
-    _record_refusal(network)
-    raise _no_such_key()
+    return _enter_key(
+        owner_key, network, lambda session, key: begin_session(session, key, previous_token=previous_token)
+    )
 
 
 def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | None) -> str:
@@ -120,11 +115,20 @@ def add_agent(current: LiveSession, owner_key: str, *, network: str) -> tuple[st
 
     Raises: Unauthorized, RateLimited, LimitReached.
     """
+
+    def extend(session: Session, key: OwnerKeyView) -> str:
+        claims.erase_response_of(session, key.agent_id)
+        return _add_key(session, current.id, key.id)
+
+    return _enter_key(owner_key, network, extend)
+
+
+def _enter_key(owner_key: str, network: str, enter: Callable[[Session, OwnerKeyView], str]) -> tuple[str, OwnerKeyView]:
+    """Return the token of a session that an owner key enters, and the key; record that, or that it was refused."""
     with unit_of_work() as session:
         key = _verify_key(session, owner_key, network)
         if key is not None:
-            claims.erase_response_of(session, key.agent_id)
-            token = _add_key(session, current.id, key.id)
+            token = enter(session, key)
             trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
             return token, key
     _record_refusal(network)
@@ -187,12 +191,10 @@ def end_sessions_of_key(session: Session, key_id: str, *, except_id: str) -> Non
 
 def list_sessions(current: LiveSession) -> Sequence[Row[str, datetime, datetime]]:
     """Return the live sessions that open any agent of this one, newest first."""
+    is_shown = OwnerSession.id.in_(_related_session_ids(current)), OwnerSession.expires_at > clock.now()
+    found = select(OwnerSession.id, OwnerSession.started_at, OwnerSession.expires_at).where(*is_shown)
     with read_only_unit() as session:
-        return session.execute(
-            select(OwnerSession.id, OwnerSession.started_at, OwnerSession.expires_at)
-            .where(OwnerSession.id.in_(_related_session_ids(current)), OwnerSession.expires_at > clock.now())
-            .order_by(OwnerSession.started_at.desc())
-        ).all()
+        return session.execute(found.order_by(OwnerSession.started_at.desc())).all()
 
 
 def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> tuple[str, str]:
@@ -209,13 +211,9 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
             raise Unauthorized("This owner key was replaced.")
         new_id = owner_keys.replace(session, old.agent_id, key, email=old.owner_email)
         claims.erase_response_of(session, old.agent_id)
-        token = _add_key(session, current.id, new_id)
-        act = AuditEvent(
-            AuditAction.OWNER_KEY_REPLACED,
-            old.agent_id,
-            before={"key_id": old.id},
-            after={"key_id": new_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=old.agent_id)},
-        )
+        token, before = _add_key(session, current.id, new_id), {"key_id": old.id}
+        after = {"key_id": new_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=old.agent_id)}
+        act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, old.agent_id, before=before, after=after)
         # From here on the new key is the actor.
         trail.record(session, replace(actor, id=new_id), act)
         return key, token
@@ -249,11 +247,9 @@ def _record_refusal(network: str, *, agent_id: str | None = None) -> None:
 
 
 def _create_session(session: Session, key_id: str) -> str:
-    token, now = secrets.token_urlsafe(32), clock.now()
-    session_id = identifiers.new_id()
-    session.add(
-        OwnerSession(id=session_id, digest=identifiers.digest(token), started_at=now, expires_at=now + SESSION_LIFETIME)
-    )
+    token, session_id, now = secrets.token_urlsafe(32), identifiers.new_id(), clock.now()
+    times = {"started_at": now, "expires_at": now + SESSION_LIFETIME}
+    session.add(OwnerSession(id=session_id, digest=identifiers.digest(token), **times))
     _INSERT_KEY.execute(session, {"session_id": session_id, "owner_key_id": key_id})
     return token
 

@@ -34,31 +34,24 @@ def sign_in() -> Response:
     """Begin a session with a new token."""
     return_path = safe_return_path(request.form.get("next"))
     if not cookies.is_valid():
-        error = (
-            "This form has expired or was opened in another browser.",
-            "You were not signed in. Submit the form again, with cookies enabled for this site.",
-        )
+        next_step = "You were not signed in. Submit the form again, with cookies enabled for this site."
+        error = ("This form has expired or was opened in another browser.", next_step)
         return render_sign_in(return_path, status=400, error=error)
     try:
-        token, key = sessions.sign_in(
-            request.form.get("owner_key", ""),
-            network=client_network(request.remote_addr),
-            previous_token=auth.session_token(),
-        )
+        typed, network = request.form.get("owner_key", ""), client_network(request.remote_addr)
+        token, key = sessions.sign_in(typed, network=network, previous_token=auth.session_token())
     except (Unauthorized, RateLimited) as failure:
         prompt = challenges.prompt_to_use(challenges.SIGN_IN)
         return _render_refusal("sign_in.html", failure, back=return_path, prompt=prompt)
-    return auth.set_session_cookie(
-        auth.see_other(return_path or url_for("owner.show_agent", agent_id=key.agent_id)), token
-    )
+    page = return_path or url_for("owner.show_agent", agent_id=key.agent_id)
+    return auth.set_session_cookie(auth.see_other(page), token)
 
 
 @auth.session_pages.post("/add")
 def add_agent() -> Response:
     try:
-        token, key = sessions.add_agent(
-            auth.current_session(), request.form.get("owner_key", ""), network=client_network(request.remote_addr)
-        )
+        typed, network = request.form.get("owner_key", ""), client_network(request.remote_addr)
+        token, key = sessions.add_agent(auth.current_session(), typed, network=network)
     except (Unauthorized, RateLimited, LimitReached) as failure:
         return _render_refusal("add_agent.html", failure)
     return auth.set_session_cookie(auth.see_other(url_for("owner.show_agent", agent_id=key.agent_id)), token)
@@ -72,10 +65,8 @@ def add_form() -> Response:
 @auth.session_pages.get("/sessions")
 def show_sessions() -> Response:
     """List the sessions with access to the same agents."""
-    current = auth.current_session()
-    return auth.render_page(
-        "sessions.html", listed=sessions.list_sessions(current), done=request.args.get("done") == "ended"
-    )
+    listed = sessions.list_sessions(auth.current_session())
+    return auth.render_page("sessions.html", listed=listed, done=request.args.get("done") == "ended")
 
 
 @auth.session_pages.post("/sessions/end-others")

@@ -99,8 +99,7 @@ def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: Control
 
     Raises: Unauthorized when the acting master key is revoked in between; earlier agents stay changed.
     """
-    result = FleetControlsResult()
-    deadline_ns = time.monotonic_ns() + _TIME_BUDGET_NS
+    result, deadline_ns = FleetControlsResult(), time.monotonic_ns() + _TIME_BUDGET_NS
     ids = list(dict.fromkeys(agent_ids))
     for each in ids:
         if identifiers.parse_id(each) is None:
@@ -149,9 +148,5 @@ def _change_together(actor: Actor, ids: Sequence[str], changes: ControlsChange, 
 
 def _audit_event(agent_id: str, done: Sequence[ControlsReplacement], changes: ControlsChange) -> AuditEvent:
     shown = {each.wallet_id: each.as_json(changes) for each in done}
-    return AuditEvent(
-        AuditAction.CONTROLS_SET,
-        agent_id,
-        before={wallet_id: values["before"] for wallet_id, values in shown.items()},
-        after={wallet_id: values["after"] for wallet_id, values in shown.items()},
-    )
+    before, after = ({wallet_id: each[name] for wallet_id, each in shown.items()} for name in ("before", "after"))
+    return AuditEvent(AuditAction.CONTROLS_SET, agent_id, before=before, after=after)

@@ -69,12 +69,10 @@ def create(
 
     `limits` are fields of the controls, in nano-dollars; None is the default.
     """
-    key = identity.mint_api_key(KeyKind.AGENT)
-    wallet_key = custody.new_key()
+    key, wallet_key = identity.mint_api_key(KeyKind.AGENT), custody.new_key()
     email = f"agent-{secrets.token_hex(4)}@agents.invalid"
-    nanos = credits_nanos
-    if nanos is None:
-        nanos = money.nanos_from_usd(app_state().settings.initial_credits_usd)
+    initial_usd = app_state().settings.initial_credits_usd
+    nanos = money.nanos_from_usd(initial_usd) if credits_nanos is None else credits_nanos
     with unit_of_work() as session:
         agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
         wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="specified")
@@ -147,13 +145,8 @@ def update(actor: Actor, agent_id: str, changes: Mapping[str, str | None]) -> Ag
         old: dict[str, str | None] = {"name": before.name, "email": before.email}
         new = {**old, **changes}
         agents.update_agent(session, before.id, name=str(new["name"]), email=new["email"])
-        act = AuditEvent(
-            AuditAction.AGENT_CHANGED,
-            before.id,
-            before={name: old[name] for name in changes},
-            after={name: new[name] for name in changes},
-        )
-        trail.record(session, actor, act)
+        changed, after = {name: old[name] for name in changes}, {name: new[name] for name in changes}
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CHANGED, before.id, before=changed, after=after))
         return identity.get_agent(session, before.id)
 
 
@@ -203,11 +196,8 @@ def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> AuditE
     rotation = api_keys.rotate_api_key(session, agent_id, key, grace=grace)
     # A repeated claim would show the new key to a client that has the code.
     claims.erase_response_of(session, agent_id)
-    after = {
-        "key_id": key.id,
-        "rotated_at": clock.isoformat(rotation.rotated_at),
-        "older_until": clock.isoformat(rotation.previous_valid_until),
-    }
+    times = {"rotated_at": rotation.rotated_at, "older_until": rotation.previous_valid_until}
+    after = {"key_id": key.id, **{name: clock.isoformat(each) for name, each in times.items()}}
     before = {"key_ids": trail.summarized_list(rotation.previous_key_ids)}
     return AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
 
@@ -216,12 +206,8 @@ def rotation_of_entry(entry_id: str) -> AgentKeyRotation:
     with read_only_unit() as session:
         entry = trail.get_entry(session, entry_id)
         recorded = entry.after or {}
-        return AgentKeyRotation(
-            str(entry.subject_id),
-            api_keys.reveal_key(session, recorded["key_id"]),
-            datetime.fromisoformat(recorded["rotated_at"]),
-            datetime.fromisoformat(recorded["older_until"]),
-        )
+        times = (datetime.fromisoformat(recorded[name]) for name in ("rotated_at", "older_until"))
+        return AgentKeyRotation(str(entry.subject_id), api_keys.reveal_key(session, recorded["key_id"]), *times)
 
 
 def record_rotation_replay(actor: Actor, entry_id: str) -> None:
@@ -238,12 +224,9 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> dict[str,
         before = credit_accounts.balance(session, agent.id).credits_nanos
         credit_accounts.grant(session, agent.id, nanos, reference=f"platform:{identifiers.new_id()}")
         balance = credit_accounts.balance(session, agent.id).credits_nanos
-        act = AuditEvent(
-            AuditAction.CREDITS_GRANTED,
-            agent.id,
-            before={"credits_usd": usd_string(before)},
-            after={"credits_usd": usd_string(balance), "granted_nanos": str(nanos), "credits_nanos": str(balance)},
-        )
+        had = {"credits_usd": usd_string(before)}
+        has = {"credits_usd": usd_string(balance), "granted_nanos": str(nanos), "credits_nanos": str(balance)}
+        act = AuditEvent(AuditAction.CREDITS_GRANTED, agent.id, before=had, after=has)
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
@@ -281,8 +264,7 @@ def set_frozen(actor: Actor, agent_id: str, *, frozen: bool, block_keys: bool = 
         # An owner's second freeze is not recorded: otherwise an operator's would become the owner's to undo.
         if is_recorded:
             action = AuditAction.AGENT_FROZEN if frozen else AuditAction.AGENT_UNFROZEN
-            blocked = {"keys_blocked": True} if block_keys else {}
-            values = {"frozen": after.is_frozen, **blocked}
+            values = {"frozen": after.is_frozen, **({"keys_blocked": True} if block_keys else {})}
             acts.append(AuditEvent(action, before.id, before={"frozen": before.is_frozen}, after=values))
         if acts:
             trail.record(session, actor, *acts)
