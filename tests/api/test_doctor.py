@@ -188,11 +188,13 @@ def test_dangerous_settings_outside_the_sandbox_are_reported(build_app: Callable
     settings = {
         "network": "testnet", "base_url": "http://purser.test", "allow_private_upstreams": "1",
         "secret_key": "sho,rt", "registration_rate_limit": "", "grant_budget_usd_per_day": "",
+        "payouts_enabled": "1", "maintenance": "1",
     }  # fmt: skip
     result = doctor(build_app(sqlite_url, settings=settings))
     for message in (
         "REGISTRATION_RATE_LIMIT is off", "GRANT_BUDGET_USD_PER_DAY is off", "PRICE_OVERRIDES fixes",
         "SECRET_KEY contains a comma", "the database is SQLite", "METRICS_TOKEN is not set",
+        "initial credits can be paid out as dollars", "MAINTENANCE is on",
     ):  # fmt: skip
         assert f"warn  settings: {message}" in result.output
     failed = failures(result)
