@@ -3,7 +3,7 @@
 What a seller wrote is shortened, on one line and quoted, and named in `metadata.untrusted`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -20,28 +20,39 @@ from app.state import app_state
 _MAX_WORDS = 400
 _MAX_CATEGORY = 50
 _X402_VERSION = 2
+_Route = tuple[str, str, str, int]
 _Accepts = Callable[[int], list[dict[str, Any]]]
 
 
-def list_resources(
-    page: PageRequest, *, scheme: str | None = None, network: str | None = None, pay_to: str | None = None
-) -> Page[dict[str, Any]]:
-    """Return the resources that accept such a payment now; the same ones are accepted for all of them."""
-    wanted = {"scheme": scheme, "network": network, "payTo": pay_to}
-    offered = terms.accepted_payments(services.single_payment_nanos(0))
-    if not any(all(value in {None, each[name]} for name, value in wanted.items()) for each in offered):
+def list_resources(page: PageRequest, **wanted: str | None) -> Page[dict[str, Any]]:
+    """Return the resources that accept payments with the `wanted` members of terms now."""
+    found, accepts = _find(page, wanted), cache(terms.accepted_payments)
+    items = [
+        _service_item(each, accepts) if isinstance(each, Service) else _route_item(each, accepts)
+        for each in found.items
+    ]
+    return Page(items, found.total, page)
+
+
+def list_urls(page: PageRequest) -> list[str]:
+    """Return the URLs of the resources that accept any payment now."""
+    return [_url(_service_path(each) if isinstance(each, Service) else each[2]) for each in _find(page, {}).items]
+
+
+def _find(page: PageRequest, wanted: Mapping[str, str | None]) -> Page[_Route | Service]:
+    least_nanos = terms.least_price_nanos(wanted)
+    if least_nanos is None:
         return Page((), 0, page)
-    routes = list(operations.list_paid_routes())
+    routes = [each for each in operations.list_paid_routes() if each[3] >= least_nanos]
     own = routes[page.offset : page.offset + page.limit]
     rest = PageRequest(max(1, page.limit - len(own)), max(0, page.offset - len(routes)))
-    found = search_services(rest, text="", category="")
+    # All services have the minimum price of a payment at least.
+    found = search_services(rest, min_nanos=0 if services.single_payment_nanos(0) >= least_nanos else least_nanos)
     others = found.items if len(own) < page.limit else ()
-    accepts = cache(terms.accepted_payments)
-    items = [*(_route_item(each, accepts) for each in own), *(_service_item(each, accepts) for each in others)]
-    return Page(items, len(routes) + found.total, page)
+    return Page([*own, *others], len(routes) + found.total, page)
 
 
-def _route_item(route: tuple[str, str, str, int], accepts: _Accepts) -> dict[str, Any]:
+def _route_item(route: _Route, accepts: _Accepts) -> dict[str, Any]:
     provider, method, path, nanos = route
     text = f"{method} {path.partition(f'/{provider}')[2].lstrip('/')}".strip()
     return {
@@ -56,7 +67,7 @@ def _service_item(service: Service, accepts: _Accepts) -> dict[str, Any]:
     nanos = services.single_payment_nanos(service.price_nanos)
     words = words_of_seller(f"{service.name}: {service.description}", _MAX_WORDS)
     return {
-        **_item(f"/v1/x402/services/{service.id}", accepts(nanos), service.updated_at),
+        **_item(_service_path(service), accepts(nanos), service.updated_at),
         "description": f"A service of another agent, in the seller's words: {words}",
         "metadata": {
             "category": words_of_seller(service.category, _MAX_CATEGORY),
@@ -68,6 +79,14 @@ def _service_item(service: Service, accepts: _Accepts) -> dict[str, Any]:
 
 def _item(path: str, accepted: list[dict[str, Any]], at: datetime) -> dict[str, Any]:
     return {
-        "resource": app_state().settings.public_url + path, "type": "http", "x402Version": _X402_VERSION,
+        "resource": _url(path), "type": "http", "x402Version": _X402_VERSION,
         "accepts": accepted, "lastUpdated": at,
     }  # fmt: skip
+
+
+def _service_path(service: Service) -> str:
+    return f"/v1/x402/services/{service.id}"
+
+
+def _url(path: str) -> str:
+    return app_state().settings.public_url + path

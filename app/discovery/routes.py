@@ -8,21 +8,37 @@ from marshmallow import fields
 
 from app.core.pagination import Page, PageRequest
 from app.discovery import listing
+from app.identity.limits import client_network
 from app.state import app_state
-from app.web.blueprint import PUBLIC, Blueprint
+from app.web.blueprint import Blueprint, Guard, share_with_all
+from app.web.client_request import ClientRequest, current_request
 from app.web.fields import Instant, Text
+from app.web.request_bodies import limit_to_keyless
 from app.web.schemas import Schema, page_query
 
 _VERSION = 2
 _MAX_RESOURCES = 100
 _MAX_LISTED = 500
+_LIMIT = "120 per minute"
+
+
+def _check(request: ClientRequest) -> None:
+    """Count a request. Raises: RateLimited when its address has sent too many."""
+    limit_to_keyless(request)
+    app_state().rate_limiter.count(_LIMIT, "discovery", client_network(request.remote_addr))
+
+
 blp = Blueprint(
     "discovery",
-    guard=PUBLIC,
+    guard=Guard(schemes=(), check=_check),
     url_prefix="/discovery",
     description="What can be bought here without an account, for clients of x402.",
+    cacheable=True,
 )
 well_known = flask.Blueprint("well_known", __name__)
+well_known.before_request(lambda: _check(current_request()))
+for each in (blp, well_known):
+    each.after_request(share_with_all)
 
 
 class DiscoveryQuery(page_query(default=20, maximum=_MAX_RESOURCES)):  # type: ignore[misc]
@@ -31,7 +47,7 @@ class DiscoveryQuery(page_query(default=20, maximum=_MAX_RESOURCES)):  # type: i
     type = Text(load_default=None)
     network = Text(load_default=None)
     scheme = Text(load_default=None)
-    pay_to = Text(load_default=None, data_key="payTo")
+    payTo = Text(load_default=None)  # noqa: N815 - a member of terms
 
 
 class PaidResource(Schema):
@@ -76,9 +92,8 @@ def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
 @well_known.get("/.well-known/x402")
 def x402_manifest() -> Response:
     """Return the URLs of the first resources, and where the others and their prices are."""
-    found = listing.list_resources(PageRequest(_MAX_LISTED, 0))
     url = app_state().settings.public_url
     return jsonify(
-        version=1, resources=[each["resource"] for each in found.items],
+        version=1, resources=listing.list_urls(PageRequest(_MAX_LISTED, 0)),
         instructions=f"{url}/discovery/resources has all resources, with prices; {url}/llms.txt says how to pay.",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from app.mcp import messages, methods
 from app.mcp.messages import PARSE_ERROR, McpError
 from app.state import app_state
 from app.version import VERSION
-from app.web.blueprint import set_cache_headers
+from app.web.blueprint import set_cache_headers, share_with_all
 from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import MAX_KEYLESS_VALUES, decoded_body, parse_json
 
@@ -59,14 +59,14 @@ def resource_metadata() -> Response:
 def server_card() -> Response:
     """Return the server card (SEP-2127), by which clients connect without asking for an address."""
     remote = {"supportedProtocolVersions": [messages.STATELESS, *messages.HANDSHAKE]}
-    card = _description("v2/server-card", remote)
-    return Response(json.dumps(card), mimetype="application/mcp-server-card+json")
+    card = json.dumps(_description("v2/server-card", remote))
+    return share_with_all(Response(card, mimetype="application/mcp-server-card+json"))
 
 
 @mcp.get("/server.json")
 def registry_entry() -> Response:
     """Return the description with which this server can be published in the MCP registry."""
-    return jsonify(_description("2025-12-11/server", {}))
+    return share_with_all(jsonify(_description("2025-12-11/server", {})))
 
 
 def _description(schema: str, remote: dict[str, Any]) -> dict[str, Any]:

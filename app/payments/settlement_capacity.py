@@ -71,12 +71,17 @@ def refusal_reason(chain: ChainName, price_nanos: int, fee_units: int | None = N
         most_nanos = min(price_nanos, nanos_from_usd(app_state().settings.max_network_fee_usd))
         if not _covers_fee(chain, most_nanos, fee_units):
             return FEE_TOO_HIGH
+    least_nanos = least_price_nanos(chain)
+    return NOT_OFFERED if least_nanos is None else FEE_TOO_HIGH if price_nanos < least_nanos else None
+
+
+def least_price_nanos(chain: ChainName) -> int | None:
+    """Return the lowest price of which a signed payment can be settled on a chain now; None if none can."""
     state = app_state().part(SettlementCapacityCache).get(chain)
     if state is None or not covers_gas(state) or not state.recipient_can_receive:
-        return NOT_OFFERED
+        return None
     on_ethereum = chain is ChainName.ETHEREUM
-    required_units = _ETHEREUM_FEE_MULTIPLE * state.fee_units if on_ethereum else state.max_fee_units
-    return None if _covers_fee(chain, price_nanos, required_units) else FEE_TOO_HIGH
+    return fee_nanos(chain, _ETHEREUM_FEE_MULTIPLE * state.fee_units if on_ethereum else state.max_fee_units)
 
 
 def _covers_fee(chain: ChainName, price_nanos: int, fee_units: int) -> bool:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import flask
@@ -131,6 +132,13 @@ def set_cache_headers(response: ResponseT) -> ResponseT:
         response.headers.add("Cache-Control", "no-store")
     elif "no-store" not in sent.lower():
         response.headers.add("Vary", _CREDENTIALS)
+    return response
+
+
+def share_with_all(response: ResponseT) -> ResponseT:
+    """Let web pages of any origin read a successful response, and caches keep it for a minute."""
+    if response.status_code == HTTPStatus.OK:
+        response.headers |= {"Access-Control-Allow-Origin": "*", "Cache-Control": "public, max-age=60"}
     return response
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from x402.extensions.bazaar.facilitator_client import ListDiscoveryResourcesPara
 from x402.http import FacilitatorConfig, HTTPFacilitatorClientSync
 
 from app.catalog.services import service as services
+from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
+from app.payments.settlement_capacity import SettlementCapacityCache
 from tests.support.drivers import EvmDriver
 from tests.support.gateway import provider_settings
 from tests.support.market import SPEC, Market, market, sell
@@ -165,3 +168,27 @@ def test_the_server_describes_itself_to_clients_and_to_the_registry_of_mcp(clien
     assert len(entry["description"]) <= 100
     assert entry["remotes"] == [{"type": "streamable-http", "url": "http://purser.test/mcp"}]
     assert "2026-07-28" in card.get_json()["remotes"][0]["supportedProtocolVersions"]
+
+
+@pytest.mark.parametrize("path", ["/discovery/resources", "/.well-known/x402"])
+def test_the_lists_are_limited_by_address_and_may_be_cached_and_read_by_web_pages(
+    client: FlaskClient, path: str
+) -> None:
+    answers = [client.get(path) for _ in range(121)]
+    assert [each.status_code for each in answers] == [200] * 120 + [429]
+    shared = [(each.headers.get("Access-Control-Allow-Origin"), each.headers.get("Cache-Control")) for each in answers]
+    assert shared[:120] == [("*", "public, max-age=60")] * 120
+    assert "public" not in (shared[120][1] or "")
+
+
+def test_what_only_a_higher_price_can_pay_for_is_found(stage: Market, visitor: FlaskClient) -> None:
+    dear = sell(stage.seller, name="Dear", price_per_call_usd=100)
+    cache = stage.app.state.part(SettlementCapacityCache)
+    capacity = cache.get(ChainName.BASE)
+    assert capacity is not None
+    # Gas is so dear that the minimum price does not cover a settlement.
+    cache._cached[ChainName.BASE] = (clock.now(), replace(capacity, max_fee_units=10**15))
+    found = _listed(visitor, scheme="exact")
+    assert [each["resource"] for each in found["items"]] == [dear["x402_url"]]
+    assert found["pagination"]["total"] == 1
+    assert found["items"][0]["accepts"]

@@ -97,7 +97,8 @@ def _example(url: str, example: Mapping[str, Any] | None) -> str:
 
 def words_of_seller(text: str, limit: int) -> str:
     """Return a seller's text as one quoted line that it cannot end, or nothing if it is empty."""
-    line = _single_line(text)[:limit]
+    # Long texts are not read to their end: many are listed at a time.
+    line = _single_line(text[: 2 * limit])[:limit]
     return json.dumps(line, ensure_ascii=False) if line else ""
 
 
@@ -109,10 +110,12 @@ def _single_line(text: str) -> str:
     return " ".join("".join(characters).split())
 
 
-def search_services(page: PageRequest, *, text: str | None, category: str | None) -> Page[Service]:
+def search_services(
+    page: PageRequest, *, text: str | None = None, category: str | None = None, min_nanos: int = 0
+) -> Page[Service]:
     """Return active services, those with most calls first, then by name and id."""
     with read_only_unit() as session:
-        found = search_index.search(session, page, text=text, category=category)
+        found = search_index.search(session, page, text=text, category=category, min_nanos=min_nanos)
         rows = session.scalars(select(Service).where(Service.id.in_(found.items))).all() if found.items else ()
     by_id = {row.id: row for row in rows}
     return Page([by_id[service_id] for service_id in found.items if service_id in by_id], found.total, page)

@@ -32,8 +32,18 @@ def remove_service(session: Session, service_id: str) -> None:
     session.execute(delete(ServiceSearchText).where(ServiceSearchText.service_id == service_id))
 
 
-def search(session: Session, page: PageRequest, *, text: str | None, category: str | None) -> Page[str]:
-    """Return the ids of active services, those with most calls first, then by name and id."""
+def search(
+    session: Session, page: PageRequest, *, text: str | None, category: str | None, min_nanos: int = 0
+) -> Page[str]:
+    """Return the ids of active services, those with most calls first, then by name and id.
+
+    `min_nanos` is the lowest price of those that are found without a text and a category.
+    """
+    if min_nanos:
+        priced = Service.price_nanos >= min_nanos
+        return Page(
+            session.scalars(_ranking(page).where(priced)).all(), count(session, Service, IS_ACTIVE, priced), page
+        )
     conditions = _conditions(session, text, category, by_index=True)
     if not conditions:
         return Page(session.scalars(_ranking(page)).all(), count(session, ServiceSearchText), page)

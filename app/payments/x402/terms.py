@@ -213,6 +213,17 @@ def accepted_payments(nanos: int) -> list[dict[str, Any]]:
     return [_payment_requirements(_units(nanos), each) for each in _options(nanos)]
 
 
+def least_price_nanos(wanted: Mapping[str, str | None]) -> int | None:
+    """Return the lowest price that terms with these members, if not None, are offered for now; None if none are."""
+    stated = {name: value for name, value in wanted.items() if value is not None}
+    found = [
+        settlement_capacity.least_price_nanos(name)
+        for name, each in _facilitators().items()
+        if stated.items() <= _payment_requirements(0, each).items()
+    ]
+    return min((nanos for nanos in found if nanos is not None), default=None)
+
+
 def discovery_extension(method: str) -> dict[str, Any]:
     """Return the extension `bazaar` of an HTTP method, by which a request is found and repeated; {} if it has none."""
     group = next((each for each in (_QUERY_METHODS, _BODY_METHODS) if method in each), None)
