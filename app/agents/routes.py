@@ -2,18 +2,8 @@
 
 from typing import Any
 
-from app.agents import claims, service
+from app.agents import claims, schemas, service
 from app.agents import keys as agent_keys
-from app.agents.schemas import (
-    ClaimCodeResponse,
-    KeyChanges,
-    KeyRequest,
-    KeyResponse,
-    LimitedKeyPage,
-    LimitedKeyShape,
-    RegisterRequest,
-    RegisterResponse,
-)
 from app.audit_log.actors import current_actor
 from app.core.pagination import Page
 from app.errors import AlreadyClaimed, InvalidInput, LimitReached
@@ -48,8 +38,8 @@ agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", descripti
 
 
 @registration.post("/agents/register")
-@registration.arguments(RegisterRequest, required=False)
-@registration.response(201, RegisterResponse)
+@registration.arguments(schemas.RegisterRequest, required=False)
+@registration.response(201, schemas.RegisterResponse)
 def register(body: dict[str, Any]) -> dict[str, Any]:
     """Register an agent: a key with credits, a wallet on three chains under limits, a claim code."""
     made = service.register(name=body["name"], email=body["email"])
@@ -69,8 +59,8 @@ def issued_key(key: LimitedKey, text: str) -> dict[str, Any]:
     rebuild=lambda key_id: issued_key(*agent_keys.reveal(require_agent(), key_id)),
     note="For the key of an agent: the same `Idempotency-Key` within 24 hours returns the same key.",
 )
-@keys.arguments(KeyRequest, required=False)
-@keys.response(201, KeyResponse)
+@keys.arguments(schemas.KeyRequest, required=False)
+@keys.response(201, schemas.KeyResponse)
 @keys.raises(LimitReached)
 def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
     """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
@@ -84,30 +74,30 @@ def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
 
 @agent_keys_blueprint.get("")
 @agent_keys_blueprint.arguments(PageQuery, location="query")
-@agent_keys_blueprint.response(200, LimitedKeyPage)
+@agent_keys_blueprint.response(200, schemas.LimitedKeyPage)
 def list_keys(query: dict[str, Any]) -> Page[LimitedKey]:
     """List the agent's further keys, oldest first, with what is left of their budgets."""
     return agent_keys.list_keys(require_agent(), query["page"])
 
 
 @agent_keys_blueprint.get("/<string:key_id>")
-@agent_keys_blueprint.response(200, LimitedKeyShape)
+@agent_keys_blueprint.response(200, schemas.LimitedKeyShape)
 def get_key(key_id: str) -> LimitedKey:
     """Read a further key, and what is left of its budget."""
     return agent_keys.get(require_agent(), key_id)
 
 
 @agent_keys_blueprint.patch("/<string:key_id>")
-@agent_keys_blueprint.arguments(KeyChanges)
-@agent_keys_blueprint.response(200, LimitedKeyShape)
+@agent_keys_blueprint.arguments(schemas.KeyChanges)
+@agent_keys_blueprint.response(200, schemas.LimitedKeyShape)
 def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
     """Change the limits of a further key; they apply from its next call on."""
-    assert_any_field(body, KeyChanges)
+    assert_any_field(body, schemas.KeyChanges)
     return agent_keys.change(current_principal(), key_id, body)
 
 
 @agent_keys_blueprint.delete("/<string:key_id>")
-@agent_keys_blueprint.response(200, LimitedKeyShape)
+@agent_keys_blueprint.response(200, schemas.LimitedKeyShape)
 def revoke_key(key_id: str) -> LimitedKey:
     """Revoke a further key; calls that run are finished and charged."""
     return agent_keys.revoke(current_actor(), require_agent(), key_id)
@@ -124,7 +114,7 @@ def _replace_claim_code(agent_id: str, claim: Claim) -> dict[str, Any]:
     note="The same key within 24 hours returns the same code.",
     pattern="^[!-~]{1,255}$",
 )
-@agents.response(201, ClaimCodeResponse)
+@agents.response(201, schemas.ClaimCodeResponse)
 @agents.raises(AlreadyClaimed)
 def replace_claim_code(claim: Claim) -> dict[str, Any]:
     """Replace an unused claim code; the previous one becomes invalid."""

@@ -72,7 +72,12 @@ def _decode_path(raw_path: str) -> str:
         raise _invalid_path("has a % that begins no escape")
     text, path = raw_path, None
     for _ in range(_MAX_DECODINGS):
-        _reject_escapes(text)
+        for form in {text, unicodedata.normalize("NFKC", text)}:
+            if _FORBIDDEN_CHARACTERS.search(form):
+                raise _invalid_path("has a backslash or a control character")
+            # "..;x" is ".." to servers that know parameters of segments.
+            if any(segment.split(";", 1)[0].strip() in {".", ".."} for segment in form.split("/")):
+                raise _invalid_path("has a dot segment")
         try:
             decoded = unquote_to_bytes(text).decode()
         except UnicodeDecodeError:
@@ -82,15 +87,6 @@ def _decode_path(raw_path: str) -> str:
             return "/".join(segment for segment in path.split("/") if segment)
         text = decoded
     raise _invalid_path("is encoded too often")
-
-
-def _reject_escapes(text: str) -> None:
-    for form in {text, unicodedata.normalize("NFKC", text)}:
-        if _FORBIDDEN_CHARACTERS.search(form):
-            raise _invalid_path("has a backslash or a control character")
-        # "..;x" is ".." to servers that know parameters of segments.
-        if any(segment.split(";", 1)[0].strip() in {".", ".."} for segment in form.split("/")):
-            raise _invalid_path("has a dot segment")
 
 
 def _ascii(text: str) -> str:

@@ -14,7 +14,7 @@ from app.web.blueprint import Blueprint, Guard, share_with_all
 from app.web.client_request import ClientRequest, current_request
 from app.web.fields import Instant, Text
 from app.web.request_bodies import limit_to_keyless
-from app.web.schemas import Schema, page_query
+from app.web.schemas import Pagination, Schema, page_query
 
 _VERSION = 2
 _MAX_RESOURCES = 100
@@ -63,20 +63,12 @@ class PaidResource(Schema):
     extensions = fields.Dict(required=True)
 
 
-class DiscoveryPagination(Schema):
-    """The part of the list that a page is."""
-
-    limit = fields.Integer(required=True, attribute="request.limit")
-    offset = fields.Integer(required=True, attribute="request.offset")
-    total = fields.Integer(required=True)
-
-
 class PaidResourceList(Schema):
     """A page of what can be bought."""
 
     x402_version = fields.Integer(required=True, data_key="x402Version", attribute="version")
     items = fields.List(fields.Nested(PaidResource), required=True, attribute="page.items")
-    pagination = fields.Nested(DiscoveryPagination, required=True, attribute="page")
+    pagination = fields.Nested(Pagination, required=True, attribute="page")
 
 
 @blp.get("/resources")

@@ -168,7 +168,12 @@ def lock(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
     if not budget_ids:
         return []
     lock_order.lock_rows(session, Budget.id, Budget.id.in_(budget_ids))
-    _take_back(session, budget_ids)
+    # Subtract what was returned; what was held in an earlier window is dropped.
+    taken, now = delete(_RETURNS).where(_RETURNS.c.budget_id.in_(budget_ids)), clock.now()
+    returns = session.execute(taken.returning(*_RETURNS.c)).all()
+    rows = session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if returns else ()
+    for budget_id, nanos in _sums(rows, returns, now).items():
+        add(session, [budget_id], -nanos, at=now)
     locked = select(Budget).where(Budget.id.in_(budget_ids)).order_by(Budget.id)
     return [_view(session, row) for row in session.scalars(locked.execution_options(populate_existing=True))]
 
@@ -226,15 +231,6 @@ def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int]
             # In the window in which it was reached, which may just have ended.
             return replace(found, used_nanos=row.used_nanos), reached
     return None
-
-
-def _take_back(session: Session, budget_ids: Collection[str]) -> None:
-    """Subtract what was returned to locked budgets; what was held in an earlier window is dropped."""
-    taken, now = delete(_RETURNS).where(_RETURNS.c.budget_id.in_(budget_ids)), clock.now()
-    returns = session.execute(taken.returning(*_RETURNS.c)).all()
-    rows = session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if returns else ()
-    for budget_id, nanos in _sums(rows, returns, now).items():
-        add(session, [budget_id], -nanos, at=now)
 
 
 def _returned(session: Session, rows: Collection[Any], now: datetime) -> dict[str, int]:

@@ -175,18 +175,14 @@ def _query_exchange(exchange: Perpdex, topic: PerpdexTopic) -> str:
 
 def _explain(error: Exception) -> tuple[Result, str]:
     """Return whether there was an answer of another form, and what went wrong, the first cause last."""
-    causes = [*_causes(error)]
+    causes: list[BaseException] = [error]
+    # An adapter's translation keeps the original as its context, also when it hides it from tracebacks.
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
     reasons = {str(getattr(cause, "reason", "")) for cause in causes}
     is_misread = bool(reasons & _MISREAD_REASONS) or any(isinstance(cause, _MISREAD) for cause in causes)
     differs = is_misread and not reasons & _NO_ANSWER_REASONS
     return Result.DIFFERS if differs else Result.FAILS, ": ".join(dict.fromkeys(map(_describe, causes)))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    # An adapter's translation keeps the original as its context, also when it hides it from tracebacks.
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _describe(error: BaseException) -> str:

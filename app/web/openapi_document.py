@@ -88,7 +88,10 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
         members = schema.get("properties", {})
         for member, definition in members.items():
             _describe(definition, "properties", f"{name}.{member}", member)
-            _explain_default(definition)
+            # In words: generators require what has a default.
+            if (default := definition.pop("default", None)) is not None:
+                explained = f"{definition.get('description', '')} Default: `{json.dumps(default)}`."
+                definition["description"] = explained.strip()
     used: set[str] = set()
     for owner, operation in _operations(document):
         _describe(operation, "operations", owner, owner.replace("_platform", ""))
@@ -123,13 +126,6 @@ def _describe(node: dict[str, Any], kind: str, *names: str) -> None:
     found = next((text for name in names if (text := texts()[kind].get(name))), None)
     if found and not node.get("description"):
         node["description"] = found
-
-
-def _explain_default(schema: dict[str, Any]) -> None:
-    """Name the default of a property in words: generators require what has a default."""
-    default = schema.pop("default", None)
-    if default is not None:
-        schema["description"] = f"{schema.get('description', '')} Default: `{json.dumps(default)}`.".strip()
 
 
 def _share_values(document: dict[str, Any]) -> None:

@@ -41,10 +41,6 @@ def _find_service() -> None:
             arguments["service"] = services.find(session, arguments.pop("service_id"), condition)
 
 
-def _account() -> str:
-    return guards.current_principal().account_id
-
-
 def _rebuild(subscription_id: str) -> Response:
     return _serialize(subscriptions.get_subscription(subscription_id))
 
@@ -73,7 +69,7 @@ def get_catalog_service(service_id: str) -> dict[str, Any]:
 
 
 @catalog.post("/<string:service_id>/subscribe")
-@idempotent(owner=_account, rebuild=_rebuild, note=_NOTE)
+@idempotent(owner=lambda: guards.current_principal().account_id, rebuild=_rebuild, note=_NOTE)
 @catalog.arguments(schemas.SubscribeBody)
 @catalog.response(201, schemas.SubscriptionShape)
 @catalog.alt_response(

@@ -52,7 +52,8 @@ def rebuilt(payout_id: str) -> Any:
 @offers_csv(blp, "payouts", schemas.PayoutShape)
 def list_payouts(query: dict[str, Any], service: Service) -> dict[str, Any]:
     """List the payouts and refunds of a service, newest first, with its earnings; as CSV, they are its statement."""
-    return _page(service.id, query)
+    page = payouts.list_of(service.id, query["page"])
+    return {"payouts": page.items, "pagination": page, "earnings": payouts.earnings_of(service.id)}
 
 
 @blp.post("/<string:service_id>/payouts")
@@ -81,8 +82,3 @@ def refund(of: Service, body: dict[str, Any], claim: Claim) -> PayoutView:
     return payouts.refund(
         of, body["call_id"], body["amount_usd"], actor=current_actor(), wait_seconds=wait_seconds(), claim=claim
     )
-
-
-def _page(service_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    page = payouts.list_of(service_id, query["page"])
-    return {"payouts": page.items, "pagination": page, "earnings": payouts.earnings_of(service_id)}

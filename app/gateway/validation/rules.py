@@ -171,8 +171,11 @@ def check_fields(rules: Sequence[FieldRule], limits: Mapping[str, int], parsed: 
                 _check_field(name, value, *found)
         if "input" in node and not is_tool_call(node):
             refused, most = checked.get(_normalized_name(_ITEM_REFERENCE), ((), None))
-            for item in _item_references(node["input"]):
-                _check_field(_ITEM_REFERENCE, item, refused, most)
+            for item in node["input"] if isinstance(node["input"], list) else [node["input"]]:
+                if isinstance(item, dict) and (
+                    item.get("type") == _ITEM_REFERENCE or not {name for name in item if item[name]} - {"id"}
+                ):
+                    _check_field(_ITEM_REFERENCE, item.get("id"), refused, most)
 
 
 def _check_field(name: str, value: Any, refused: Sequence[FieldRule], most: int | None) -> None:
@@ -234,11 +237,3 @@ def _normalized_texts(value: Any) -> Iterator[str]:
             yield _CONTROL_AND_SPACE.sub("", unicodedata.normalize("NFKC", unquote(each)))
         elif isinstance(each, bool):
             yield json.dumps(each)
-
-
-def _item_references(items: Any) -> Iterator[Any]:
-    for item in items if isinstance(items, list) else [items]:
-        if isinstance(item, dict) and (
-            item.get("type") == _ITEM_REFERENCE or not {name for name in item if item[name]} - {"id"}
-        ):
-            yield item.get("id")

@@ -130,7 +130,9 @@ def _draft_replacement(chain: Chain, movement: OpenMovement) -> tuple[AttemptPur
     attempt = movement.attempt()
     purpose = AttemptPurpose(movement.latest.purpose)
     draft: TransactionDraft | None = None
-    if purpose is AttemptPurpose.PAYMENT and _is_permanently_refused(chain, movement):
+    is_refused = movement.latest.refusal in _PERMANENT_REASONS
+    # A single refusal may have been an error: nodes are asked once more.
+    if purpose is AttemptPurpose.PAYMENT and is_refused and _rebroadcast_refusal(chain, movement) in _PERMANENT_REASONS:
         purpose = AttemptPurpose.CANCELLATION
     if purpose is AttemptPurpose.PAYMENT:
         try:
@@ -144,11 +146,6 @@ def _draft_replacement(chain: Chain, movement: OpenMovement) -> tuple[AttemptPur
     if purpose is AttemptPurpose.CANCELLATION:
         draft = chain.draft_cancellation(attempt)
     return None if draft is None else (purpose, draft)
-
-
-def _is_permanently_refused(chain: Chain, movement: OpenMovement) -> bool:
-    """Return whether nodes still refuse the bytes permanently; a single refusal may have been an error."""
-    return movement.latest.refusal in _PERMANENT_REASONS and _rebroadcast_refusal(chain, movement) in _PERMANENT_REASONS
 
 
 def _is_unaffordable(chain: Chain, movement: OpenMovement, refusal: Rejected) -> bool:

@@ -971,17 +971,6 @@ class Diagnosis(TypedDict):
     """One for each check."""
 
 
-class DiscoveryPagination(TypedDict):
-    """The part of the list that a page is."""
-
-    limit: int
-    """The maximum number of items of a page."""
-    offset: int
-    """The items that were skipped."""
-    total: int
-    """All items of the list."""
-
-
 class Earnings(TypedDict):
     """The earnings of a service: revenue = paid + commission + refunded + unpaid."""
 
@@ -1969,7 +1958,7 @@ class PaidResourceList(TypedDict):
     """The version of x402 of the list."""
     items: list[PaidResource]
     """The resources: routes of providers, then services of the catalog."""
-    pagination: DiscoveryPagination
+    pagination: Pagination
     """The part of the list that this page is."""
 
 

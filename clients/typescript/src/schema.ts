@@ -7893,15 +7893,6 @@ export interface components {
                 [key: string]: unknown;
             };
         };
-        /** @description The part of the list that a page is. */
-        DiscoveryPagination: {
-            /** @description The maximum number of items of a page. */
-            limit: number;
-            /** @description The items that were skipped. */
-            offset: number;
-            /** @description All items of the list. */
-            total: number;
-        };
         /** @description A page of what can be bought. */
         PaidResourceList: {
             /** @description The version of x402 of the list. */
@@ -7909,7 +7900,7 @@ export interface components {
             /** @description The resources: routes of providers, then services of the catalog. */
             items: components["schemas"]["PaidResource"][];
             /** @description The part of the list that this page is. */
-            pagination: components["schemas"]["DiscoveryPagination"];
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description An account of the shop, stored sealed until the purchase ends. */
         ShopCredentials: {
@@ -15236,6 +15227,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "pagination": {
+                     *         "has_more": false,
                      *         "limit": 20,
                      *         "offset": 0,
                      *         "total": 1
