@@ -93,11 +93,14 @@ def test_a_page_continues_from_the_providers_to_the_services(stage: Market, visi
         sell(stage.seller, name=name)
     everything = _listed(visitor)
     total = everything["pagination"]["total"]
-    assert (everything["x402Version"], everything["pagination"]) == (2, {"limit": 20, "offset": 0, "total": total})
+    assert everything["x402Version"] == 2
+    assert everything["pagination"] == {"limit": 20, "offset": 0, "total": total, "has_more": True}
     seen: list[str] = []
     for offset in range(0, total, 7):
         page = _listed(visitor, limit=7, offset=offset)
-        assert page["pagination"] == {"limit": 7, "offset": offset, "total": total}
+        assert page["pagination"] == {
+            "limit": 7, "offset": offset, "total": total, "has_more": offset + 7 < total
+        }  # fmt: skip
         seen += [each["resource"] for each in page["items"]]
     assert len(seen) == total
     assert ["/v1/x402/services/" in each for each in seen] == [False] * (total - 4) + [True] * 4
@@ -121,7 +124,7 @@ def test_filters_that_nothing_fits_find_nothing(visitor: FlaskClient) -> None:
         assert _listed(visitor, **query) == {
             "x402Version": 2,
             "items": [],
-            "pagination": {"limit": 20, "offset": 0, "total": 0},
+            "pagination": {"limit": 20, "offset": 0, "total": 0, "has_more": False},
         }
     assert _listed(visitor, type="http", network=one["network"], scheme="exact", payTo=one["payTo"])["items"]
 
