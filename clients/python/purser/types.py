@@ -1904,7 +1904,9 @@ class OwnedService(TypedDict):
     total_calls: int
     """The number of calls that were charged since the service was registered."""
     total_revenue_usd: float
-    """Total earnings. They are not credits, and are not paid out yet."""
+    """Total earnings. They are not credits: `POST /v1/services/{service_id}/payouts` pays them out, where the
+    operator offers it.
+    """
     subscribers: int
     """Active subscriptions."""
     endpoints_count: int

@@ -7702,7 +7702,7 @@ export interface components {
             status: components["schemas"]["ServiceStatus"];
             /** @description The number of calls that were charged since the service was registered. */
             total_calls: number;
-            /** @description Total earnings. They are not credits, and are not paid out yet. */
+            /** @description Total earnings. They are not credits: `POST /v1/services/{service_id}/payouts` pays them out, where the operator offers it. */
             total_revenue_usd: number;
             /** @description Active subscriptions. */
             subscribers: number;
@@ -15221,7 +15221,7 @@ export interface operations {
                      *               "metadata.category"
                      *             ]
                      *           },
-                     *           "resource": "https://purser.example/v1/x402/services/48f59f37-5df8-4013-b979-d4f29bc6b346",
+                     *           "resource": "https://api.purser.example/v1/x402/services/48f59f37-5df8-4013-b979-d4f29bc6b346",
                      *           "type": "http",
                      *           "x402Version": 2
                      *         }
