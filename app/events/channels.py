@@ -168,10 +168,9 @@ def _send_mail(url: str, events: Sequence[Any]) -> Attempt:
     if mailer is None:
         return Attempt(at, 0, error="no_mail_server")
     what = events[0].type if len(events) == 1 else f"{len(events)} notices"
+    recipient, text = url.removeprefix("mailto:"), _mail_text(events)
     try:
-        mailer.send(
-            url.removeprefix("mailto:"), subject=f"Purser: {what}", text=_mail_text(events), message_id=events[0].id
-        )
+        mailer.send(recipient, subject=f"Purser: {what}", text=text, message_id=events[0].id)
     except PortError as error:
         return Attempt(at, milliseconds_since(started_ns), error=error.reason)
     return Attempt(at, milliseconds_since(started_ns), status_code=HTTPStatus.OK)

@@ -101,12 +101,8 @@ def _claim(rank: QueueRank) -> tuple[QueueTurn, EventTarget | None] | None:
         turn = queues.claim(session, _is_due(now), now, rank=rank)
         if turn is None:
             return None
-        next_one = (
-            select(EventTarget.id)
-            .where(EventTarget.queue == turn.name, _is_due(now))
-            .order_by(EventTarget.lease_until, EventTarget.due_at)
-            .limit(1)
-        )
+        in_queue = select(EventTarget.id).where(EventTarget.queue == turn.name, _is_due(now))
+        next_one = in_queue.order_by(EventTarget.lease_until, EventTarget.due_at).limit(1)
         target = session.scalars(
             update(EventTarget)
             .where(EventTarget.id == next_one.scalar_subquery(), _is_due(now))
@@ -147,19 +143,15 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
         return False
     ready, blocked = _find_due(target.id, is_digested=is_digested)
     with read_only_unit() as session:
-        rows = session.execute(
-            select(EventDelivery.id, EventDelivery.tries, EventDelivery.attempts, Event)
-            .join(Event, Event.id == EventDelivery.event_id)
-            .where(EventDelivery.id.in_(ready))
-            .order_by(EventDelivery.position)
-        ).all()
+        found = select(EventDelivery.id, EventDelivery.tries, EventDelivery.attempts, Event)
+        found = found.join(Event, Event.id == EventDelivery.event_id).where(EventDelivery.id.in_(ready))
+        rows = session.execute(found.order_by(EventDelivery.position)).all()
     results = []
     for message in [rows] if is_digested and rows else [[row] for row in rows]:
         attempt = channels.send(target, [row.Event for row in message])
         results += [(row.id, row.Event.object_id, row.tries + 1, row.attempts, attempt) for row in message]
-        if attempt.holds_up or attempt.is_gone or attempt.retry_after:
-            break
-        if time.monotonic() - started > _BATCH_SECONDS:
+        is_refused = attempt.holds_up or attempt.is_gone or attempt.retry_after
+        if is_refused or time.monotonic() - started > _BATCH_SECONDS:
             break
     if not results and not blocked:
         return False
@@ -172,8 +164,8 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
             if next_attempt_at is not None:
                 of_object = and_(*_waits_for(target.id), EventDelivery.object_id == object_id)
                 _postpone(session, of_object, next_attempt_at)
-        found = [attempt for *_, attempt in results]
-        return (not results or _record_on_target(session, target.id, found)) and may_continue
+        made = [attempt for *_, attempt in results]
+        return (not results or _record_on_target(session, target.id, made)) and may_continue
 
 
 def _pause_until_message(target: EventTarget) -> bool:
@@ -197,9 +189,8 @@ def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str
     with read_only_unit() as session:
         due = session.execute(waiting.where(EventDelivery.next_attempt_at <= now).limit(200)).all()
         objects = {row.object_id for row in due}
-        later = session.execute(
-            waiting.where(EventDelivery.object_id.in_(objects), EventDelivery.next_attempt_at > now)
-        ).all()
+        is_later = EventDelivery.object_id.in_(objects), EventDelivery.next_attempt_at > now
+        later = session.execute(waiting.where(*is_later)).all()
     first_later = {row.object_id: row for row in reversed(later)}
     ready: dict[str, str] = {}
     blocked: dict[str, datetime] = {}
@@ -277,9 +268,5 @@ def _disable(session: Session, target: EventTarget, reason: str) -> None:
 
 
 def _is_due(now: datetime) -> ColumnElement[bool]:
-    return and_(
-        EventTarget.status == TargetStatus.ENABLED.value,
-        EventTarget.due_at <= now,
-        EventTarget.lease_until <= now,
-        EventTarget.paused_until <= now,
-    )
+    times = (EventTarget.due_at, EventTarget.lease_until, EventTarget.paused_until)
+    return and_(EventTarget.status == TargetStatus.ENABLED.value, *(each <= now for each in times))

@@ -49,12 +49,10 @@ DELIVERIES = StateMachine(
 def create_deliveries(session: Session, events: Sequence[Any]) -> None:
     """Create the deliveries of events that were numbered, in their order."""
     agent_ids = {event.agent_id for event in events if event.agent_id is not None}
-    targets = session.execute(
-        select(EventTarget.id, EventTarget.agent_id, EventTarget.audience, EventTarget.types).where(
-            EventTarget.status == TargetStatus.ENABLED.value,
-            or_(EventTarget.agent_id.is_(None), EventTarget.agent_id.in_(agent_ids)),
-        )
-    ).all()
+    is_enabled = EventTarget.status == TargetStatus.ENABLED.value
+    may_see = or_(EventTarget.agent_id.is_(None), EventTarget.agent_id.in_(agent_ids))
+    found = select(EventTarget.id, EventTarget.agent_id, EventTarget.audience, EventTarget.types)
+    targets = session.execute(found.where(is_enabled, may_see)).all()
     by_agent: dict[str | None, list[Any]] = defaultdict(list)
     for target in targets:
         by_agent[target.agent_id].append(target)
@@ -76,12 +74,8 @@ def make_due(session: Session, target_ids: Collection[str]) -> None:
     anything is left.
     """
     now = clock.now()
-    is_due = EventTarget.due_at <= now
-    session.execute(
-        update(table_of(EventTarget))
-        .where(EventTarget.id.in_(target_ids))
-        .values(due_at=case((is_due, EventTarget.due_at), else_=now))
-    )
+    due_at = case((EventTarget.due_at <= now, EventTarget.due_at), else_=now)
+    session.execute(update(table_of(EventTarget)).where(EventTarget.id.in_(target_ids)).values(due_at=due_at))
 
 
 def new_delivery(target_id: str, event: Any) -> dict[str, Any]:
@@ -131,23 +125,12 @@ def _lock(session: Session) -> int:
 
 
 def _assign(last: int) -> Any:
-    new = (
-        select(_EVENTS.c.number)
-        .where(_EVENTS.c.position.is_(None))
-        .order_by(_EVENTS.c.number)
-        .limit(_BATCH_SIZE)
-        .subquery("new")
-    )
+    without_position = select(_EVENTS.c.number).where(_EVENTS.c.position.is_(None))
+    new = without_position.order_by(_EVENTS.c.number).limit(_BATCH_SIZE).subquery("new")
     place: Any = (bindparam("last", last) + func.row_number().over(order_by=new.c.number)).label("place")
     numbered = select(new.c.number, place).subquery("numbered")
     columns = _EVENTS.c
-    return (
-        update(_EVENTS)
-        .where(columns.number == numbered.c.number)
-        .values(position=numbered.c.place)
-        .returning(
-            *(columns.id, columns.type, columns.agent_id, columns.object_id, columns.position),
-            # Owners are notified of a change only if it does.
-            columns.data["loosens"].as_boolean().label("loosens"),
-        )
-    )
+    numbering = update(_EVENTS).where(columns.number == numbered.c.number).values(position=numbered.c.place)
+    # Owners are notified of a change only if it does.
+    loosens = columns.data["loosens"].as_boolean().label("loosens")
+    return numbering.returning(columns.id, columns.type, columns.agent_id, columns.object_id, columns.position, loosens)

@@ -55,38 +55,26 @@ def join(session: Session, target: EventTarget) -> None:
 def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank: QueueRank) -> QueueTurn | None:
     """Claim the queue of at least a rank that was served longest ago and has a target that is due."""
     until = now + LEASE
-    next_one = (
-        select(EventQueue.name)
-        .where(_is_free(now, rank), EventQueue.name.in_(select(EventTarget.queue).where(is_due)))
-        .order_by(EventQueue.served_at, EventQueue.name)
-        .limit(1)
-        # What another thread is claiming is left to it.
-        .with_for_update(skip_locked=True)
-    )
+    has_due = EventQueue.name.in_(select(EventTarget.queue).where(is_due))
+    next_one = select(EventQueue.name).where(_is_free(now, rank), has_due)
+    # What another thread is claiming is left to it.
+    next_one = next_one.order_by(EventQueue.served_at, EventQueue.name).limit(1).with_for_update(skip_locked=True)
     is_first = EventQueue.first_until <= now
     is_second = or_(~is_first, EventQueue.rank == QueueRank.SERVICE)
-    claimed = (
-        update(table_of(EventQueue))
-        .where(EventQueue.name == next_one.scalar_subquery(), _is_free(now, rank))
-        .values(
-            served_at=now,
-            first_until=case((is_first, until), else_=EventQueue.first_until),
-            second_until=case((is_second, until), else_=EventQueue.second_until),
-        )
-        .returning(EventQueue.name)
-    )
-    name = session.scalar(claimed)
+    is_next = EventQueue.name == next_one.scalar_subquery(), _is_free(now, rank)
+    claimed = update(table_of(EventQueue)).where(*is_next).values(
+        served_at=now, first_until=case((is_first, until), else_=EventQueue.first_until),
+        second_until=case((is_second, until), else_=EventQueue.second_until),
+    )  # fmt: skip
+    name = session.scalar(claimed.returning(EventQueue.name))
     return None if name is None else QueueTurn(name, until)
 
 
 def release(session: Session, turn: QueueTurn) -> None:
     now = clock.now()
     columns = (EventQueue.first_until, EventQueue.second_until)
-    session.execute(
-        update(table_of(EventQueue))
-        .where(EventQueue.name == turn.name)
-        .values({each: case((each == turn.lease_until, now), else_=each) for each in columns})
-    )
+    ended = {each: case((each == turn.lease_until, now), else_=each) for each in columns}
+    session.execute(update(table_of(EventQueue)).where(EventQueue.name == turn.name).values(ended))
 
 
 def add_use(session: Session, turn: QueueTurn, busy: timedelta) -> bool:

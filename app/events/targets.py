@@ -46,13 +46,9 @@ def record_audit(session: Session, actor: Actor | None, action: AuditAction, row
     if actor is None:
         return
     is_owners = row.audience == "owner"
-    act = AuditEvent(
-        _OF_OWNERS.get(action, action) if is_owners else action,
-        row.agent_id if is_owners else row.id,
-        after=None if action is AuditAction.WEBHOOK_DELETED else described(row),
-        **before,
-    )
-    trail.record(session, actor, act)
+    done = _OF_OWNERS.get(action, action) if is_owners else action
+    after = None if action is AuditAction.WEBHOOK_DELETED else described(row)
+    trail.record(session, actor, AuditEvent(done, row.agent_id if is_owners else row.id, after=after, **before))
 
 
 def described(row: EventTarget) -> dict[str, Any]:

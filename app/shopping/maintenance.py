@@ -39,7 +39,12 @@ def sweep(now: datetime) -> None:
             # One failing purchase must not block the others.
             _log.exception("purchase_sweep_failed", purchase_id=purchase_id)
     _release_approved(now)
-    _delete_expired(now)
+    is_open = Purchase.status.in_(open_states)
+    with unit_of_work() as session:
+        session.execute(delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION))
+        session.execute(delete(PurchaseStep).where(PurchaseStep.at < now - EVIDENCE_RETENTION))
+        # Every transition to an end clears `sealed`; this is a second safeguard.
+        session.execute(update(Purchase).where(~is_open, Purchase.sealed.is_not(None)).values(sealed=None))
 
 
 def mark_all_unknown(session: Session) -> list[str]:
@@ -86,24 +91,12 @@ def _release_approved(now: datetime) -> None:
     """Release what is held since an approval for purchases that ended without an order."""
     unordered = (PurchaseStatus.FAILED, PurchaseStatus.CANCELLED, PurchaseStatus.ACTION_REQUIRED)
     with read_only_unit() as session:
-        references = session.scalars(
-            select(Purchase.approval_id).where(
-                Purchase.approval_id.is_not(None),
-                Purchase.status.in_([status.value for status in unordered]),
-                Purchase.finished_at > now - timedelta(days=30),
-            )
-        ).all()
+        is_unordered = Purchase.status.in_([status.value for status in unordered])
+        is_recent = Purchase.finished_at > now - timedelta(days=30)
+        asked = select(Purchase.approval_id).where(Purchase.approval_id.is_not(None), is_unordered, is_recent)
+        references = session.scalars(asked).all()
         held = spending_holds.states_of(session, [each for each in references if each is not None])
     for reference, state in held.items():
         if state is spending_holds.SpendingHoldState.HELD:
             with unit_of_work() as session:
                 spending_holds.release(session, reference)
-
-
-def _delete_expired(now: datetime) -> None:
-    is_open = Purchase.status.in_([status.value for status in OPEN_STATUSES])
-    with unit_of_work() as session:
-        session.execute(delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION))
-        session.execute(delete(PurchaseStep).where(PurchaseStep.at < now - EVIDENCE_RETENTION))
-        # Every transition to an end clears `sealed`; this is a second safeguard.
-        session.execute(update(Purchase).where(~is_open, Purchase.sealed.is_not(None)).values(sealed=None))

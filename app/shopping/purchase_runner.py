@@ -23,29 +23,11 @@ from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.observability import telemetry
+from app.ports import shopper as port
 from app.ports.errors import Rejected
-from app.ports.shopper import (
-    ElementQuestion,
-    FailureCode,
-    OrderConfirmation,
-    OrderReview,
-    Product,
-    PurchaseFailed,
-    PurchaseOutcomeUnknown,
-    PurchaseRequest,
-    Shopper,
-    ShoppingStep,
-)
-from app.shopping import orders, page_choices, service
-from app.shopping.models import (
-    PAGE_TYPE,
-    PURCHASES,
-    SCREENSHOT_TYPE,
-    Purchase,
-    PurchaseEvidence,
-    PurchaseStatus,
-    PurchaseStep,
-)
+from app.ports.shopper import FailureCode, OrderConfirmation, OrderReview, PurchaseFailed
+from app.shopping import models, orders, page_choices, service
+from app.shopping.models import PURCHASES, Purchase, PurchaseStatus
 from app.shopping.page_choices import ModelAdviser
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -71,8 +53,14 @@ def run_purchase(purchase_id: str) -> None:
     if shopper is None:
         return
     holder = new_id()
-    claimed = _claim_purchase(purchase_id, holder)
-    if claimed is None:
+    states = PurchaseStatus.QUEUED, PurchaseStatus.RUNNING
+    try:
+        with unit_of_work() as unit:
+            if not PURCHASES.move(unit, purchase_id, *states, holder=holder, lease_until=clock.now() + LEASE):
+                return
+            claimed = unit.get_one(Purchase, purchase_id)
+    except IntegrityError:
+        # Another purchase uses the same shop account; the sweep enqueues this one again.
         return
     with telemetry.caused_by(claimed.request_id):
         session = PurchaseSession(claimed, holder)
@@ -86,12 +74,12 @@ def run_purchase(purchase_id: str) -> None:
         _execute(shopper, request, session)
 
 
-def _execute(shopper: Shopper, request: PurchaseRequest, session: PurchaseSession) -> None:
+def _execute(shopper: port.Shopper, request: port.PurchaseRequest, session: PurchaseSession) -> None:
     try:
         confirmation = shopper.buy(request, session)
     except PurchaseFailed as failure:
         session.fail(failure)
-    except PurchaseOutcomeUnknown as unknown:
+    except port.PurchaseOutcomeUnknown as unknown:
         session.mark_unknown(unknown.message)
     except Exception as error:
         # Its text may quote a page; its class is enough.
@@ -118,7 +106,7 @@ class PurchaseSession:
         # The row, as long as this worker holds it.
         self._row = and_(Purchase.id == purchase.id, Purchase.holder == holder)
         self._goods_nanos: int | None = None
-        self._step: ShoppingStep | None = None
+        self._step: port.ShoppingStep | None = None
         self._evidence = 0
         # Kept here: a refusal comes back through the browser's process, which is not trusted.
         self._refusal: ServiceError | None = None
@@ -127,7 +115,7 @@ class PurchaseSession:
         self._update(first_page=True)
         self._has_first_page = True
 
-    def on_product(self, product: Product) -> None:
+    def on_product(self, product: port.Product) -> None:
         """Record the product, and refuse it if its price alone exceeds a limit. Raises: PurchaseFailed."""
         self._update(product=asdict(product))
         self._goods_nanos = product.price_nanos * self._purchase.quantity
@@ -152,7 +140,7 @@ class PurchaseSession:
         except ServiceError as refusal:
             raise self._limit_failure(refusal) from None
 
-    def choose(self, question: ElementQuestion) -> int | None:
+    def choose(self, question: port.ElementQuestion) -> int | None:
         # Before the first page, the whole cost of a failed purchase is refunded.
         if self.adviser is None or not self._has_first_page:
             return None
@@ -161,11 +149,11 @@ class PurchaseSession:
         self._update(cost_nanos=Purchase.cost_nanos + advice.cost_nanos)
         return advice.index
 
-    def on_step(self, step: ShoppingStep) -> None:
+    def on_step(self, step: port.ShoppingStep) -> None:
         self._step = step
         with unit_of_work() as session:
             session.add(
-                PurchaseStep(
+                models.PurchaseStep(
                     purchase_id=self.purchase_id, action=step.action[:40], text=_printable(step.text),
                     path=_printable(step.path), at=clock.now(),
                 )
@@ -173,10 +161,10 @@ class PurchaseSession:
             self._renew_lease(session)
 
     def on_screenshot(self, name: str, png: bytes) -> None:
-        self._store_evidence(name, SCREENSHOT_TYPE, png)
+        self._store_evidence(name, models.SCREENSHOT_TYPE, png)
 
     def on_page(self, document: str) -> None:
-        self._store_evidence("page", PAGE_TYPE, document.encode(errors="replace"))
+        self._store_evidence("page", models.PAGE_TYPE, document.encode(errors="replace"))
 
     def heartbeat(self) -> None:
         with unit_of_work() as session:
@@ -284,7 +272,7 @@ class PurchaseSession:
             return
         with unit_of_work() as session:
             session.add(
-                PurchaseEvidence(
+                models.PurchaseEvidence(
                     id=new_id(), purchase_id=self.purchase_id, name=name[:40], media_type=media_type,
                     content=content, created_at=clock.now(),
                 )
@@ -324,7 +312,7 @@ def end_unordered(
 
 
 def stored_error(
-    failure: PurchaseFailed, step: ShoppingStep | None, *, limit_code: str | None = None
+    failure: PurchaseFailed, step: port.ShoppingStep | None, *, limit_code: str | None = None
 ) -> dict[str, Any]:
     """Return a failure as it is stored and shown; `limit_code` is the code of the wallet's refusal."""
     return {
@@ -332,19 +320,6 @@ def stored_error(
         "step": None if step is None else step.action, "missing": list(failure.missing),
         "choices": [_printable(choice) for choice in failure.choices], "is_permanent": failure.is_permanent,
     }  # fmt: skip
-
-
-def _claim_purchase(purchase_id: str, holder: str) -> Purchase | None:
-    try:
-        with unit_of_work() as session:
-            claimed = PURCHASES.move(
-                session, purchase_id, PurchaseStatus.QUEUED, PurchaseStatus.RUNNING,
-                holder=holder, lease_until=clock.now() + LEASE,
-            )  # fmt: skip
-            return session.get(Purchase, purchase_id) if claimed else None
-    except IntegrityError:
-        # Another purchase uses the same shop account; the sweep enqueues this one again.
-        return None
 
 
 def _printable(text: str, length: int = 200) -> str:

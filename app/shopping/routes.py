@@ -88,6 +88,7 @@ _TOKEN_PARAMETER = {
     "description": "Instead of a key, for a purchase paid by a payment: it is part of `status_url`.",
     "schema": {"type": "string"},
 }  # fmt: skip
+_APPLIED_WAIT = {"description": "`wait=N`: the maximum wait that was applied.", "schema": {"type": "string"}}
 
 
 shopping = Blueprint(
@@ -102,9 +103,8 @@ shopping = Blueprint(
 def _assert_configured() -> None:
     """Refuse before the body is read if no shopper runs; purchases can still be read."""
     if _is_purchase() and not service.is_configured():
-        raise errors.ProviderNotConfigured(
-            "Shopping is not available on this service: no shopping worker with a browser is running."
-        )
+        problem = "Shopping is not available on this service: no shopping worker with a browser is running."
+        raise errors.ProviderNotConfigured(problem)
 
 
 @shopping.before_request
@@ -163,28 +163,18 @@ def _rebuild(subject_id: str) -> Response:
 @shopping.post("/buy")
 @shopping.doc(security=_PAYABLE_SECURITY)
 @idempotent(
-    owner=guards.idempotency_owner,
-    rebuild=_rebuild,
+    owner=guards.idempotency_owner, rebuild=_rebuild, applies=lambda: guards.find_principal() is not None,
     note="Repeating a request with the same key returns the first response and buys nothing again.",
-    applies=lambda: guards.find_principal() is not None,
-)
+)  # fmt: skip
 @shopping.arguments(PURCHASE.body)
 @shopping.response(
-    202,
-    schemas.PurchaseShape,
+    202, schemas.PurchaseShape,
     description="Accepted; poll `Location`. With `status` `awaiting_approval`, it waits for the owner: see `approval`.",
-)
+)  # fmt: skip
 @shopping.alt_response(
-    200,
-    schema=schemas.PurchaseShape,
-    description="It has ended within the time of `Prefer: wait`.",
-    headers={
-        long_poll.PREFERENCE_APPLIED: {
-            "description": "`wait=N`: the maximum wait that was applied.",
-            "schema": {"type": "string"},
-        }
-    },
-)
+    200, schema=schemas.PurchaseShape, description="It has ended within the time of `Prefer: wait`.",
+    headers={long_poll.PREFERENCE_APPLIED: _APPLIED_WAIT},
+)  # fmt: skip
 @shopping.raises(
     errors.ProviderNotConfigured, errors.DomainNotAllowed, errors.WalletFrozen, errors.DailyLimitExceeded,
     errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.NotFound, errors.InsufficientCredits,

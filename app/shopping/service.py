@@ -20,17 +20,8 @@ from app.identity.principal import Principal
 from app.jobs import JobName
 from app.observability import telemetry
 from app.payments import claimed_payments
-from app.shopping import orders
-from app.shopping.models import (
-    OPEN_STATUSES,
-    PAGE_TYPE,
-    PURCHASES,
-    SCREENSHOT_TYPE,
-    Purchase,
-    PurchaseEvidence,
-    PurchaseStatus,
-    PurchaseStep,
-)
+from app.shopping import models, orders
+from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseStatus
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.usage import service as usage
@@ -184,8 +175,8 @@ def evidence(purchase: Purchase, evidence_id: str) -> bytes:
     """Return a screenshot of a purchase. Raises: NotFound."""
     with read_only_unit() as session:
         canonical = identifiers.parse_id(evidence_id)
-        found = session.get(PurchaseEvidence, canonical) if canonical else None
-        if found is None or found.purchase_id != purchase.id or found.media_type != SCREENSHOT_TYPE:
+        found = session.get(models.PurchaseEvidence, canonical) if canonical else None
+        if found is None or found.purchase_id != purchase.id or found.media_type != models.SCREENSHOT_TYPE:
             raise NotFound("This purchase has no such screenshot; screenshots are kept for 30 days.")
         return found.content
 
@@ -193,8 +184,8 @@ def evidence(purchase: Purchase, evidence_id: str) -> bytes:
 def failed_page(purchase_id: str) -> str | None:
     """Return the document of the page on which a purchase failed, if it was recorded and is still kept."""
     with read_only_unit() as session:
-        pages = select(PurchaseEvidence.content).filter_by(purchase_id=purchase_id, media_type=PAGE_TYPE)
-        content = session.scalar(pages.order_by(PurchaseEvidence.created_at.desc()).limit(1))
+        pages = select(models.PurchaseEvidence.content).filter_by(purchase_id=purchase_id, media_type=models.PAGE_TYPE)
+        content = session.scalar(pages.order_by(models.PurchaseEvidence.created_at.desc()).limit(1))
         return None if content is None else content.decode()
 
 
@@ -228,14 +219,10 @@ def _find(query: Select[Purchase], missing: NotFound) -> Purchase:
         purchase = session.scalar(query)
         if purchase is None:
             raise missing
-        purchase.steps = session.execute(
-            select(PurchaseStep.action, PurchaseStep.text, PurchaseStep.path, PurchaseStep.at)
-            .where(PurchaseStep.purchase_id == purchase.id)
-            .order_by(PurchaseStep.id)
-        ).all()
-        purchase.evidence = session.execute(
-            select(PurchaseEvidence.id, PurchaseEvidence.name)
-            .where(PurchaseEvidence.purchase_id == purchase.id, PurchaseEvidence.media_type == SCREENSHOT_TYPE)
-            .order_by(PurchaseEvidence.created_at, PurchaseEvidence.id)
-        ).all()
+        step, shot = models.PurchaseStep, models.PurchaseEvidence
+        steps = select(step.action, step.text, step.path, step.at).where(step.purchase_id == purchase.id)
+        purchase.steps = session.execute(steps.order_by(step.id)).all()
+        is_shot = shot.purchase_id == purchase.id, shot.media_type == models.SCREENSHOT_TYPE
+        shots = select(shot.id, shot.name).where(*is_shot).order_by(shot.created_at, shot.id)
+        purchase.evidence = session.execute(shots).all()
         return purchase

@@ -15,22 +15,8 @@ from app.core.chains import USDC, ZERO_EVM_ADDRESS, AddressError, Family, parse_
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
-from app.ports.perpdex import (
-    Action,
-    CancelByClientId,
-    CancelOrders,
-    Json,
-    LimitOrder,
-    OrderRef,
-    Perpdex,
-    PerpdexQuery,
-    PerpdexTopic,
-    PerpMarket,
-    SendUsdc,
-    SetLeverage,
-    TimeInForce,
-    Withdraw,
-)
+from app.ports import perpdex as exchange
+from app.ports.perpdex import CancelOrders, Json, Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket, SendUsdc, Withdraw
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -78,9 +64,8 @@ def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Deci
     finest = -max(0, _PRICE_DECIMALS - size_decimals)
     figures = min(0, requested.adjusted() - (_SIGNIFICANT_FIGURES - 1))
     rounding = ROUND_FLOOR if is_buy else ROUND_CEILING
-    on_grid = requested.quantize(
-        Decimal(1).scaleb(max(finest, figures)), rounding=rounding, context=_WIDE_CONTEXT
-    ).normalize(_WIDE_CONTEXT)
+    step = Decimal(1).scaleb(max(finest, figures))
+    on_grid = requested.quantize(step, rounding=rounding, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
     if on_grid == 0:
         raise GridError(f"is below the market's smallest price, {Decimal(1).scaleb(finest):f}")
     return on_grid
@@ -105,11 +90,11 @@ def notional_nanos(price: Decimal, size: Decimal, *, nanos_per_usdc: int) -> int
 class PreparedAction:
     """An action with value, recipient and further members; `complete` adds what only the exchange knows."""
 
-    action: Action
+    action: exchange.Action
     value_nanos: int | None = 0
     recipient: str | None = None
     notes: Mapping[str, Json] = field(default_factory=dict)
-    complete: Callable[[Perpdex], tuple[Action, Mapping[str, Json]]] | None = None
+    complete: Callable[[Perpdex], tuple[exchange.Action, Mapping[str, Json]]] | None = None
 
 
 def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
@@ -153,15 +138,12 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         worth = f"this one is worth {valued * size:f}"
         problem = f"is too small: the exchange takes no order below {_LEAST_ORDER_USDC} USDC, and {worth}"
         raise InvalidInput.field("amount", problem)
+    options = {"is_reduce_only": parameters["reduce_only"], "client_id": parameters["cloid"]}
+    action = exchange.LimitOrder(market, is_buy, on_grid, size, exchange.TimeInForce(parameters["tif"]), **options)
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
-    return PreparedAction(
-        LimitOrder(
-            market, is_buy, on_grid, size, TimeInForce(parameters["tif"]), is_reduce_only=parameters["reduce_only"],
-            client_id=parameters["cloid"],
-        ),
-        value_nanos=None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc),
-        notes={**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)},
-    )  # fmt: skip
+    value = None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc)
+    notes = {**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)}
+    return PreparedAction(action, value_nanos=value, notes=notes)
 
 
 def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Decimal:
@@ -181,8 +163,8 @@ def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
     market_list = markets.load_markets()
     market = markets.require_market(market_list, parameters["symbol"])
     index, order_id = market.index, parameters["order_id"]
-    is_number = isinstance(order_id, int)
-    action = CancelOrders((OrderRef(index, order_id),)) if is_number else CancelByClientId(index, order_id)
+    refs = (exchange.OrderRef(index, order_id),) if isinstance(order_id, int) else ()
+    action = CancelOrders(refs) if refs else exchange.CancelByClientId(index, order_id)
     return PreparedAction(action, notes=_market_metadata(market_list))
 
 
@@ -191,7 +173,7 @@ def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
     symbol = parameters["symbol"]
     only_market = None if symbol is None else markets.require_market(market_list, symbol)
 
-    def complete(perpdex: Perpdex) -> tuple[Action, Mapping[str, Json]]:
+    def complete(perpdex: Perpdex) -> tuple[exchange.Action, Mapping[str, Json]]:
         # The exchange has no such action: cancel each open order.
         query = PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet))
         try:
@@ -205,7 +187,7 @@ def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
             if market is None:
                 left_out.append(order_id)
             elif only_market is None or market == only_market:
-                refs.append(OrderRef(market.index, order_id))
+                refs.append(exchange.OrderRef(market.index, order_id))
         notes: dict[str, Json] = {"open_orders": len(refs)}
         if left_out and only_market is None:
             notes["left_out"] = left_out
@@ -224,7 +206,7 @@ def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction
         raise InvalidInput.field("leverage", f"must be from 1 to {highest} for {market.symbol}")
     if parameters["cross"] and market.only_isolated:
         raise InvalidInput.field("cross", f"must be false: {market.symbol} allows isolated margin only")
-    action = SetLeverage(market, parameters["leverage"], is_cross=parameters["cross"])
+    action = exchange.SetLeverage(market, parameters["leverage"], is_cross=parameters["cross"])
     return PreparedAction(action, notes=_market_metadata(market_list))
 
 

@@ -14,6 +14,7 @@ from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
 _DEFAULT_BOOK = "ETH"
+_SIDES = {name: name for name in (*preview_actions.BUYS, *preview_actions.SELLS)}
 _TIFS = {"gtc": "Gtc", "ioc": "Ioc", "alo": "Alo"}
 _ORDER_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
 _CLIENT_ID = re.compile(r"0x[0-9a-fA-F]{32}", re.ASCII)
@@ -113,11 +114,7 @@ class OrderBody(WriteBody):
 
     action = _action(["order"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
-    side = Choice(
-        {name: name for name in (*preview_actions.BUYS, *preview_actions.SELLS)},
-        required=True,
-        metadata={"example": "buy"},
-    )
+    side = Choice(_SIDES, required=True, metadata={"example": "buy"})
     price = AmountField(required=True, metadata={"type": "string", "example": "3000.5"})
     amount = AmountField(required=True, metadata={"type": "string", "example": "0.01"})
     tif = Choice(_TIFS, load_default="Gtc")

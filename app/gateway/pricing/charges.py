@@ -125,11 +125,9 @@ def estimate_usage(params: CostParams, reading: UsageReading, max_tokens_out: in
     tokens_written = likely_tokens(reading.streamed_bytes)
     if lacks_output_count(params, reading):
         tokens_written = max(tokens_written, min(likely_tokens(reading.bytes_unread), params.tokens_out))
-    return reported._replace(
-        tokens_in=reported.tokens_in or params.tokens_in_likely,
-        tokens_out=max(reported.tokens_out, min(tokens_written, max_tokens_out)),
-        runs=(),
-    )
+    tokens_in = reported.tokens_in or params.tokens_in_likely
+    tokens_out = max(reported.tokens_out, min(tokens_written, max_tokens_out))
+    return reported._replace(tokens_in=tokens_in, tokens_out=tokens_out, runs=())
 
 
 def _estimate_media_usage(params: CostParams, reading: UsageReading) -> Usage:
@@ -163,9 +161,8 @@ def round_up(nanos: Decimal) -> int:
 def max_rates(book: RateBook, params: CostParams, name: str, at: datetime) -> tuple[Rates, str]:
     """Return the highest rates that a model can have in this call, and their source."""
     region = params.region or _ANY_REGION
-    requested_rates, version = book.rates_for(
-        name, at, params.tokens_in, PricingMode(params.tier, params.speed, region), maximum=True
-    )
+    mode = PricingMode(params.tier, params.speed, region)
+    requested_rates, version = book.rates_for(name, at, params.tokens_in, mode, maximum=True)
     if params.tier is None and params.speed is None:
         return requested_rates, version
     standard_rates, _ = book.rates_for(name, at, params.tokens_in, PricingMode(region=region), maximum=True)
@@ -179,11 +176,8 @@ def max_nanos_per_token(params: CostParams, rates: Rates) -> tuple[Decimal, Deci
     if params.dialect is not Dialect.ANTHROPIC or params.writes_cache or params.tools != NO_TOOLS:
         inputs += [rates.cache_write, rates.cache_write_5m]
     inputs += [rates.cache_write_1h] if params.writes_cache else []
-    inputs += (
-        [rates.audio_in, rates.image_in, rates.video_in, rates.audio_cached, rates.image_cached]
-        if params.has_media or params.searches
-        else []
-    )
+    media = [rates.audio_in, rates.image_in, rates.video_in, rates.audio_cached, rates.image_cached]
+    inputs += media if params.has_media or params.searches else []
     outputs = [rates.output, rates.audio_out, rates.image_out, rates.video_out, rates.reasoning]
     return max(filter(None, inputs), default=_ZERO), max(filter(None, outputs), default=_ZERO)
 
@@ -229,16 +223,11 @@ def _billed_counts(book: RateBook, params: CostParams, run: Usage) -> Usage:
     if book.table == _GROQ and 0 < run.audio_seconds < _MIN_SECONDS:
         run = run._replace(audio_seconds=_MIN_SECONDS)
     surplus = run.cache_write - run.cache_write_5m - run.cache_write_1h
-    if surplus > 0 and params.dialect is Dialect.ANTHROPIC and _asks_for_long_cache(params):
+    writes_more = surplus > 0 and params.dialect is Dialect.ANTHROPIC and params.writes_cache and params.body
+    # Written anew, a name has no escapes; in a string, its quotes have.
+    if writes_more and _LONG_CACHE in json.dumps(json.loads(params.body)):
         run = run._replace(cache_write_1h=run.cache_write_1h + surplus)
     return run
-
-
-def _asks_for_long_cache(params: CostParams) -> bool:
-    if not params.writes_cache or not params.body:
-        return False
-    # Written anew, a name has no escapes; in a string, its quotes have.
-    return _LONG_CACHE in json.dumps(json.loads(params.body))
 
 
 def price_fees(book: RateBook, params: CostParams, reading: UsageReading, usage: Usage, at: datetime) -> Decimal:

@@ -136,9 +136,8 @@ class TableModel:
     @classmethod
     def of(cls, model: types.ModelInfo, *, is_own: bool) -> TableModel:
         """Return a model of the table; `is_own` if the provider itself lists it, not another one."""
-        listed = (
-            [model.prices] if isinstance(model.prices, types.ModelPrice) else [each.prices for each in model.prices]
-        )
+        stated = model.prices
+        listed = [stated] if isinstance(stated, types.ModelPrice) else [each.prices for each in stated]
         listed += [variant.prices for variant in model.price_variants or ()]
         prices = [getattr(each, key) for each in listed for key, _ in _PRICE_KEYS.values()]
         tiers = [tier for price in prices if isinstance(price, types.TieredPrices) for tier in price.tiers]

@@ -126,15 +126,12 @@ class CallQuote(NamedTuple):
         if not changes:
             changes = {"body": "must contain fewer calls in one batch"}
         advice = ", or ".join(f"{name} {change}" for name, change in changes.items())
+        worst_usd, limit_usd = money.usd_from_nanos(self.worst_case.cost_nanos), money.usd_from_nanos(max_nanos)
+        fields = {name: [change] for name, change in changes.items()}
         raise InvalidInput(
-            f"This call may cost up to {money.usd_from_nanos(self.worst_case.cost_nanos):f} USD, and the limit for one "
-            f"call is {money.usd_from_nanos(max_nanos):f} USD. To lower its cost: {advice}.",
-            details={
-                "worst_case_usd": money.usd_from_nanos(self.worst_case.cost_nanos),
-                "limit_usd": money.usd_from_nanos(max_nanos),
-                **affordable,
-                "fields": {name: [change] for name, change in changes.items()},
-            },
+            f"This call may cost up to {worst_usd:f} USD, and the limit for one call is {limit_usd:f} USD. To lower "
+            f"its cost: {advice}.",
+            details={"worst_case_usd": worst_usd, "limit_usd": limit_usd, **affordable, "fields": fields},
         )
 
 
@@ -238,21 +235,13 @@ class TokenPrices(RateBook):
             each = _ZERO
         likely = Usage(tokens_in=params.tokens_in_likely)
         estimate, estimate_version = charges.price_tokens(self, params, UsageReading(model=name), likely, at)
+        likely_nanos = min(round_up(estimate + params.tools.container_nanos), worst)
         return CallQuote(
-            model=params.model,
-            worst_case=MeteredUsage(worst, params.tokens_in, params.tokens_out, version),
-            estimate=MeteredUsage(
-                min(round_up(estimate + params.tools.container_nanos), worst),
-                params.tokens_in_likely,
-                0,
-                price_version=estimate_version + ESTIMATED,
-            ),
-            minimum_nanos=minimum,
-            rule=self,
-            unbounded_nanos=unbounded,
-            lines=((round_up(input_nanos), each),),
+            model=params.model, worst_case=MeteredUsage(worst, params.tokens_in, params.tokens_out, version),
+            estimate=MeteredUsage(likely_nanos, params.tokens_in_likely, 0, price_version=estimate_version + ESTIMATED),
+            minimum_nanos=minimum, rule=self, unbounded_nanos=unbounded, lines=((round_up(input_nanos), each),),
             params=params,
-        )
+        )  # fmt: skip
 
     def _max_tokens_out(self, params: CostParams, name: str) -> int:
         """Return the maximum output of a request: without a limit, what models write or their context window allows."""

@@ -221,9 +221,5 @@ def _scale_rates(rates: Rates, factor: Decimal) -> Rates:
         return rates
     # Searches are not billed by the token.
     fixed = {"search", *(_CACHED if factor < 1 else ())}
-    changed = {
-        name: rate * factor
-        for name in Rates.__slots__
-        if name not in fixed and (rate := getattr(rates, name)) is not None
-    }
-    return replace(rates, **changed)
+    scaled = {name: getattr(rates, name) for name in Rates.__slots__ if name not in fixed}
+    return replace(rates, **{name: rate * factor for name, rate in scaled.items() if rate is not None})

@@ -43,13 +43,8 @@ class Pattern:
         """Read a pattern. Raises: ValueError."""
         tokens = list(_TOKEN.finditer(text))
         words = [word for token in tokens for word in (token["words"] or token["word"] or "").split("|")]
-        if (
-            "".join(token[0] for token in tokens) != text
-            or not all(_LITERAL.fullmatch(word) for word in words)
-            or text.startswith("/")
-            or text.endswith("/")
-            or "//" in text
-        ):
+        is_read = "".join(token[0] for token in tokens) == text and all(map(_LITERAL.fullmatch, words))
+        if not is_read or text.startswith("/") or text.endswith("/") or "//" in text:
             raise ValueError(f"{text!r} is not a pattern such as models/{{model}} or images/{{edits|variations}}")
         return cls(text, re.compile("".join(map(_regex, tokens)), re.ASCII))
 

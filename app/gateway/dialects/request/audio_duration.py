@@ -131,9 +131,8 @@ def _mp3_frames() -> dict[bytes, tuple[int, int, int]]:
     """Return size, samples and sampling rate of a frame by the first three bytes of its header."""
     found = {}
     for version, (kbits, rates, samples) in _MP3_VERSIONS.items():
-        for protection, (index, kbit), (which, hertz), rest in product(
-            (0, 1), enumerate(kbits, 1), enumerate(rates), range(4)
-        ):
+        choices = product((0, 1), enumerate(kbits, 1), enumerate(rates), range(4))
+        for protection, (index, kbit), (which, hertz), rest in choices:
             size = samples // 8 * kbit * 1_000 // hertz + (rest >> 1)
             header = bytes((0xFF, 0xE2 | version << 3 | protection, index << 4 | which << 2 | rest))
             found[header] = size, samples, hertz
@@ -153,12 +152,8 @@ def _opus(recording: memoryview) -> int | None:
     serial, begins = data[14:18], True
     while at < len(data):
         header = data[at : at + _PAGE_HEADER_BYTES]
-        if (
-            len(header) < _PAGE_HEADER_BYTES
-            or not header.startswith(b"OggS")
-            or header[14:18] != serial
-            or bool(header[5] & 2) != (at == 0)
-        ):
+        is_page = len(header) == _PAGE_HEADER_BYTES and header.startswith(b"OggS") and header[14:18] == serial
+        if not is_page or bool(header[5] & 2) != (at == 0):
             return None
         lacing = data[at + _PAGE_HEADER_BYTES : at + _PAGE_HEADER_BYTES + header[26]]
         at += _PAGE_HEADER_BYTES + header[26]

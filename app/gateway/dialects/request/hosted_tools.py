@@ -5,27 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.errors import InvalidInput
+from app.gateway.dialects.request import cost_params, tool_costs
 from app.gateway.dialects.request import images as image_bounds
-from app.gateway.dialects.request.cost_params import (
-    CLIENT_DEFINED_FIELDS,
-    MAX_CALLS,
-    NO_TOOLS,
-    Dialect,
-    HostedTools,
-    SubCall,
-    Surface,
-    objects_in,
-)
-from app.gateway.dialects.request.tool_costs import (
-    ADVISOR_TOKENS,
-    LIMITED,
-    OFFERED_PLUGINS,
-    OFFERED_TOOLS,
-    HostedTool,
-    ToolBilling,
-    ToolRequest,
-    not_offered_error,
-)
+from app.gateway.dialects.request.cost_params import Dialect, HostedTools, SubCall, Surface
+from app.gateway.dialects.request.tool_costs import HostedTool, ToolBilling, not_offered_error
 
 # Results of OpenRouter's web plugin and search tool.
 _MAX_RESULTS = 25
@@ -49,7 +32,7 @@ _COMPACTION_DEFAULT_TOKENS, _COMPACTION_MIN_TOKENS = 150_000, 50_000
 _SUMMARY_TOKENS = 16_000
 
 # Choices among tools are not definitions of tools.
-_SKIPPED_FIELDS = CLIENT_DEFINED_FIELDS | {"tool_choice", "toolChoice", "toolConfig", "tool_config"}
+_SKIPPED_FIELDS = cost_params.CLIENT_DEFINED_FIELDS | {"tool_choice", "toolChoice", "toolConfig", "tool_config"}
 
 # Groq's systems of models and tools; their responses report no fees.
 _COMPOUND = re.compile(r"(groq/)?compound(-beta)?(-mini)?", re.IGNORECASE)
@@ -93,7 +76,7 @@ def read_hosted_tools(
     ]
     if len(hosted) > _MAX_HOSTED_TOOLS:
         raise InvalidInput.field("tools", f"has {len(hosted)} hosted tools: at most {_MAX_HOSTED_TOOLS} are allowed")
-    are_limited = dialect is not Dialect.GEMINI and any(billing in LIMITED for _, billing, _ in hosted)
+    are_limited = dialect is not Dialect.GEMINI and any(billing in tool_costs.LIMITED for _, billing, _ in hosted)
     paths = _paths(parsed) if are_limited else {}
     found = [_read_tool(dialect, paths, kind, billing, definition) for kind, billing, definition in hosted]
     models = [each.lower() for each in models]
@@ -108,19 +91,12 @@ def read_hosted_tools(
     is_online = any("online" in each.split(":")[1:] for each in models)
     extra = _plugins(dialect, parsed) + is_search_model + is_online
     if not (found or servers or extra or is_research):
-        return NO_TOOLS
-    return ToolRequest(
-        dialect,
-        surface,
-        tuple(models),
-        tuple(found),
-        _count(parsed, "max_tool_calls"),
-        extra,
-        is_search_model,
+        return cost_params.NO_TOOLS
+    return tool_costs.ToolRequest(
+        dialect, surface, tuple(models), tuple(found), _count(parsed, "max_tool_calls"), extra, is_search_model,
         # The first version of Anthropic's connector only has servers; the next has a toolset for each.
-        has_bare_servers=bool(servers) and all(tool.kind != "mcp_toolset" for tool in found),
-        is_research=is_research,
-    ).at_most(MAX_CALLS)
+        has_bare_servers=bool(servers) and all(tool.kind != "mcp_toolset" for tool in found), is_research=is_research,
+    ).at_most(cost_params.MAX_CALLS)  # fmt: skip
 
 
 def compaction_calls(parsed: Mapping[str, Any], model: str, tokens_in: int) -> tuple[SubCall, ...]:
@@ -138,7 +114,7 @@ def compaction_calls(parsed: Mapping[str, Any], model: str, tokens_in: int) -> t
 
 def _iter_tools(surface: Surface, parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the tools of a request, including those added by items of its conversation. Raises: InvalidInput."""
-    for node in objects_in(parsed, _SKIPPED_FIELDS):
+    for node in cost_params.objects_in(parsed, _SKIPPED_FIELDS):
         tools = node.get("tools")
         # Google reads a single object like a list of one.
         listed = [tools] if surface is Surface.GENERATE and isinstance(tools, dict) else tools
@@ -156,15 +132,14 @@ def _classify(dialect: Dialect, surface: Surface, definition: Mapping[str, Any])
     kinds = list(definition) if surface is Surface.GENERATE else [_kind(definition)]
     if dialect is Dialect.GEMINI:
         kinds = [_SNAKE.sub(lambda part: part[1].upper(), str(kind)) for kind in kinds]
-    offered = OFFERED_TOOLS[dialect]
+    offered = tool_costs.OFFERED_TOOLS[dialect]
     for kind in kinds:
         billing = offered.get(kind) or offered.get(_DATE.sub("*", kind))
         if billing is None:
             raise not_offered_error("tools", kind, f"Available: {', '.join(offered)}.", allowed=list(offered))
         if definition.get("tunnel_id"):
-            raise not_offered_error(
-                "tools.tunnel_id", kind, "Use server_url: tunnels belong to the operator's account."
-            )
+            hint = "Use server_url: tunnels belong to the operator's account."
+            raise not_offered_error("tools.tunnel_id", kind, hint)
         environment = definition.get("environment")
         if kind == "shell" and isinstance(environment, dict) and environment.get("type") == "local":
             billing = ToolBilling.NOTHING
@@ -207,9 +182,9 @@ def _read_tool(
         model, tokens = definition.get("model"), _count(definition, "max_tokens")
         if not isinstance(model, str):
             raise InvalidInput.field("tools", "must name the model of an advisor, because it is billed separately")
-        call = SubCall(model, 0, tokens or ADVISOR_TOKENS)
+        call = SubCall(model, 0, tokens or tool_costs.ADVISOR_TOKENS)
         tool = tool._replace(sub_call=call, has_tokens=bool(tokens), uses=uses or None)
-    if billing in LIMITED and dialect is not Dialect.GEMINI:
+    if billing in tool_costs.LIMITED and dialect is not Dialect.GEMINI:
         if id(definition) not in paths:
             raise InvalidInput.field("tools", f"may contain {kind} in the request's own list of tools only")
         return tool._replace(path=(*paths[id(definition)], *below))
@@ -234,8 +209,8 @@ def _plugins(dialect: Dialect, parsed: Mapping[str, Any]) -> int:
     plugins = (parsed.get("plugins") or ()) if dialect is Dialect.OPENROUTER else ()
     names = [str(plugin.get("id") if isinstance(plugin, dict) else plugin) for plugin in plugins]
     for name in names:
-        if name not in OFFERED_PLUGINS:
-            allowed = sorted(OFFERED_PLUGINS)
+        if name not in tool_costs.OFFERED_PLUGINS:
+            allowed = sorted(tool_costs.OFFERED_PLUGINS)
             raise not_offered_error("plugins", name, f"Available: {', '.join(allowed)}.", allowed=allowed)
     if any((_count(each, "max_results") or 0) > _MAX_RESULTS for each in plugins if isinstance(each, dict)):
         raise InvalidInput.field("plugins.max_results", f"must be at most {_MAX_RESULTS}")
@@ -250,11 +225,8 @@ def _container_nanos(kind: str, tool: Mapping[str, Any]) -> int:
     network = definition.pop("network_policy", {"type": "disabled"})
     memory = definition.pop("memory_limit", "1g")
     if definition != {"type": made} or network != {"type": "disabled"}:
-        raise not_offered_error(
-            f"tools.{name}",
-            kind,
-            f'Use {name} {{"type": "{made}"}} with memory_limit, without files, skills and network.',
-        )
+        hint = f'Use {name} {{"type": "{made}"}} with memory_limit, without files, skills and network.'
+        raise not_offered_error(f"tools.{name}", kind, hint)
     if not isinstance(memory, str) or memory not in _CONTAINER_NANOS:
         raise InvalidInput.field("tools.memory_limit", f"must be one of {', '.join(_CONTAINER_NANOS)}")
     return _CONTAINER_NANOS[memory]

@@ -50,9 +50,8 @@ def generated_image_tokens(model: str, request: Mapping[str, Any]) -> int:
     sizes = ((int(found[1]), int(found[2])),) if found else _DEFAULT_SIZES
     # The text of a form, or a number.
     partial = request.get("partial_images", 0)
-    extra = _PARTIAL_IMAGE_TOKENS * (
-        _PARTIAL_IMAGE_COUNTS.index(partial) % 4 if partial in _PARTIAL_IMAGE_COUNTS else 3
-    )
+    partial_count = _PARTIAL_IMAGE_COUNTS.index(partial) % 4 if partial in _PARTIAL_IMAGE_COUNTS else 3
+    extra = _PARTIAL_IMAGE_TOKENS * partial_count
     if model.startswith(("gpt-image-1", "chatgpt-image")):
         square, oblong = _GPT_IMAGE_1_TOKENS[quality]
         extra += _MINI_SURCHARGE_TOKENS if "mini" in model else 0

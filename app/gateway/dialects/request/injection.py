@@ -68,11 +68,9 @@ def limit_output(params: CostParams, tokens: int) -> CostParams:
         value = given.get(config, "null")
         text = _with_member(text, config, _with_output_limit("{}" if value == "null" else value, names, tokens))
     return params._replace(
-        body=text.encode("utf-8", "surrogatepass"),
-        tokens_out=min(params.tokens_out, tokens * params.candidates),
-        is_tokens_out_set=True,
-        applied_max_tokens=tokens,
-    )
+        body=text.encode("utf-8", "surrogatepass"), tokens_out=min(params.tokens_out, tokens * params.candidates),
+        is_tokens_out_set=True, applied_max_tokens=tokens,
+    )  # fmt: skip
 
 
 def limit_calls(params: CostParams, most: int) -> CostParams:

@@ -119,12 +119,9 @@ def input_bound(body: bytes, parsed: Mapping[str, Any], model: str, tools: Hoste
 
 def opaque_input_bound(body: bytes) -> InputBound:
     """Return the input bound of a body that is not JSON, such as a form with a recording."""
-    return InputBound(
-        max(max_text_tokens(body[:_MIN_RECORDING_TOKENS]), len(body) // _RECORDING_BYTES_PER_TOKEN) + _OVERHEAD_TOKENS,
-        -(-len(body) // _RECORDING_LIKELY_BYTES_PER_TOKEN),
-        has_media=True,
-        writes_cache=False,
-    )
+    at_most = max(max_text_tokens(body[:_MIN_RECORDING_TOKENS]), len(body) // _RECORDING_BYTES_PER_TOKEN)
+    likely = -(-len(body) // _RECORDING_LIKELY_BYTES_PER_TOKEN)
+    return InputBound(at_most + _OVERHEAD_TOKENS, likely, has_media=True, writes_cache=False)
 
 
 def _content_blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -253,18 +250,12 @@ def _speech_bound(parsed: Mapping[str, Any]) -> MediaBound:
     spoken = parsed.get("input")
     text = spoken.encode("utf-8", "surrogatepass") if isinstance(spoken, str) else b""
     signs = sum(text.count(each) for each in _SPOKEN_SYMBOLS)
-    tokens = (
-        _SPEECH_TOKENS_PER_SYMBOL * signs
-        - (-(len(text) - signs) * _SPEECH_TOKENS_PER_20_BYTES // 20)
-        + _MIN_SPEECH_TOKENS
-    )
+    letters = -(-(len(text) - signs) * _SPEECH_TOKENS_PER_20_BYTES // 20)
+    tokens = _SPEECH_TOKENS_PER_SYMBOL * signs + letters + _MIN_SPEECH_TOKENS
     tokens *= _INSTRUCTIONS_SLOWDOWN if parsed.get("instructions") else 1
     tokens *= 1 if parsed.get("speed", 1) == 1 else _SPEED_SLOWDOWN
-    return MediaBound(
-        _text_tokens(parsed, "input") + _text_tokens(parsed, "instructions"),
-        tokens,
-        characters=len(spoken) if isinstance(spoken, str) else 0,
-    )
+    tokens_in = _text_tokens(parsed, "input") + _text_tokens(parsed, "instructions")
+    return MediaBound(tokens_in, tokens, characters=len(spoken) if isinstance(spoken, str) else 0)
 
 
 def _transcription_bound(
@@ -287,11 +278,8 @@ def _transcription_bound(
         )
     seconds = -(-len(file) // _MIN_BYTES_PER_SECOND) if measured is None else measured
     seconds = max(seconds, _MIN_SECONDS.get(dialect, 1))
-    return MediaBound(
-        seconds * _AUDIO_TOKENS_PER_SECOND + _text_tokens(parsed, "prompt"),
-        max(_MIN_TEXT_TOKENS, seconds * _TEXT_TOKENS_PER_SECOND),
-        audio_seconds=seconds,
-    )
+    tokens_in = seconds * _AUDIO_TOKENS_PER_SECOND + _text_tokens(parsed, "prompt")
+    return MediaBound(tokens_in, max(_MIN_TEXT_TOKENS, seconds * _TEXT_TOKENS_PER_SECOND), audio_seconds=seconds)
 
 
 def _text_tokens(parsed: Mapping[str, Any], name: str) -> int:

@@ -7,15 +7,8 @@ from typing import Any
 
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput
-from app.gateway.dialects.request import hosted_tools, injection, input_bounds, tool_costs
-from app.gateway.dialects.request.cost_params import (
-    DEFAULT_TOKENS_OUT,
-    MAX_TOKENS_OUT,
-    MIN_TOKENS_OUT,
-    CostParams,
-    Dialect,
-    Surface,
-)
+from app.gateway.dialects.request import cost_params, hosted_tools, injection, input_bounds, tool_costs
+from app.gateway.dialects.request.cost_params import MAX_TOKENS_OUT, CostParams, Dialect, Surface
 
 _MAX_ALTERNATIVES = 20
 _MAX_COUNT = 10_000
@@ -68,20 +61,12 @@ def read_cost_params(
         found = input_bounds.media_bound(dialect, surface, model, parsed, files)
         candidates = _candidates(surface, parsed)
         return CostParams(
-            surface,
-            dialect,
-            model,
-            body=body,
-            is_streamed=is_streamed,
+            surface, dialect, model, body=body, is_streamed=is_streamed,
             # Each image is billed separately.
-            tokens_in=found.tokens_in * candidates,
-            tokens_in_likely=found.tokens_in,
-            tokens_out=found.tokens_out * candidates,
-            candidates=candidates,
-            has_media=surface is not Surface.SPEECH,
-            characters=found.characters,
-            audio_seconds=found.audio_seconds,
-        )
+            tokens_in=found.tokens_in * candidates, tokens_in_likely=found.tokens_in,
+            tokens_out=found.tokens_out * candidates, candidates=candidates,
+            has_media=surface is not Surface.SPEECH, characters=found.characters, audio_seconds=found.audio_seconds,
+        )  # fmt: skip
     alternatives = _alternatives(dialect, parsed)
     hosted = hosted_tools.read_hosted_tools(dialect, surface, (model, *alternatives), parsed)
     bound = input_bounds.opaque_input_bound(body) if is_form else input_bounds.input_bound(body, parsed, model, hosted)
@@ -90,14 +75,9 @@ def read_cost_params(
         hosted = hosted._replace(sub_calls=(*hosted.sub_calls, *summaries))
     candidates = _candidates(surface, parsed)
     explicit_tokens_out = _output_bound(surface, parsed)
-    min_tokens_out = MIN_TOKENS_OUT + _thinking_budget(surface, parsed)
-    each = (
-        0
-        if surface in _SURFACES_WITHOUT_OUTPUT
-        else max(DEFAULT_TOKENS_OUT, min_tokens_out)
-        if explicit_tokens_out is None
-        else explicit_tokens_out
-    )
+    min_tokens_out = cost_params.MIN_TOKENS_OUT + _thinking_budget(surface, parsed)
+    each = max(cost_params.DEFAULT_TOKENS_OUT, min_tokens_out) if explicit_tokens_out is None else explicit_tokens_out
+    each = 0 if surface in _SURFACES_WITHOUT_OUTPUT else each
     params = CostParams(
         surface, dialect, model, alternatives, is_streamed=is_streamed, **bound._asdict(),
         tokens_out=each * candidates, is_tokens_out_set=explicit_tokens_out is not None,

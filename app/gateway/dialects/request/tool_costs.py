@@ -11,15 +11,8 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from app.errors import InvalidInput, RouteNotAllowed
-from app.gateway.dialects.request.cost_params import (
-    MAX_CALLS,
-    NO_TOOLS,
-    Dialect,
-    HostedTools,
-    SubCall,
-    Surface,
-    ToolLimit,
-)
+from app.gateway.dialects.request import cost_params
+from app.gateway.dialects.request.cost_params import NO_TOOLS, Dialect, HostedTools, SubCall, Surface, ToolLimit
 
 
 class ToolBilling(Enum):
@@ -41,7 +34,7 @@ class ToolBilling(Enum):
     ADVISOR = auto()
 
 
-def _kinds(by_billing: Mapping[ToolBilling, str]) -> Mapping[str, ToolBilling]:
+def _kinds(by_billing: Mapping[ToolBilling, str]) -> dict[str, ToolBilling]:
     return {kind: billing for billing, kinds in by_billing.items() for kind in kinds.split()}
 
 
@@ -88,11 +81,7 @@ OFFERED_TOOLS: Mapping[Dialect, Mapping[str, ToolBilling]] = {
     Dialect.GROQ: {"function": ToolBilling.NOTHING, "mcp": ToolBilling.UNBOUNDED},
     # OpenRouter reports the whole cost of a call, searches included. Tools that call other models have no bound.
     Dialect.OPENROUTER: {
-        **{
-            kind: billing
-            for kind, billing in {**OPENAI_TOOLS, **_ANTHROPIC_TOOLS}.items()
-            if billing in _REPORTED_BY_OPENROUTER
-        },
+        **{kind: each for kind, each in (OPENAI_TOOLS | _ANTHROPIC_TOOLS).items() if each in _REPORTED_BY_OPENROUTER},
         "openrouter:datetime": ToolBilling.NOTHING,
         "openrouter:web_fetch": ToolBilling.FETCHES,
         "openrouter:web_search": ToolBilling.SEARCHES,
@@ -227,7 +216,7 @@ class ToolRequest(NamedTuple):
         limits = [limit for tool in self.tools for limit in self._limits_of(tool, most)]
         calls = self.max_tool_calls
         if calls is None and (shared or images or self.is_research):
-            calls = min(most, MAX_CALLS if images or self.is_research else SEARCHES_PER_TOOL * shared)
+            calls = min(most, cost_params.MAX_CALLS if images or self.is_research else SEARCHES_PER_TOOL * shared)
             if self.surface in _SHARED_LIMIT_SURFACES:
                 limits.append(ToolLimit((), "max_tool_calls", calls))
         billed = self._search_costs(most, calls or 0)
@@ -239,9 +228,9 @@ class ToolRequest(NamedTuple):
             limits=tuple(limits),
             container_nanos=sum(tool.nanos for tool in self.tools if tool.billing is ToolBilling.CONTAINER),
             use_nanos=_fees(self.models[0], self.tools),
-            image=_image_sub_call(images, min(calls or 1, MAX_CALLS)),
+            image=_image_sub_call(images, min(calls or 1, cost_params.MAX_CALLS)),
             sub_calls=tuple(
-                tool.sub_call._replace(calls=min(most if tool.uses is None else tool.uses, MAX_CALLS))
+                tool.sub_call._replace(calls=min(most if tool.uses is None else tool.uses, cost_params.MAX_CALLS))
                 for tool in self.of(ToolBilling.ADVISOR)
                 if tool.sub_call is not None
             ),

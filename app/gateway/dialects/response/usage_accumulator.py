@@ -101,24 +101,15 @@ class UsageAccumulator:
         self.has_failed = True
 
     def reading(self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int) -> UsageReading:
+        # Gemini reports running counts with every event; all others report once, at the end.
+        has_last_counts = self._has_ended or not self._is_gemini or not (is_broken or self.has_failed)
         return UsageReading(
-            status=status,
-            usage=self._usage(),
-            # Gemini reports running counts with every event; all others report once, at the end.
-            is_complete=self._has_counts
-            and (self._has_ended or not self._is_gemini or not (is_broken or self.has_failed)),
-            bytes_received=bytes_received,
-            bytes_unread=bytes_unread,
-            streamed_bytes=self.content_bytes,
-            model=self._model,
-            tier=self._tier,
-            speed=self._speed,
-            region=self._region,
-            tool_calls=Counter(self._tool_calls.values()),
-            has_failed=self.has_failed,
-            has_audio=self._has_audio,
+            status=status, usage=self._usage(), is_complete=self._has_counts and has_last_counts,
+            bytes_received=bytes_received, bytes_unread=bytes_unread, streamed_bytes=self.content_bytes,
+            model=self._model, tier=self._tier, speed=self._speed, region=self._region,
+            tool_calls=Counter(self._tool_calls.values()), has_failed=self.has_failed, has_audio=self._has_audio,
             is_blank=self._is_blank and not bytes_unread,
-        )
+        )  # fmt: skip
 
     def _usage(self) -> Usage | None:
         if self._surface in tool_costs.SEARCH_SURFACES:
@@ -139,11 +130,9 @@ class UsageAccumulator:
             usage = images
         elif images is not None:
             runs = usage.runs or ((None, usage),)
-            usage = usage._replace(
-                tokens_in=usage.tokens_in + images.tokens_in,
-                tokens_out=usage.tokens_out + images.tokens_out,
-                runs=(*runs, (self._image_model, images)),
-            )
+            tokens_in, tokens_out = usage.tokens_in + images.tokens_in, usage.tokens_out + images.tokens_out
+            runs = (*runs, (self._image_model, images))
+            usage = usage._replace(tokens_in=tokens_in, tokens_out=tokens_out, runs=runs)
         if usage is None:
             return None
         searches = self._searches

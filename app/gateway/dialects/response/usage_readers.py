@@ -118,26 +118,18 @@ def openai_usage(reported: Mapping[str, Any], *, reports_cost: bool) -> Usage | 
     within, beyond = _counts(details_in), _counts(details_out)
     by_age = _counts(_nested(details_in, "cache_write_tokens_details"))
     by_kind = _counts(_nested(reported, "cached_tokens_details") or _nested(details_in, "cached_tokens_details"))
+    cached = _first_count(reported, "prompt_cache_hit_tokens", "total_cached_tokens", "cached_tokens")
     return Usage(
-        tokens_in=tokens_in,
-        tokens_out=tokens_out or 0,
-        cache_read=within.get("cached_tokens")
-        or _first_count(reported, "prompt_cache_hit_tokens", "total_cached_tokens", "cached_tokens")
-        or 0,
-        cache_write=within.get("cache_write_tokens", 0),
-        cache_write_1h=by_age.get("ttl_12h_tokens", 0),
-        audio_in=within.get("audio_tokens", 0),
-        audio_cached=by_kind.get("audio_tokens", 0),
-        audio_out=beyond.get("audio_tokens", 0),
-        image_in=within.get("image_tokens", 0),
+        tokens_in=tokens_in, tokens_out=tokens_out or 0, cache_read=within.get("cached_tokens") or cached or 0,
+        cache_write=within.get("cache_write_tokens", 0), cache_write_1h=by_age.get("ttl_12h_tokens", 0),
+        audio_in=within.get("audio_tokens", 0), audio_cached=by_kind.get("audio_tokens", 0),
+        audio_out=beyond.get("audio_tokens", 0), image_in=within.get("image_tokens", 0),
         image_cached=by_kind.get("cached_image_tokens") or by_kind.get("image_tokens", 0),
         image_out=beyond.get("image_tokens", 0),
         reasoning=beyond.get("reasoning_tokens") or _number(reported, "total_thought_tokens"),
         undivided_in=0 if "audio_tokens" in within or "text_tokens" in within else tokens_in,
-        is_undivided=not details_out,
-        audio_seconds=seconds or 0,
-        cost_nanos=cost_nanos,
-    )
+        is_undivided=not details_out, audio_seconds=seconds or 0, cost_nanos=cost_nanos,
+    )  # fmt: skip
 
 
 def anthropic_usage(reported: Mapping[str, Any], *, reports_cost: bool = False) -> Usage | None:
@@ -207,22 +199,15 @@ def gemini_usage(reported: Mapping[str, Any]) -> Usage | None:
     media_out = _by_modality(reported, "candidatesTokensDetails")
     media_cached = _by_modality(reported, "cacheTokensDetails")
     return Usage(
-        tokens_in=tokens_in,
         # The part of the total that no known count explains is output.
-        tokens_out=max(tokens_out, (total or 0) - tokens_in),
-        cache_read=_number(reported, "cachedContentTokenCount"),
-        audio_in=media_in["audio"],
-        audio_cached=media_cached["audio"],
-        audio_out=media_out["audio"],
-        image_in=media_in["image"],
-        image_cached=media_cached["image"],
-        image_out=media_out["image"],
-        video_in=media_in["video"],
-        video_out=media_out["video"],
-        reasoning=thoughts or 0,
+        tokens_in=tokens_in, tokens_out=max(tokens_out, (total or 0) - tokens_in),
+        cache_read=_number(reported, "cachedContentTokenCount"), reasoning=thoughts or 0,
+        audio_in=media_in["audio"], audio_cached=media_cached["audio"], audio_out=media_out["audio"],
+        image_in=media_in["image"], image_cached=media_cached["image"], image_out=media_out["image"],
+        video_in=media_in["video"], video_out=media_out["video"],
         undivided_in=max(0, tokens_in - (tools or 0) - _divided(reported, "promptTokensDetails")),
         is_undivided=not _divided(reported, "candidatesTokensDetails"),
-    )
+    )  # fmt: skip
 
 
 def duration_usage(duration: object) -> Usage | None:
