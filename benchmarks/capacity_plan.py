@@ -56,7 +56,7 @@ class Plan:
     round_trip_ms: float = _given(0.3, "ms of a round trip to the database on another host (assumed)")
     commit_ms: float = _given(2, "ms of a commit that a replica confirms (assumed)")
     step_ms: float = _given(0.2, "ms of one step in a batch: half of PostgreSQL's time for a chat")
-    wal_kb_call: float = _given(4, "KB of WAL for a chat (assumed: three times what is stored)")
+    wal_kb_call: float = _given(4, "KB of WAL for a chat: 3.7 measured one at a time, and some page images")
     wal_kb_movement: float = _given(30, "KB of WAL for a movement (assumed)")
     stored_kb_call: float = _given(1.2, "KB stored for a call, with indexes")
     stored_kb_movement: float = _given(8, "KB stored for a movement that are never pruned (assumed)")
