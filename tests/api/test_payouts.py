@@ -442,3 +442,40 @@ def test_a_payout_that_can_never_land_is_payable_again_and_one_that_still_can_is
     types = [each["type"] for each in stage.seller.get("/v1/events").get_json()["events"]]
     assert [each for each in types if each.startswith("payout")].count("payout.failed") == 1
     assert_books_agree(stage)
+
+
+def pay_without_account(stage: Market, node: EvmNode) -> tuple[EvmPayer, str]:
+    """Call the service with a signed payment; return the payer and the payment's id."""
+    payer = EvmPayer(node)
+    path = f"/v1/x402/services/{stage.id}/weather/Berlin"
+    client = stage.app.test_client()
+    assert client.get(path, headers=payer.pays(client.get(path))).status_code == 200
+    with read_only_unit() as session:
+        return payer, session.scalars(select(claimed_payments.Payment.id)).one()
+
+
+def test_a_payment_that_the_chain_reversed_is_no_revenue(stage: Market, own_base_node: EvmNode) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    earn(stage, 1)
+    with unit_of_work() as session:
+        assert claimed_payments.mark_reversed(session, payment_id)
+    assert request(stage).get_json()["amount_usd"] == 0.225
+    assert reason(request(stage)) == "below_minimum"
+    assert_books_agree(stage)
+    with read_only_unit() as session:
+        assert earnings.owed_nanos(session) == 0
+
+
+def test_a_payment_reversed_after_its_payout_is_taken_from_later_earnings(
+    stage: Market, own_base_node: EvmNode
+) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    assert request(stage).get_json()["amount_usd"] == 0.225
+    with unit_of_work() as session:
+        assert claimed_payments.mark_reversed(session, payment_id)
+    found = statement(stage)["earnings"]
+    assert (found["unpaid_usd"], found["held_usd"], found["payable_usd"]) == (-0.25, 0.0, 0.0)
+    first, *_ = earn(stage, 2)
+    assert request(stage).get_json()["amount_usd"] == 0.225
+    assert reason(refund(stage, first)) == "earnings_exceeded"
+    assert_books_agree(stage)
