@@ -302,6 +302,7 @@ def test_a_call_without_an_account_is_refunded_to_the_address_that_paid(
     with read_only_unit() as session:
         payment_id = session.scalars(select(claimed_payments.Payment.id)).one()
     assert held(chain, payer.address) == usdc(0.75)
+    look(own_base_node)
     answer = refund(stage, payment_id)
     body = answer.get_json()
     assert (answer.status_code, body["status"], body["kind"], body["to"]) == (201, "paid", "refund", payer.address)
@@ -479,3 +480,19 @@ def test_a_payment_reversed_after_its_payout_is_taken_from_later_earnings(
     assert request(stage).get_json()["amount_usd"] == 0.225
     assert reason(refund(stage, first)) == "earnings_exceeded"
     assert_books_agree(stage)
+
+
+def test_a_payment_is_refunded_on_the_chain_only_once_it_is_final(stage: Market, own_base_node: EvmNode) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    earn(stage, 1)
+    # A reorganisation could still remove the payment, and leave the refund.
+    assert reason(refund(stage, payment_id)) == "payment_not_final"
+    look(own_base_node)
+    assert refund(stage, payment_id).status_code == 201
+
+
+@pytest.mark.parametrize("amount", [-0.1, 1e-12, float("nan"), "0.1", True])
+def test_an_amount_that_is_no_amount_is_not_refunded(stage: Market, amount: object) -> None:
+    [call_id] = earn(stage, 1)
+    assert refund(stage, call_id, amount_usd=amount).status_code == 400
+    assert statement(stage)["payouts"] == []

@@ -1,7 +1,7 @@
 """Earnings of services, and what of them was paid out, refunded and kept as commission.
 
 Earnings are the revenue that the counters of calls have, which the audit compares with charges and payments, less the
-payments that a reorganisation reversed: a payout that came before is taken from what is earned later. A payout or refund
+payments that a reorganisation reversed: a payout made before that is taken from later earnings. A payout or refund
 takes from them as soon as it is recorded, unless it has finally failed.
 """
 

@@ -167,12 +167,16 @@ def _paid_call(service: Service, call_id: str) -> Payout:
     with read_only_unit() as session:
         charged = usage.find_call(session, canonical, provider=provider)
         payment = claimed_payments.find_served(session, canonical, provider=provider)
+        submission = None if payment is None else payment.transaction_id
+        is_final = submission is None or relayed.final_decision(session, submission) is not None
     if charged is not None:
         return _new(service, PayoutKind.REFUND, charged[1], recipient=charged[0], call_id=canonical)
     if payment is None:
         raise not_found
     if payment.payer is None:
         raise _refused("payer_unknown", "The address that paid for this call is not known, so it cannot be refunded.")
+    if not is_final:
+        raise _refused("payment_not_final", "The payment for this call is not final on its chain yet; try later.")
     nanos = payment.required_units * NANOS_PER_UNIT
     return _new(service, PayoutKind.REFUND, nanos, chain=payment.chain, recipient=payment.payer, call_id=canonical)
 
