@@ -496,3 +496,12 @@ def test_an_amount_that_is_no_amount_is_not_refunded(stage: Market, amount: obje
     [call_id] = earn(stage, 1)
     assert refund(stage, call_id, amount_usd=amount).status_code == 400
     assert statement(stage)["payouts"] == []
+
+
+def test_limits_of_the_wallet_bind_a_payout_to_an_address_outside(stage: Market) -> None:
+    earn(stage, 4)
+    stage.seller.controls(per_tx_limit_usd=0.5)
+    assert request(stage, {"address": fresh_address()}).get_json()["code"] == "PER_TX_LIMIT_EXCEEDED"
+    stage.seller.controls(per_tx_limit_usd=0, approval_threshold_usd=0.5)
+    assert request(stage, {"address": fresh_address()}).get_json()["code"] == "APPROVAL_REQUIRED"
+    assert request(stage).get_json()["status"] == "paid"
