@@ -505,3 +505,13 @@ def test_limits_of_the_wallet_bind_a_payout_to_an_address_outside(stage: Market)
     stage.seller.controls(per_tx_limit_usd=0, approval_threshold_usd=0.5)
     assert request(stage, {"address": fresh_address()}).get_json()["code"] == "APPROVAL_REQUIRED"
     assert request(stage).get_json()["status"] == "paid"
+
+
+def test_a_refund_is_not_sent_if_its_network_fee_exceeds_it(stage: Market, own_base_node: EvmNode) -> None:
+    payer, payment_id = pay_without_account(stage, own_base_node)
+    look(own_base_node)
+    answer = refund(stage, payment_id, amount_usd=0.000001)
+    assert (answer.status_code, answer.get_json()["code"]) == (500, "PAYOUT_FAILED"), answer.get_json()
+    assert answer.get_json()["details"]["reason"] == "network_fee_above_maximum"
+    assert statement(stage)["payouts"] == []
+    assert refund(stage, payment_id).get_json()["to"] == payer.address

@@ -220,7 +220,10 @@ def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: 
     try:
         sent = transfers.send(
             treasury.wallet(WalletRole.TREASURY, chain),
-            replace(order, kind=MovementKind(payout.kind), needs_allowlist=False),
+            # Otherwise a refund of almost nothing would cost the service a network fee.
+            replace(
+                order, kind=MovementKind(payout.kind), needs_allowlist=False, max_fee_nanos=payout.amount_nanos
+            ),
             wait_seconds=wait_seconds, claim=claim, on_recorded=record,
         )  # fmt: skip
     except PayoutFailed as failure:
