@@ -515,3 +515,13 @@ def test_a_refund_is_not_sent_if_its_network_fee_exceeds_it(stage: Market, own_b
     assert answer.get_json()["details"]["reason"] == "network_fee_above_maximum"
     assert statement(stage)["payouts"] == []
     assert refund(stage, payment_id).get_json()["to"] == payer.address
+
+
+def test_the_audit_finds_an_open_payout_that_no_longer_counts(stage: Market) -> None:
+    earn(stage, 2)
+    payout_id = request(stage).get_json()["id"]
+    for status, problems in (("failed", 1), ("paid", 0)):
+        with unit_of_work() as session:
+            session.execute(update(Payout).where(Payout.id == payout_id).values(status=status))
+        with read_only_unit() as session:
+            assert len(earnings.find_problems(session)) == problems

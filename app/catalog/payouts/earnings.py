@@ -132,7 +132,7 @@ def _wrong_transactions(session: Session, payouts: dict[str, Payout]) -> Iterato
             row.kind, row.chain, row.to_address, int(row.amount_units) * NANOS_PER_UNIT
         ):  # fmt: skip
             yield f"payout {payout.id} of service {payout.service_id} is not the transaction that was signed for it"
-        elif payout.closed_at is not None and _counts(payout) != (row.status == MovementStatus.CONFIRMED):
+        elif (payout.closed_at or not _counts(payout)) and _counts(payout) != (row.status == MovementStatus.CONFIRMED):
             yield f"payout {payout.id} is {payout.status}, and its transaction is {row.status}"
     for transaction_id, row in sent.items():
         if transaction_id not in payouts and row.status != MovementStatus.FAILED:
