@@ -263,11 +263,15 @@ def reversed_by_chain(session: Session) -> dict[str, int]:
     return dict(session.execute(rows).all())
 
 
-def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
-    """Return what served calls cost, in nano-dollars, by provider with a name that begins with `prefix`. For audits."""
+def revenue_by_provider(session: Session, *, prefix: str, status: PaymentStatus | None = None) -> dict[str, int]:
+    """Return what served calls cost, in nano-dollars, by provider with a name that begins with `prefix`.
+
+    With a status, only what the payments that have it now were for.
+    """
+    of_status = [] if status is None else [Payment.status == status.value]
     rows = session.execute(
         select(Payment.provider, func.sum(Payment.required_units))
-        .where(Payment.provider.startswith(prefix, autoescape=True), Payment.served_at.is_not(None))
+        .where(Payment.provider.startswith(prefix, autoescape=True), Payment.served_at.is_not(None), *of_status)
         .group_by(Payment.provider)
     )
     return {provider: int(units) * NANOS_PER_UNIT for provider, units in rows}

@@ -99,7 +99,11 @@ def execute(
 
 
 def _plan(movement: Movement) -> SubmissionPlan:
-    return gas.plan_submission(movement.chain, movement.sender, movement.recipient, movement.amount.units)
+    plan = gas.plan_submission(movement.chain, movement.sender, movement.recipient, movement.amount.units)
+    if movement.wallet.agent_id == plan.sponsor_wallet.agent_id:
+        # The service pays what it submits for itself.
+        network_fees.assert_below(plan.cost_nanos, movement.max_fee_nanos)
+    return plan
 
 
 def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tuple[Movement, Movement | None]:

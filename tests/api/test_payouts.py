@@ -302,6 +302,7 @@ def test_a_call_without_an_account_is_refunded_to_the_address_that_paid(
     with read_only_unit() as session:
         payment_id = session.scalars(select(claimed_payments.Payment.id)).one()
     assert held(chain, payer.address) == usdc(0.75)
+    look(own_base_node)
     answer = refund(stage, payment_id)
     body = answer.get_json()
     assert (answer.status_code, body["status"], body["kind"], body["to"]) == (201, "paid", "refund", payer.address)
@@ -442,3 +443,85 @@ def test_a_payout_that_can_never_land_is_payable_again_and_one_that_still_can_is
     types = [each["type"] for each in stage.seller.get("/v1/events").get_json()["events"]]
     assert [each for each in types if each.startswith("payout")].count("payout.failed") == 1
     assert_books_agree(stage)
+
+
+def pay_without_account(stage: Market, node: EvmNode) -> tuple[EvmPayer, str]:
+    """Call the service with a signed payment; return the payer and the payment's id."""
+    payer = EvmPayer(node)
+    path = f"/v1/x402/services/{stage.id}/weather/Berlin"
+    client = stage.app.test_client()
+    assert client.get(path, headers=payer.pays(client.get(path))).status_code == 200
+    with read_only_unit() as session:
+        return payer, session.scalars(select(claimed_payments.Payment.id)).one()
+
+
+def test_a_payment_that_the_chain_reversed_is_no_revenue(stage: Market, own_base_node: EvmNode) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    earn(stage, 1)
+    with unit_of_work() as session:
+        assert claimed_payments.mark_reversed(session, payment_id)
+    assert request(stage).get_json()["amount_usd"] == 0.225
+    assert reason(request(stage)) == "below_minimum"
+    assert_books_agree(stage)
+    with read_only_unit() as session:
+        assert earnings.owed_nanos(session) == 0
+
+
+def test_a_payment_reversed_after_its_payout_is_taken_from_later_earnings(
+    stage: Market, own_base_node: EvmNode
+) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    assert request(stage).get_json()["amount_usd"] == 0.225
+    with unit_of_work() as session:
+        assert claimed_payments.mark_reversed(session, payment_id)
+    found = statement(stage)["earnings"]
+    assert (found["unpaid_usd"], found["held_usd"], found["payable_usd"]) == (-0.25, 0.0, 0.0)
+    first, *_ = earn(stage, 2)
+    assert request(stage).get_json()["amount_usd"] == 0.225
+    assert reason(refund(stage, first)) == "earnings_exceeded"
+    assert_books_agree(stage)
+
+
+def test_a_payment_is_refunded_on_the_chain_only_once_it_is_final(stage: Market, own_base_node: EvmNode) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    earn(stage, 1)
+    # A reorganisation could still remove the payment, and leave the refund.
+    assert reason(refund(stage, payment_id)) == "payment_not_final"
+    look(own_base_node)
+    assert refund(stage, payment_id).status_code == 201
+
+
+@pytest.mark.parametrize("amount", [-0.1, 1e-12, float("nan"), "0.1", True])
+def test_an_amount_that_is_no_amount_is_not_refunded(stage: Market, amount: object) -> None:
+    [call_id] = earn(stage, 1)
+    assert refund(stage, call_id, amount_usd=amount).status_code == 400
+    assert statement(stage)["payouts"] == []
+
+
+def test_limits_of_the_wallet_bind_a_payout_to_an_address_outside(stage: Market) -> None:
+    earn(stage, 4)
+    stage.seller.controls(per_tx_limit_usd=0.5)
+    assert request(stage, {"address": fresh_address()}).get_json()["code"] == "PER_TX_LIMIT_EXCEEDED"
+    stage.seller.controls(per_tx_limit_usd=0, approval_threshold_usd=0.5)
+    assert request(stage, {"address": fresh_address()}).get_json()["code"] == "APPROVAL_REQUIRED"
+    assert request(stage).get_json()["status"] == "paid"
+
+
+def test_a_refund_is_not_sent_if_its_network_fee_exceeds_it(stage: Market, own_base_node: EvmNode) -> None:
+    payer, payment_id = pay_without_account(stage, own_base_node)
+    look(own_base_node)
+    answer = refund(stage, payment_id, amount_usd=0.000001)
+    assert (answer.status_code, answer.get_json()["code"]) == (500, "PAYOUT_FAILED"), answer.get_json()
+    assert answer.get_json()["details"]["reason"] == "network_fee_above_maximum"
+    assert statement(stage)["payouts"] == []
+    assert refund(stage, payment_id).get_json()["to"] == payer.address
+
+
+def test_the_audit_finds_an_open_payout_that_no_longer_counts(stage: Market) -> None:
+    earn(stage, 2)
+    payout_id = request(stage).get_json()["id"]
+    for status, problems in (("failed", 1), ("paid", 0)):
+        with unit_of_work() as session:
+            session.execute(update(Payout).where(Payout.id == payout_id).values(status=status))
+        with read_only_unit() as session:
+            assert len(earnings.find_problems(session)) == problems

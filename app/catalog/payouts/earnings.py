@@ -1,7 +1,8 @@
 """Earnings of services, and what of them was paid out, refunded and kept as commission.
 
-Earnings are the revenue that the counters of calls have: the sum that the audit compares with charges and payments. A
-payout or refund takes from them as soon as it is recorded, unless it has finally failed.
+Earnings are the revenue that the counters of calls have, which the audit compares with charges and payments, less the
+payments that a reorganisation reversed: a payout made before that is taken from later earnings. A payout or refund
+takes from them as soon as it is recorded, unless it has finally failed.
 """
 
 from collections import Counter
@@ -13,11 +14,12 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.catalog import statistics
-from app.catalog.models import Payout, PayoutKind, PayoutStatus, ServiceTotal
+from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus, ServiceTotal
 from app.core import clock
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts
-from app.payments.claimed_payments import NANOS_PER_UNIT
+from app.payments import claimed_payments
+from app.payments.claimed_payments import NANOS_PER_UNIT, PaymentStatus
 from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.transactions import relayed
@@ -45,7 +47,7 @@ class Earnings:
 
     @property
     def held_nanos(self) -> int:
-        return min(self.unpaid_nanos, self.recent_nanos)
+        return max(0, min(self.unpaid_nanos, self.recent_nanos))
 
     @property
     def payable(self) -> tuple[int, int]:
@@ -70,10 +72,16 @@ def read(session: Session, service_id: str) -> Earnings:
     paid, refunded, commission = (int(each or 0) for each in found)
     holding = timedelta(hours=app_state().settings.payout_holding_hours)
     return Earnings(
-        revenue_nanos=statistics.totals(session, service_id).revenue_nanos,
+        revenue_nanos=statistics.totals(session, service_id).revenue_nanos - _reversed_nanos(session, service_id),
         refunded_nanos=refunded, paid_nanos=paid, commission_nanos=commission,
         recent_nanos=statistics.revenue_since(session, service_id, clock.now() - holding) if holding else 0,
     )  # fmt: skip
+
+
+def _reversed_nanos(session: Session, service_id: str = "") -> int:
+    """Return what reversed payments were for, of a service or of all."""
+    prefix = f"{PROVIDER_PREFIX}{service_id}"
+    return sum(claimed_payments.revenue_by_provider(session, prefix=prefix, status=PaymentStatus.REVERSED).values())
 
 
 def owed_nanos(session: Session) -> int:
@@ -83,7 +91,7 @@ def owed_nanos(session: Session) -> int:
         case((Payout.status == PayoutStatus.PENDING.value, Payout.amount_nanos), else_=0),
     )  # fmt: skip
     (revenue,) = accounts.sums_of(session, ServiceTotal.revenue_nanos + 0)
-    unpaid = revenue - taken
+    unpaid = revenue - _reversed_nanos(session) - taken
     return unpaid - unpaid * app_state().settings.payout_commission_bps // _ALL_BPS + pending
 
 
@@ -124,7 +132,7 @@ def _wrong_transactions(session: Session, payouts: dict[str, Payout]) -> Iterato
             row.kind, row.chain, row.to_address, int(row.amount_units) * NANOS_PER_UNIT
         ):  # fmt: skip
             yield f"payout {payout.id} of service {payout.service_id} is not the transaction that was signed for it"
-        elif payout.closed_at is not None and _counts(payout) != (row.status == MovementStatus.CONFIRMED):
+        elif (payout.closed_at or not _counts(payout)) and _counts(payout) != (row.status == MovementStatus.CONFIRMED):
             yield f"payout {payout.id} is {payout.status}, and its transaction is {row.status}"
     for transaction_id, row in sent.items():
         if transaction_id not in payouts and row.status != MovementStatus.FAILED:

@@ -14,6 +14,7 @@ from app.errors import NotFound
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
+from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.kinds.definition import PREFER_NOTE, rebuild_from_record
 from app.web.blueprint import Blueprint, offers_csv
 from app.web.client_request import wait_seconds
@@ -60,7 +61,7 @@ def list_payouts(query: dict[str, Any], service: Service) -> dict[str, Any]:
 @idempotent(owner=guards.idempotency_owner, rebuild=rebuilt, note=NOTE)
 @blp.arguments(schemas.PayoutBody, required=False)
 @blp.response(201, schemas.PayoutShape)
-@blp.raises(*REFUND_ERRORS, errors.AddressNotAllowed, errors.WalletFrozen, errors.ApprovalRequired)
+@blp.raises(*REFUND_ERRORS, errors.AddressNotAllowed, *LIMIT_ERRORS)
 @blp.header("Prefer", PREFER_NOTE)
 def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> PayoutView:
     """Pay out all that is payable. `pending` means that it was sent and the service completes it."""

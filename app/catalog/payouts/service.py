@@ -123,7 +123,7 @@ def pay_out(
 ) -> PayoutView:
     """Pay all that is payable of a service's earnings, to an address or a wallet; by default the seller's first.
 
-    Raises: PayoutRefused, PayoutFailed, InvalidInput, NotFound, AddressNotAllowed, WalletFrozen, ApprovalRequired.
+    Raises: PayoutRefused, PayoutFailed, InvalidInput, NotFound, AddressNotAllowed; the errors of refused limits.
     """
     _assert_offered()
     if service.is_suspended:
@@ -133,7 +133,7 @@ def pay_out(
     if nanos < max(minimum_nanos, NANOS_PER_UNIT):
         text = f"Less is payable than the minimum of a payout, {usd_string(minimum_nanos)} USD."
         raise _refused("below_minimum", text, payable_usd=usd_from_nanos(nanos))
-    name, recipient = _destination(service.agent_id, chain, address, wallet_id)
+    name, recipient = _destination(service.agent_id, chain, address, wallet_id, nanos=nanos)
     payout = _new(
         service, PayoutKind.PAYOUT, nanos, commission_nanos=commission_nanos, chain=name.value, recipient=recipient
     )
@@ -167,12 +167,16 @@ def _paid_call(service: Service, call_id: str) -> Payout:
     with read_only_unit() as session:
         charged = usage.find_call(session, canonical, provider=provider)
         payment = claimed_payments.find_served(session, canonical, provider=provider)
+        submission = None if payment is None else payment.transaction_id
+        is_final = submission is None or relayed.final_decision(session, submission) is not None
     if charged is not None:
         return _new(service, PayoutKind.REFUND, charged[1], recipient=charged[0], call_id=canonical)
     if payment is None:
         raise not_found
     if payment.payer is None:
         raise _refused("payer_unknown", "The address that paid for this call is not known, so it cannot be refunded.")
+    if not is_final:
+        raise _refused("payment_not_final", "The payment for this call is not final on its chain yet; try later.")
     nanos = payment.required_units * NANOS_PER_UNIT
     return _new(service, PayoutKind.REFUND, nanos, chain=payment.chain, recipient=payment.payer, call_id=canonical)
 
@@ -216,7 +220,10 @@ def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: 
     try:
         sent = transfers.send(
             treasury.wallet(WalletRole.TREASURY, chain),
-            replace(order, kind=MovementKind(payout.kind), needs_allowlist=False),
+            # Otherwise a refund of almost nothing would cost the service a network fee.
+            replace(
+                order, kind=MovementKind(payout.kind), needs_allowlist=False, max_fee_nanos=payout.amount_nanos
+            ),
             wait_seconds=wait_seconds, claim=claim, on_recorded=record,
         )  # fmt: skip
     except PayoutFailed as failure:
@@ -252,8 +259,13 @@ def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) 
     trail.record(session, actor, AuditEvent(action, payout.agent_id, after=after))
 
 
-def _destination(agent_id: str, chain: str | None, address: str | None, wallet_id: str | None) -> tuple[ChainName, str]:
-    """Return chain and address of a payout. An address that is not the seller's has to be one that it may pay."""
+def _destination(
+    agent_id: str, chain: str | None, address: str | None, wallet_id: str | None, *, nanos: int
+) -> tuple[ChainName, str]:
+    """Return chain and address of a payout. An address that is not the seller's has to be one that it may pay so much.
+
+    It is checked like a transfer of the first wallet, and not counted against its limits.
+    """
     if address is not None and wallet_id is not None:
         raise InvalidInput.field("address", "must not be sent together with wallet_id")
     with read_only_unit() as session:
@@ -268,7 +280,7 @@ def _destination(agent_id: str, chain: str | None, address: str | None, wallet_i
         raise parsing.invalid_fields(problems)
     outside = address if own is None else None
     with read_only_unit() as session:
-        spending_holds.check(session, first.id, SpendingRequest(0, outside, name.family))
+        spending_holds.check(session, first.id, SpendingRequest(nanos if outside else 0, outside, name.family))
     wallet = first if wallet_id is None else wallets.get_owned(wallet_id, agent_id=agent_id)
     return name, address or wallet.address_on(name)
 
