@@ -72,7 +72,7 @@ def simulate_steps(
     rows: Callable[[random.Random], Sequence[int]],
     seed: int,
 ) -> Outcome:
-    """Simulate steps of a rate, each of which locks the rows that `rows` returns; the first half is not counted."""
+    """Simulate steps that arrive at a rate and lock the rows that `rows` returns. The first half is a warm-up."""
     chance = random.Random(seed)
     made = Outcome(seconds / 2)
     queues: list[deque[tuple[float, Sequence[int]]]] = [deque() for _ in range(groups)]

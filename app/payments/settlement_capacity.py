@@ -76,7 +76,7 @@ def refusal_reason(chain: ChainName, price_nanos: int, fee_units: int | None = N
 
 
 def least_price_nanos(chain: ChainName) -> int | None:
-    """Return the lowest price of which a signed payment can be settled on a chain now; None if none can."""
+    """Return the lowest price that covers the cost of settling a payment on a chain now; None if none is settled."""
     state = app_state().part(SettlementCapacityCache).get(chain)
     if state is None or not covers_gas(state) or not state.recipient_can_receive:
         return None

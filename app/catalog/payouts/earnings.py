@@ -32,7 +32,7 @@ _COUNTS = Payout.status != PayoutStatus.FAILED.value
 
 @dataclass(frozen=True, slots=True)
 class Earnings:
-    """The earnings of a service: revenue = paid + commission + refunded + unpaid, of which some is held."""
+    """The earnings of a service. Revenue is paid out, kept as commission, refunded or unpaid; some of that is held."""
 
     revenue_nanos: int
     refunded_nanos: int

@@ -164,7 +164,7 @@ class JupiterExchange:
         tables = transactions.read_tables(self._chain.rpc, built.tables)
 
         def ending(minimums: Mapping[Token, int]) -> list[Instruction]:
-            """Return the instructions, the last of which fail unless the minimums hold and the owner alone decides."""
+            """Return the instructions. The last ones fail if less than a minimum arrives, or others have authority."""
             owner, mint = pair.owner, self._usdc_mint
             return [
                 *instructions,
