@@ -363,6 +363,20 @@ def test_the_schedule_pays_once_a_period_what_is_above_the_minimum(
         assert_books_agree(stage)
 
 
+def test_the_schedule_begins_nothing_in_a_maintenance(
+    build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode, chain: FaultyChain,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for stage in opened(build_app, sqlite_url, own_base_node, chain, payout_schedule_days="7"):
+        earn(stage, 2)
+        with monkeypatch.context() as during:
+            during.setitem(app_state().settings.__dict__, "maintenance", "on")
+            payouts.pay_scheduled()
+        assert statement(stage)["payouts"] == []
+        payouts.pay_scheduled()
+        assert len(statement(stage)["payouts"]) == 1
+
+
 def test_after_a_restore_nothing_is_paid_until_the_operator_has_checked(stage: Market) -> None:
     earn(stage, 2)
     with unit_of_work() as session:

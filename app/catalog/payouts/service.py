@@ -349,7 +349,7 @@ def pay_scheduled() -> None:
     """Pay services that are due by PAYOUT_SCHEDULE_DAYS to their sellers' first wallets. For a worker."""
     settings = app_state().settings
     period, minimum_nanos = timedelta(days=settings.payout_schedule_days), nanos_from_usd(settings.payout_minimum_usd)
-    if not settings.payouts_enabled or not period:
+    if not settings.payouts_enabled or settings.maintenance or not period:
         return
     with once_per_period(_SCHEDULE_EVERY, "payout-schedule", duration=_SCHEDULE_EVERY) as due:
         paid = 0
