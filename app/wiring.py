@@ -157,9 +157,11 @@ def bridges_between(
     ethereum, base = chains.get(ChainName.ETHEREUM), chains.get(ChainName.BASE)
     if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
         bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
+        ids = base.deployment.chain_id, ethereum.deployment.chain_id
         order_services: list[OrderService] = [
             RelayOrderService(
                 settings.upstreams.relay_base_url or RELAY_URLS[network],
+                *ids,
                 _access(settings, "relay", settings.upstreams.relay_api_key),
             )
         ]
@@ -167,6 +169,7 @@ def bridges_between(
             order_services.append(
                 LifiOrderService(
                     settings.upstreams.lifi_base_url or LIFI_URLS[network],
+                    *ids,
                     _access(settings, "lifi", settings.upstreams.lifi_api_key),
                 )
             )

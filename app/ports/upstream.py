@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Protocol
 
 Headers = Sequence[tuple[str, str]]
@@ -67,3 +68,20 @@ class Upstream(Protocol):
         Raises: Rejected("address_not_allowed") for an address that must not be reached; Unreachable when nothing was
         sent; OutcomeUnknown("timeout" or "broken") when it was sent and no response came.
         """
+
+
+def read_json_text(upstream: Upstream, origin: str, target: str, *, max_bytes: int, seconds: int) -> bytes:
+    """Return the body of a small 200, without following redirects. Raises: PortError, ValueError for another answer."""
+    headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
+    response = upstream.send(UpstreamRequest("GET", origin, target, headers, timeout_seconds=seconds))
+    body = b""
+    try:
+        while len(body) <= max_bytes and (piece := response.read()):
+            body += piece
+    finally:
+        response.close()
+    if response.status != HTTPStatus.OK:
+        raise ValueError(f"was answered with status {response.status}")
+    if len(body) > max_bytes:
+        raise ValueError(f"has more than {max_bytes} bytes")
+    return body

@@ -5,8 +5,8 @@ github.com/Uniswap/swap-router-contracts and v3-periphery). By a permit (EIP-261
 amount of one swap.
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
@@ -133,19 +133,14 @@ _LEGACY_V = 27
 
 @dataclass(frozen=True, slots=True)
 class PermitFacts:
-    nonce: int
-    name: str
-    version: str
-
-    def as_terms(self) -> Terms:
-        return {"permit_nonce": self.nonce, "permit_name": self.name, "permit_version": self.version}
+    permit_nonce: int
+    permit_name: str
+    permit_version: str
 
     @classmethod
     def from_terms(cls, terms: Terms) -> Self | None:
-        if "permit_nonce" not in terms:
-            return None
-        nonce = int(terms["permit_nonce"] or 0)
-        return cls(nonce, str(terms["permit_name"]), str(terms["permit_version"]))
+        stored: dict[str, Any] = {name: terms[name] for name in cls.__slots__ if name in terms}
+        return cls(**stored) if stored else None
 
 
 def sign(
@@ -158,8 +153,8 @@ def sign(
     """
     message = signatures.typed_message(
         "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)",
-        (signer.evm_address, deployment.uniswap_router, units, facts.nonce, deadline),
-        SigningDomain(facts.name, facts.version, deployment.chain_id, deployment.usdc),
+        (signer.evm_address, deployment.uniswap_router, units, facts.permit_nonce, deadline),
+        SigningDomain(facts.permit_name, facts.permit_version, deployment.chain_id, deployment.usdc),
     )
     y_parity, r, s = signer.sign_digest(signatures.digest_of(message))
     return _LEGACY_V + y_parity, r.to_bytes(32, "big"), s.to_bytes(32, "big")
@@ -216,7 +211,7 @@ class UniswapExchange:
         )
         permit_facts = PermitFacts.from_terms(terms)
         if permit_facts is not None:
-            numbered = replace(permit_facts, nonce=permit_facts.nonce + concurrent.earlier_swaps)
+            numbered = replace(permit_facts, permit_nonce=permit_facts.permit_nonce + concurrent.earlier_swaps)
             swap = self._with_permit(swap, numbered, signer)
         terms = {**terms, **self._call(swap).as_terms()}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
@@ -249,7 +244,7 @@ class UniswapExchange:
         terms = {
             **draft.terms, "fee_tier": swap.fee_tier, "wanted": request.output_token.symbol,
             "minimum": str(minimum_units), "slippage_bps": request.slippage_bps,
-            **(permit_facts.as_terms() if permit_facts is not None else {}),
+            **(asdict(permit_facts) if permit_facts is not None else {}),
         }  # fmt: skip
         return replace(draft, terms=terms)
 

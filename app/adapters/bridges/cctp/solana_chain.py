@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import structlog
 from solders.address_lookup_table_account import AddressLookupTableAccount
 from solders.commitment_config import CommitmentLevel
-from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
-from solders.hash import Hash
+from solders.compute_budget import set_compute_unit_limit
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0, to_bytes_versioned
@@ -104,7 +103,6 @@ def _received_mint(
 
 
 _log = structlog.get_logger(__name__)
-_NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
 
 
@@ -148,9 +146,9 @@ class SolanaCctpChain:
         lamports_after, held_after = self._balances(owner, simulated.after)
         if held_after != token_units - request.amount.units or lamports_after < lamports - fee_units:
             raise Rejected("unsafe_instructions")
-        budget = [set_compute_unit_limit(units), set_compute_unit_price(simulated.price)]
         intent = TransferIntent(request.sender, str(instructions.MESSENGER), request.amount)
-        message = _compiled(owner, [*budget, burning], Hash.from_string(simulated.latest.blockhash))
+        budget = units, simulated.price
+        message = transactions.compiled(owner, [burning], simulated.latest.blockhash, budget=budget)
         event_signature = event.sign_message(to_bytes_versioned(message))
         transaction = VersionedTransaction.populate(message, [Signature.default(), event_signature])
         terms = transactions.transaction_terms(transaction, simulated.latest)
@@ -222,17 +220,16 @@ class SolanaCctpChain:
             marked[0] = transactions.with_reference(body[0], transactions.new_reference())
         # By default a simulation has 200 000 units, which a mint may exceed.
         unlimited = [set_compute_unit_limit(transactions.MAX_COMPUTE_UNITS), *marked]
-        if _bytes_of(_compiled(owner, unlimited, _NO_BLOCKHASH, tables)) > transactions.MAX_BYTES:
+        if _bytes_of(transactions.compiled(owner, unlimited, tables=tables)) > transactions.MAX_BYTES:
             unlimited = marked
         simulated = self._simulate(owner, unlimited, new_account_bytes=instructions.USED_NONCE_BYTES, tables=tables)
         units = transactions.compute_unit_limit(simulated.simulation.compute_units * (failures + 1))
         price = transactions.retry_price(simulated.price) if failures else simulated.price
-        budget = [set_compute_unit_limit(units), set_compute_unit_price(price)]
-        latest = Hash.from_string(simulated.latest.blockhash)
-        message = _compiled(owner, [*budget, *marked], latest, tables)
+        latest = simulated.latest.blockhash
+        message = transactions.compiled(owner, marked, latest, budget=(units, price), tables=tables)
         if _bytes_of(message) > transactions.MAX_BYTES:
             # Without a lookup table, a message with two attestations fills the transaction.
-            message, units, price = _compiled(owner, marked, latest, tables), 0, 0
+            message, units, price = transactions.compiled(owner, marked, latest, tables=tables), 0, 0
         if _bytes_of(message) > transactions.MAX_BYTES:
             raise Rejected("simulation_failed", details={"revert": "transaction too large"})
         rent = simulated.token_rent if makes_token_account else simulated.rents[instructions.USED_NONCE_BYTES]
@@ -269,15 +266,9 @@ class SolanaCctpChain:
         tables: Sequence[AddressLookupTableAccount] = (),
     ) -> SimulatedTransaction:
         return simulate(
-            self._chain.rpc, self._chain.level, _compiled(owner, body, _NO_BLOCKHASH, tables),
+            self._chain.rpc, self._chain.level, transactions.compiled(owner, body, tables=tables),
             [owner, tokens.account_of(owner, self._mint)], new_account_bytes=new_account_bytes,
         )  # fmt: skip
-
-
-def _compiled(
-    owner: Pubkey, body: Sequence[Instruction], latest: Hash, tables: Sequence[AddressLookupTableAccount] = ()
-) -> MessageV0:
-    return MessageV0.try_compile(owner, list(body), list(tables), latest)
 
 
 def _bytes_of(message: MessageV0) -> int:

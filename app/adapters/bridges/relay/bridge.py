@@ -6,7 +6,7 @@ What a service reports proves nothing: its payment is read from the chain.
 from enum import StrEnum
 
 from app.adapters.bridges.ether import EtherBridge
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, OrderStatus
+from app.adapters.bridges.relay.orders import OrderService, OrderStatus
 from app.adapters.evm import calls
 from app.adapters.evm.calls import TransactionReceipt
 from app.adapters.evm.chain import EvmChain
@@ -87,11 +87,10 @@ class OrderBridge(EtherBridge):
         super().__init__(source, destination)
         self._service = service
         self.name = service.name
-        self._chains = BridgeChainIds(source.deployment.chain_id, destination.deployment.chain_id)
 
     def quote(self, request: bridges.BridgeRequest) -> bridges.BridgeOffer:
         """Request an order. Raises: Rejected for a quote that is missing or unsafe; Unreachable."""
-        order_quote = self._service.quote(request, self._chains)
+        order_quote = self._service.quote(request)
         if not 0 < order_quote.minimum_units <= request.amount.units:
             raise Rejected("quote_unavailable")
         return bridges.BridgeOffer(
@@ -118,7 +117,7 @@ class OrderBridge(EtherBridge):
     def progress(self, transfer: bridges.BridgeTransfer) -> bridges.BridgeProgress:
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""
         request, terms = transfer.request, transfer.terms
-        order_state = self._service.order_state(terms, transfer.source_hash, self._chains)
+        order_state = self._service.order_state(terms, transfer.source_hash)
         if order_state.status is OrderStatus.OPEN or order_state.tx_hash is None:
             return bridges.BridgeProgress(bridges.BridgePhase.WAITING, note=order_state.note)
         is_refund = order_state.status is OrderStatus.REFUNDED

@@ -94,12 +94,6 @@ _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeChainIds:
-    source: int
-    destination: int
-
-
-@dataclass(frozen=True, slots=True)
 class OrderQuote:
     """A service's offer for a deposit: its call is encoded again from the decoded fields."""
 
@@ -133,26 +127,23 @@ class OrderService(ABC):
 
     key_header: ClassVar[str]
 
-    def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
-        """Store the base address, and the plan: its limit is that of quotes, states have another."""
+    def __init__(self, base_url: str, source_id: int, destination_id: int, access: ServiceAccess = KEYLESS) -> None:
+        """Store the base address, the ids of both chains, and the plan: its limit is that of quotes only."""
+        self._source_id, self._destination_id = source_id, destination_id
         self._url = base_url.rstrip("/")
         self._quotes = RateLimitedClient(self.name, access, self.key_header, total_seconds=_TOTAL_SECONDS)
         self._states = HttpClient(
             connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )
 
-    def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+    def quote(self, request: BridgeRequest) -> OrderQuote:
         """Request an order. Raises: Rejected, as `read_quote` does; Rejected("unsafe_instructions")."""
-        return read_quote(
-            self.name,
-            partial(self._request_quote, request, chains),
-            partial(self._parse_quote, request=request, chains=chains),
-            _refusal_reason,
-        )
+        send, read = partial(self._request_quote, request), partial(self._parse_quote, request=request)
+        return read_quote(self.name, send, read, _refusal_reason)
 
-    def order_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> OrderState:
+    def order_state(self, terms: Terms, source_hash: str) -> OrderState:
         """Return an order's state. Raises: Unreachable."""
-        response = self._request_state(terms, source_hash, chains)
+        response = self._request_state(terms, source_hash)
         if response.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
             raise Unreachable("bridge_service")
         try:
@@ -161,15 +152,15 @@ class OrderService(ABC):
             raise Unreachable("bridge_service") from None
 
     @abstractmethod
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+    def _request_quote(self, request: BridgeRequest) -> HttpResponse:
         """Request a quote. Raises: Unreachable."""
 
     @abstractmethod
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+    def _parse_quote(self, body: Any, request: BridgeRequest) -> OrderQuote:
         """Parse a quote. Raises: Rejected, MalformedResponseError."""
 
     @abstractmethod
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
+    def _request_state(self, terms: Terms, source_hash: str) -> HttpResponse:
         """Request an order's state. Raises: Unreachable."""
 
     @abstractmethod
@@ -205,24 +196,24 @@ class LifiOrderService(OrderService):
     route = "LI.FI, Relay"
     key_header = "x-lifi-api-key"
 
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+    def _request_quote(self, request: BridgeRequest) -> HttpResponse:
         query = {
-            "fromChain": str(chains.source), "toChain": str(chains.destination),
+            "fromChain": str(self._source_id), "toChain": str(self._destination_id),
             "fromToken": ZERO_EVM_ADDRESS, "toToken": ZERO_EVM_ADDRESS,
             "fromAmount": str(request.amount.units), "fromAddress": request.sender, "toAddress": request.recipient,
             "slippage": "0.005", "order": "FASTEST", "allowBridges": _LIFI_BRIDGE,
         }  # fmt: skip
         return self._quotes.get(f"{self._url}/quote", query=query)
 
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+    def _parse_quote(self, body: Any, request: BridgeRequest) -> OrderQuote:
         quote = _LifiQuote.read(body)
         target = lifi_deposit_call(
-            quote.transaction_request, request, source_id=chains.source, destination_id=chains.destination
+            quote.transaction_request, request, source_id=self._source_id, destination_id=self._destination_id
         )
         return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
-        query = {"txHash": source_hash, "fromChain": str(chains.source), "toChain": str(chains.destination)}
+    def _request_state(self, terms: Terms, source_hash: str) -> HttpResponse:
+        query = {"txHash": source_hash, "fromChain": str(self._source_id), "toChain": str(self._destination_id)}
         return self._states.get(f"{self._url}/status", query=query)
 
     def _parse_state(self, response: HttpResponse) -> OrderState:
@@ -275,10 +266,10 @@ class RelayOrderService(OrderService):
     route = "Relay"
     key_header = "x-api-key"
 
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+    def _request_quote(self, request: BridgeRequest) -> HttpResponse:
         query = {
             "user": request.sender, "recipient": request.recipient,
-            "originChainId": chains.source, "destinationChainId": chains.destination,
+            "originChainId": self._source_id, "destinationChainId": self._destination_id,
             "originCurrency": ZERO_EVM_ADDRESS, "destinationCurrency": ZERO_EVM_ADDRESS,
             "amount": str(request.amount.units), "tradeType": "EXACT_INPUT",
             # Without it an order that fails is not refunded.
@@ -286,19 +277,19 @@ class RelayOrderService(OrderService):
         }  # fmt: skip
         return self._quotes.post(f"{self._url}/quote/v2", json.dumps(query).encode())
 
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+    def _parse_quote(self, body: Any, request: BridgeRequest) -> OrderQuote:
         quote = _RelayQuote.read(body)
         if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
             raise Rejected("unsafe_instructions")
         deposit = _RelayDeposit.read(body["steps"][0])
         return OrderQuote(
-            target=deposit_call(deposit.items[0].data, request, source_id=chains.source),
+            target=deposit_call(deposit.items[0].data, request, source_id=self._source_id),
             minimum_units=quote.minimum_units or quote.units,
             seconds=quote.seconds,
             terms={"request_id": deposit.request_id},
         )
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
+    def _request_state(self, terms: Terms, source_hash: str) -> HttpResponse:
         query = {"requestId": str(terms["request_id"])}
         return self._states.get(f"{self._url}/intents/status/v3", query=query)
 

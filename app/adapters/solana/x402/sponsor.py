@@ -88,7 +88,7 @@ class SolanaTransferSponsor:
             transactions.with_reference(paying, plan.reference),
             *([charging] if fee_units else []),
         ]
-        return transactions.compiled(submitter, instructions, plan)
+        return plan.compile(submitter, instructions)
 
     def _payment(self, sender: Pubkey, recipient: Pubkey, units: int) -> Instruction:
         return tokens.transfer_checked(sender, recipient, self._mint, units=units, decimals=USDC.decimals)
