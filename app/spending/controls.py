@@ -170,14 +170,8 @@ def status_of(session: Session, wallet_id: str) -> SpendingStatus:
 def status_from_row(row: Any) -> SpendingStatus:
     """Return the controls of a wallet and their current usage, from its row of `read_status`, to show them."""
     account, found = accounts.account_from_row(row), controls_from_row(row)
-    limits, windows = found or Controls(), policy.windows(account.today)
-    return SpendingStatus(
-        controls=found,
-        frozen=account.frozen,
-        today=_window_usage(account.spent.day, limits.daily_limit_nanos, windows.day),
-        week=_window_usage(account.spent.week, limits.weekly_limit_nanos, windows.week),
-        month=_window_usage(account.spent.month, limits.monthly_limit_nanos, windows.month),
-    )
+    limits, windows = (found or Controls()).limits[1:], policy.windows(account.today)
+    return SpendingStatus(found, account.frozen, *map(_window_usage, account.spent, limits, windows))
 
 
 def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> tuple[Controls, ControlsReplacement]:
