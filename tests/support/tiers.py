@@ -6,6 +6,7 @@ the same dangers at more points, under more load, in a browser, with third-party
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -75,12 +76,12 @@ class Tier(StrEnum):
     ALL = "all"
 
 
-_WHOLE_FOLDERS = {
-    pattern.removesuffix("/*")
-    for pattern in SECOND_TIER
-    if pattern.endswith("/*") and not any(name.startswith(pattern.removesuffix("*")) for name in FIRST_TIER)
+_WHOLE_PATHS = {
+    path
+    for path in (re.sub(r"(/|::)\*$", "", pattern) for pattern in SECOND_TIER)
+    if "*" not in path and not any(name.startswith(path) for name in FIRST_TIER)
 }
-"""Folders without a test of the first tier, which need not be imported for it."""
+"""Folders and files without a test of the first tier, which need not be imported for it."""
 
 
 def tier_of(test_id: str) -> Tier:
@@ -111,7 +112,7 @@ class Tiers:
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
         if self.chosen is not Tier.FIRST or not collection_path.is_relative_to(config.rootpath):
             return None
-        return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_FOLDERS or None
+        return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_PATHS or None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: not _matches(item.nodeid, LONGEST))
