@@ -29,6 +29,7 @@ SECOND_TIER = {
     "tests/concurrency/test_transfers.py::test_two_hundred_*": "crowds of calls",
     "tests/workers/test_many_pending.py::*": "a thousand open movements",
     "tests/workers/test_queue_loss.py::test_a_*": "killed workers",
+    "tests/workers/test_queue_loss.py::test_without_redis_*[[]hanging]": "killed workers",
     "tests/launcher/test_environment.py::test_two_concurrent_*": "installations",
     "tests/launcher/test_environment.py::test_an_environment_is_created_*": "installations",
     "tests/launcher/test_environment.py::test_the_installation_compiles_*": "installations",
@@ -59,11 +60,18 @@ FIRST_TIER = (
 LONGEST = (
     "tests/api/test_access.py::*",
     "tests/api/test_any_request.py::*",
+    # These wait for a limit of the service, of ten seconds or more, while the other processes have the processors.
+    "tests/api/test_gateway_auth.py::test_calls_beyond_the_concurrency_limit_*",
+    "tests/api/test_gateway_charges.py::test_a_client_that_leaves_before_*",
+    "tests/api/test_gateway_charges.py::test_a_stream_that_its_client_leaves_*",
+    "tests/api/test_purchase_checks.py::test_a_slow_seller_*",
     "tests/clients/*",
+    "tests/concurrency/test_crash_test.py::*",
     "tests/docs/*",
     "tests/host/*",
     "tests/launcher/test_environment.py::*",
     "tests/machines/*",
+    "tests/workers/test_job_worker.py::*",
 )
 """Patterns of the tests that take longest. They begin first, so that at the end no process works alone."""
 
