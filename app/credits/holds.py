@@ -233,15 +233,8 @@ def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHol
     return [_hold_view(row) for row in session.execute(expired)]
 
 
-def total_since(session: Session, account_id: str, since: datetime, *, api_key_id: str) -> int:
-    """Return what the holds of a key since an instant have reserved and charged. For audits."""
-    of_key = CreditHold.memo["api_key_id"].as_string() == api_key_id
-    of_account = CreditHold.account_id == account_id, CreditHold.created_at >= since
-    return int(session.scalar(select(func.sum(_RESERVED_OR_CHARGED)).where(*of_account, of_key)) or 0)
-
-
 def totals_in_budgets(session: Session, since: datetime) -> Iterator[tuple[list[str], date, int]]:
-    """Yield what holds since an instant have reserved and charged, by their shared budgets, and day. For audits."""
+    """Yield what holds since an instant have reserved and charged, by their budgets, and day. For audits."""
     counted_by = cast(CreditHold.memo["budgets"], String).label("counted_by")
     day = utc_day(CreditHold.created_at, dialect=session.get_bind().dialect.name).label("on_day")
     rows = session.execute(

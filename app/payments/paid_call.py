@@ -55,9 +55,7 @@ class PaidCall(ABC):
         if isinstance(payer, Principal):
             payer.assert_may_call(provider, model)
             self._payment, self._account_id, self.client_id = None, payer.account_id, payer.client_id
-            self._call = UsageCall(
-                payer.key_id, provider, model, is_limited=payer.limits is not None, has_budgets=payer.has_budgets
-            )
+            self._call = UsageCall(payer.key_id, provider, model, has_budgets=payer.has_budgets)
         else:
             self._payment, self._account_id, self.client_id = payer, "", payer.payment_id
             self._call = UsageCall("", provider, model)

@@ -20,7 +20,7 @@ from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine, Transitions
 from app.db.tables import in_list
 from app.db.unit_of_work import delete_in_batches
-from app.identity import budgets
+from app.identity import budget_counters, budgets
 from app.spending import accounts, approval_rules, controls, policy, sessions, shared_budgets
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
@@ -162,7 +162,7 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
         accounts.adjust_count(session, account, value_nanos - found.amount_nanos, made_on=found.made_on)
         change(session, SpendingHold, SpendingHold.reference == reference, amount_nanos=value_nanos)
         more_nanos = value_nanos - found.amount_nanos
-        budgets.give_back(session, found.budgets or (), -more_nanos, held_at=found.created_at)
+        budget_counters.give_back(session, found.budgets or (), -more_nanos, held_at=found.created_at)
 
 
 def check(session: Session, wallet_id: str, request: SpendingRequest, *, status: Any = None) -> None:
@@ -290,9 +290,9 @@ def _count(
     if not paid_by_credits:
         accounts.count_amount(session, account, amount_nanos)
     if is_locked:
-        budgets.add(session, shared, amount_nanos)
+        budget_counters.add(session, shared, amount_nanos)
     else:
-        budgets.give_back(session, shared, -amount_nanos, held_at=now)
+        budget_counters.give_back(session, shared, -amount_nanos, held_at=now)
     if session_id is not None:
         sessions.adjust_count(session, session_id, amount_nanos)
     held = {
@@ -321,7 +321,7 @@ def _transition(session: Session, reference: str, sources: set[SpendingHoldState
     if change_nanos:
         if not found.paid_by_credits:
             accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
-        budgets.give_back(session, found.budgets or (), -change_nanos, held_at=found.created_at)
+        budget_counters.give_back(session, found.budgets or (), -change_nanos, held_at=found.created_at)
         if found.session_id is not None:
             sessions.adjust_count(session, found.session_id, change_nanos)
     return True

@@ -83,8 +83,7 @@ class Hold(Step[int]):
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         return {
             "id": self.id, "account_id": self.account_id, "api_key_id": self.call.api_key_id,
-            "is_limited": self.call.is_limited, "nanos": self.nanos, "memo": usage.memo_of(self.call, self.estimate),
-            "lease_until": now + self.lease,
+            "nanos": self.nanos, "memo": usage.memo_of(self.call, self.estimate), "lease_until": now + self.lease,
         }  # fmt: skip
 
     def result(self, credits_nanos: int, budget_nanos: int | None = None) -> int:  # noqa: ARG002 - no part of a hold
@@ -117,7 +116,7 @@ class Charge(_Ending):
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         # Not `super()`: a dataclass with slots is another class than the one that the compiler saw.
-        key = {"api_key_id": self.call.api_key_id, "is_limited": self.call.is_limited, "memo": usage.memo_of(self.call)}
+        key = {"api_key_id": self.call.api_key_id, "memo": usage.memo_of(self.call)}
         return {**_Ending.parameters(self, now), **key}
 
 
@@ -176,14 +175,10 @@ class StepGroups:
         """
         assert_no_unit()
         try:
-            result: ResultT | None = self._groups[type(step), _may_have_budget(step.call)].run(step)
+            result: ResultT | None = self._groups[type(step), step.call.has_budgets].run(step)
         except NotStartedError:
             return None
         return result
-
-
-def _may_have_budget(call: UsageCall) -> bool:
-    return call.is_limited or call.has_budgets
 
 
 def _run(execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequence[Step[Any]]) -> Sequence[Any]:
@@ -204,7 +199,7 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
     with kept.sqlite_unit() as connection:
         # What budgets count is left to the functions.
         found = [
-            None if _may_have_budget(step.call) else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
+            None if step.call.has_budgets else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
             for step in steps
         ]
     results = zip(steps, found, strict=True)
@@ -212,7 +207,7 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
 
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
-    now, statement = clock.now(), steps[0].statements[_may_have_budget(steps[0].call)]
+    now, statement = clock.now(), steps[0].statements[steps[0].call.has_budgets]
     parameters = (_JSON.encode([step.parameters(now) for step in steps]).encode(), now.isoformat().encode())
     types = step_statements.PARAMETER_TYPES
     try:

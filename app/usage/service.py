@@ -114,7 +114,7 @@ def begin(
     """
     shared = budget_counts.lock(session, account_id, call, hold_id)
     if shared is not None:
-        nanos = budget_counts.within(session, call, shared, nanos, minimum_nanos)
+        nanos = budget_counts.within(call, shared, nanos, minimum_nanos)
     memo = memo_of(call, estimate, shared or ())
     held = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
@@ -160,7 +160,7 @@ def charge(
     """
     shared = budget_counts.lock(session, account_id, call, charge_id)
     if shared is not None and not is_paid:
-        budget_counts.within(session, call, shared, metered.cost_nanos)
+        budget_counts.within(call, shared, metered.cost_nanos)
     memo = memo_of(call, shared=shared or ())
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
     budget_counts.count(session, memo, ended.charged_nanos, is_repeated=shared is None)
@@ -171,7 +171,7 @@ def charge(
 
 
 def lock_budgets(session: Session, account_id: str, call: UsageCall) -> None:
-    """Lock the budgets that a call shares, for a unit that locks its account before it charges the call."""
+    """Lock the budgets of a call, for a unit that locks its account before it charges the call."""
     budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
 
 
@@ -188,8 +188,7 @@ def memo_of(
 ) -> dict[str, Any]:
     """Return what the hold or charge of a call stores about it, for its entry in the log, and for budgets."""
     return {
-        **({"is_limited": True} if call.is_limited else {}),
-        **({"budgets": [each.id for each in shared]} if shared else {}),
+        **({"budgets": sorted(each.id for each in shared)} if shared else {}),
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),

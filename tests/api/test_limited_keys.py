@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from app.agents import keys as agent_keys
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.identity import key_limits
+from app.identity import budget_counters
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import KeyLimits
 from app.usage import service as usage
@@ -112,7 +112,7 @@ def test_a_budget_begins_anew_with_its_period_and_not_earlier(stage: Stage, peri
 
 def test_what_is_returned_after_the_window_ended_does_not_widen_the_next_one(stage: Stage) -> None:
     key_id, _ = issue(stage, limit_usd=1, window="day")
-    call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1000)
+    call, estimate = UsageCall(key_id, "openai", "gpt-5", has_budgets=True), MeteredUsage(1000)
     with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
         held, later = identifiers.new_id(), identifiers.new_id()
         options = {"nanos": USD // 2, "estimate": estimate, "lease": timedelta(minutes=9)}
@@ -133,7 +133,7 @@ def test_a_cost_beyond_the_hold_is_charged_up_to_the_budget_only(stage: Stage) -
     estimate = MeteredUsage(3 * USD)
     for ends_by_lease in (False, True):
         key_id, _ = issue(stage, limit_usd=1)
-        hold_id, call = identifiers.new_id(), UsageCall(key_id, "openai", "gpt-5", is_limited=True)
+        hold_id, call = identifiers.new_id(), UsageCall(key_id, "openai", "gpt-5", has_budgets=True)
         with unit_of_work() as session:
             usage.begin(
                 session, stage.agent.id, call, hold_id=hold_id, nanos=USD // 4, estimate=estimate,
@@ -291,7 +291,7 @@ def test_thresholds_are_announced_once_for_each_window(stage: Stage) -> None:
 
 
 def test_the_start_of_each_period() -> None:
-    starts = {period: key_limits.start_of(period, WEDNESDAY) for period in ("day", "week", "month", "total")}
+    starts = {period: budget_counters.start_of(period, WEDNESDAY) for period in ("day", "week", "month", "total")}
     assert starts == {
         "day": datetime(2030, 1, 30, tzinfo=UTC), "week": datetime(2030, 1, 28, tzinfo=UTC),
         "month": datetime(2030, 1, 1, tzinfo=UTC), "total": None,
@@ -403,7 +403,7 @@ def test_a_version_that_knows_no_limits_does_not_find_the_key(stage: Stage) -> N
 
 def test_a_cost_beyond_a_hold_of_yesterday_counts_today(stage: Stage) -> None:
     key_id, _ = issue(stage, limit_usd=1, window="day")
-    call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1)
+    call, estimate = UsageCall(key_id, "openai", "gpt-5", has_budgets=True), MeteredUsage(1)
     with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
         ids, charged = [identifiers.new_id() for _ in range(4)], 0
         options = {"nanos": USD // 4, "estimate": estimate, "lease": timedelta(minutes=9)}
@@ -422,7 +422,7 @@ def test_a_hold_of_a_host_with_an_earlier_clock_returns_its_rest(stage: Stage) -
     with time_machine.travel(WEDNESDAY, tick=False) as travel:
         key_id, _ = issue(stage, limit_usd=1)
         travel.shift(-0.5)
-        call, hold_id = UsageCall(key_id, "openai", "gpt-5", is_limited=True), identifiers.new_id()
+        call, hold_id = UsageCall(key_id, "openai", "gpt-5", has_budgets=True), identifiers.new_id()
         with unit_of_work() as session:
             usage.begin(
                 session, stage.agent.id, call, hold_id=hold_id, nanos=USD, estimate=MeteredUsage(1),

@@ -18,7 +18,7 @@ from app.core.money import NANOS_PER_USD
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import BudgetLimitExceeded, ServiceError
 from app.identity import budgets as shared
-from app.identity.models import Budget, BudgetReturn, KeyLimit
+from app.identity.models import BudgetCounter, BudgetReturn
 from app.platform.shared_budgets import service as platform_budgets
 from app.spending import holds as payments
 from app.usage import service as usage
@@ -141,9 +141,8 @@ def test_a_row_that_another_unit_locks_lets_nobody_spend_more(stage: Stage, ops:
             statuses = list(pool.map(call, callers))
         else:
             with unit_of_work() as session:
-                locked: Any = select(Budget.id).where(Budget.id == budget_id)
-                if is_locked == "key":
-                    locked = select(KeyLimit.id).where(KeyLimit.id == key_id)
+                locked = select(BudgetCounter.id)
+                locked = locked.where(BudgetCounter.id == (key_id if is_locked == "key" else budget_id))
                 session.execute(locked.with_for_update(key_share=True))
                 started = [pool.submit(call, each) for each in callers]
                 # Longer than a group of steps waits: then it leaves out what is locked.
@@ -230,7 +229,26 @@ def test_the_audit_reads_the_calls_once_for_all_budgets_and_finds_what_one_lacks
         assert_audited()
         clock.shift(timedelta(days=-1))
         with unit_of_work() as session:
-            session.execute(update(Budget).where(Budget.id != ids[1]).values(used_nanos=Budget.used_nanos - 1))
+            session.execute(
+                update(BudgetCounter).where(BudgetCounter.id != ids[1]).values(used_nanos=BudgetCounter.used_nanos - 1)
+            )
         with read_only_unit() as session, statements() as seen:
             assert len(platform_budgets.check(session)) == 2
         assert sum("credit_holds" in each for each in seen) == 1
+
+
+def test_a_counter_with_a_limit_of_its_own_is_found_by_the_audit_and_refused_by_functions(
+    stage: Stage, ops: Operator
+) -> None:
+    key_id, key = further_key(stage.agent, limit_usd=0.02)
+    budget_id = budget(ops, limit_usd=0.03, members={"agents": [stage.agent.id]})
+    with read_only_unit() as session:
+        assert platform_budgets.check(session) == []
+    with unit_of_work() as session:
+        session.execute(update(BudgetCounter).values(limit_nanos=10**15))
+    with read_only_unit() as session:
+        assert sorted(each.split()[1] for each in platform_budgets.check(session)) == sorted(
+            [f"{key_id}:", f"{budget_id}:"]
+        )
+    assert ops.ask("GET", f"/budgets/{budget_id}").status_code == 500
+    assert stage.app.test_client().get("/v1/balance", headers=key).status_code == 500
