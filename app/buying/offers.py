@@ -21,7 +21,8 @@ from app.core.foreign import ForeignModel, Items, MalformedResponseError
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, TermsNotSupported
-from app.payments.x402.terms import REQUIRED_HEADER, SIGNED_HEADER, decode_document, encode_header
+from app.payments.presented import SIGNED_HEADER, decode_document
+from app.payments.x402.terms import REQUIRED_HEADER, encode_header
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, PaymentSigner
 

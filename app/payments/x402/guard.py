@@ -8,8 +8,8 @@ from app.errors import InsufficientCredits, Unauthorized
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
+from app.payments.presented import PayableRequest, PaymentHeaders, PaymentPrice
 from app.payments.x402 import gate
-from app.payments.x402.terms import PayableRequest, PaymentHeaders, PaymentPrice
 from app.web.client_request import ClientRequest
 
 
