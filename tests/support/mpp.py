@@ -96,13 +96,11 @@ class MppSeller(ScriptedSeller):
 
     def answer(self, exchange: Exchange) -> None:
         header = exchange.asked.header("authorization")
-        if header is None:
+        if header is None or not header.startswith("Payment "):
             self.ask_payment(exchange)
             return
         self.headers.append(header)
-        scheme, text = header.split(" ")
-        assert scheme == "Payment"
-        document = opened(text)
+        document = opened(header.removeprefix("Payment "))
         payment = document["payload"]
         payload = {"signature": payment["signature"], "authorization": payment}
         self.behave(self, exchange, {**document, "payload": payload})
