@@ -1,4 +1,4 @@
-"""What the protocols of payment share: the price of a request, the headers of a payment, and the payment in them.
+"""Values that all protocols of payment share: the price of a request, the headers of a payment, and the payment.
 
 Each protocol is a module that states terms and reads payments; the gate accepts what they read. Nothing here reads a
 chain or the database.

@@ -60,5 +60,5 @@ def payable(request: ClientRequest) -> PayableRequest:
 def key_or_payment_required() -> Unauthorized:
     return Unauthorized(
         "A valid API key is required in the X-API-Key header; the one sent is unknown, expired or revoked, or not where"
-        " this route reads it. Without any key, a call can be paid for with USDC (x402)."
+        " this route reads it. Without any key, a call can be paid for with USDC (x402 or MPP)."
     )
