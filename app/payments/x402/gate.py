@@ -1,4 +1,4 @@
-"""The gate of x402 and MPP: a payment is read, verified, claimed and settled before the call that it pays for is served.
+"""The gate of x402 and MPP: a payment is read, verified, claimed and settled before the call that it pays for.
 
 The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
 """
