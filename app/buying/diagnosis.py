@@ -44,7 +44,8 @@ def steps(
         return
     try:
         terms = offers.read_terms(answer)
-        yield CheckedStep("terms", f"The terms are those of x402 version {terms.version}.")
+        stated = ", ".join(offers.protocol(each.version) for each in terms)
+        yield CheckedStep("terms", f"The terms are those of {stated}.")
         payable = offers.payable_offers(
             terms, app_state().ports.payment_signers, host=request.host, max_nanos=_NO_LIMIT, networks=(),
             own_addresses=frozenset(wallet.addresses.values()),
@@ -59,4 +60,4 @@ def steps(
     detail = f"{price:f} USD in USDC on {best.chain.value} to {best.recipient}."
     yield CheckedStep("offer", detail)
     detail = "Facilitators list resources that have extensions.bazaar in their terms."
-    yield CheckedStep("discovery", detail, ok="bazaar" in terms.answerable, required=False)
+    yield CheckedStep("discovery", detail, ok=any("bazaar" in each.answerable for each in terms), required=False)

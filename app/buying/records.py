@@ -46,7 +46,7 @@ class ServicePurchase(Model):
     host: Mapped[str] = mapped_column(String(253))
     url: Mapped[str] = mapped_column(Text)
     method: Mapped[str] = mapped_column(String(10))
-    # The version of x402 in which the seller is paid: it names the header.
+    # The version of x402 in which the seller is paid, 0 for MPP: it names the header.
     version: Mapped[int]
     network: Mapped[str] = mapped_column(String(100))
     answer_sealed: Mapped[str | None] = mapped_column(Text)

@@ -8,6 +8,7 @@ import marshmallow as ma
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
+from app.buying import offers
 from app.buying.records import ServicePurchaseView
 from app.buying.sellers import METHODS, SellerAnswer
 from app.buying.service import FetchQuote, FetchResult
@@ -74,7 +75,7 @@ class SellerPaymentShape(Schema):
 
     state = fields.String(required=True, metadata={"enum": ["pending", "paid", "expired"]})
     transaction_id = fields.UUID(required=True, attribute="payment.id")
-    protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2"]})
+    protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2", "mpp"]})
     scheme = fields.String(required=True, metadata={"enum": ["exact"]})
     network = fields.String(required=True)
     chain = fields.String(required=True, attribute="payment.chain")
@@ -178,7 +179,7 @@ def quoted(quote: FetchQuote) -> dict[str, Any]:
     offer = quote.offer
     return {
         "dry_run": True, "status": quote.answer_status, "payment_required": offer is not None,
-        "protocol": offer and f"x402/{offer.terms.version}", "network": offer and offer.network,
+        "protocol": offer and offers.protocol(offer.terms.version), "network": offer and offer.network,
         "chain": offer and offer.chain.value, "amount": offer and str(offer.amount),
         "currency": offer and offer.amount.token.symbol, "amount_nanos": quote.value_nanos,
         "pay_to": offer and offer.recipient,
@@ -204,8 +205,8 @@ def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
     return {"status": answer.status, "headers": headers, **body_members(answer.body), "truncated": is_truncated}
 
 
-def _payment(payment: TransactionView, version: int | None, network: str | None) -> dict[str, Any]:
+def _payment(payment: TransactionView, version: int, network: str | None) -> dict[str, Any]:
     return {
-        "state": _STATES[MovementStatus(payment.status)], "protocol": f"x402/{version}", "scheme": "exact",
+        "state": _STATES[MovementStatus(payment.status)], "protocol": offers.protocol(version), "scheme": "exact",
         "network": network, "payment": payment,
     }  # fmt: skip

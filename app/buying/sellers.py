@@ -90,7 +90,7 @@ def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None
     """Send a request once; return the answer. Raises: Rejected or Unreachable if nothing was sent; OutcomeUnknown."""
     given = {name.lower() for name, _ in request.headers}
     headers = [
-        *request.headers,
+        *(each for each in request.headers if payment is None or each[0].lower() != payment[0].lower()),
         *([] if "accept" in given else [("Accept", "*/*")]),
         # Sellers can tell who sends this, and whom to ask to stop it.
         ("User-Agent", f"purser/{VERSION} (+{app_state().settings.public_url})"),

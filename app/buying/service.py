@@ -14,6 +14,7 @@ from decimal import Decimal
 from http import HTTPStatus
 
 import structlog
+from sqlalchemy.exc import IntegrityError
 
 from app import errors
 from app.buying import offers, records, sellers
@@ -135,11 +136,14 @@ class FetchOrder:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """The answer of a web service, None if none came; and the payment, None if none was asked for."""
+    """The answer of a web service, None if none came; and the payment, None if none was asked for.
+
+    `version` is that of the payment's terms.
+    """
 
     answer: SellerAnswer | None
     payment: TransactionView | None = None
-    version: int | None = None
+    version: int = 0
     network: str | None = None
 
 
@@ -285,7 +289,7 @@ def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
     funds = _affordable_funds(movement)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
-        offer.extra, offer.terms.answerable, funds.block,
+        offer.extra, offer.terms.answerable, funds.block, offer.nonce,
     )  # fmt: skip
     prepared = app_state().ports.payment_signers[offer.chain].prepare(intent)
     return _PreparedPayment(offer, movement, funds, intent, prepared)
@@ -319,6 +323,11 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
             return payment
     except NotAffordable as error:
         raise _payment_failed(error) from None
+    except IntegrityError:
+        if offer.nonce is None:
+            raise
+        problem = "The web service asks with a challenge that this wallet has answered already. Nothing was signed."
+        raise errors.TermsNotSupported(problem, details={"offers": []}) from None
 
 
 def _present(

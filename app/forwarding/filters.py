@@ -46,6 +46,8 @@ _NOT_RELAYED = _HOP_BY_HOP | {
     # About the upstream's connection and host.
     "server", "date", "alt-svc", "strict-transport-security", "expect-ct", "public-key-pins", "report-to", "nel",
     "reporting-endpoints", "content-length", "via",
+    # Challenges are for the upstream's customer, which is this service.
+    "www-authenticate",
     # The account at the provider.
     "openai-organization", "openai-project", "anthropic-organization-id",
     # Commands to a browser about this service's origin, on which the owner's pages are.

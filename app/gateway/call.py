@@ -28,8 +28,8 @@ from app.gateway.validation.body import BodyKind, RequestBody, parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import guards
 from app.identity.principal import Principal
-from app.payments.x402 import gate, guard, terms
-from app.payments.x402.terms import PayableRequest, PaymentPrice
+from app.payments.presented import PayableRequest, PaymentPrice
+from app.payments.x402 import gate, guard
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 from app.web import request_bodies
@@ -254,7 +254,7 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
     call = GatewayCall(request, provider, provider_name, payable, max_bytes)
     has_payment = payable.headers.has_payment
     if caller is None and not has_payment:
-        raise terms.attach(call.advertised_price(), PaymentRequired())
+        raise gate.attach(call.advertised_price(), PaymentRequired())
     if not provider.is_configured:
         raise ProviderNotConfigured
     return guard.choose_payer(

@@ -30,8 +30,8 @@ from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, KeyScope, StoredResponse
 from app.identity import guards
 from app.mcp.tools import CALL_SERVICE
+from app.payments.presented import SIGNED_HEADER
 from app.payments.x402 import terms
-from app.payments.x402.terms import SIGNED_HEADER
 from app.state import app_state
 from app.web import error_responses, request_bodies
 from app.web.client_request import ClientRequest

@@ -21,7 +21,7 @@ class PaymentIntent:
 
     It can be used for `validity_seconds`, or as long as the chain prescribes. `extra` are the seller's additional
     terms, `extensions` the names of the protocol extensions that it has. No block before `since_block` can hold the
-    payment.
+    payment. `nonce` is that of the authorization, random if it is None.
     """
 
     payer: str
@@ -31,6 +31,7 @@ class PaymentIntent:
     extra: Mapping[str, Any]
     extensions: Collection[str]
     since_block: int
+    nonce: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
-from app.payments.x402 import guard, terms
+from app.payments.x402 import gate, guard
 from app.ports.shopper import ShippingAddress
 from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.models import Purchase
@@ -275,7 +275,7 @@ def _authorize_payer(request: ClientRequest) -> None:
         lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
     )
     price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
-    raise terms.attach(price, errors.PaymentRequired())
+    raise gate.attach(price, errors.PaymentRequired())
 
 
 def _status_url_query(purchase_id: str) -> str:

@@ -15,9 +15,9 @@ from app.credits import accounts as credit_accounts
 from app.errors import InsufficientCredits, ServiceError
 from app.idempotency.service import Claim
 from app.identity.principal import KeyKind, Principal
+from app.payments.presented import PayableRequest, PaymentPrice
 from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
-from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.shopping import orders, service
 from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder

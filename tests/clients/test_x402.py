@@ -34,7 +34,7 @@ from tests.support.chains import evm_chain, fund
 from tests.support.coroutines import run_apart
 from tests.support.gateway import provider_settings
 from tests.support.payments import EvmPayer, SolanaPayer
-from tests.support.published import run_node, run_python
+from tests.support.published import run_node, run_package, run_python
 from tests.support.services import WebService, web_service
 from tests.support.smart_wallets import SafePayer
 from tests.support.solana import fund_solana
@@ -203,6 +203,30 @@ def test_x402_fetch_pays_and_is_served(mainnet: Scene) -> None:
     assert (paid["status"], paid["body"]) == (200, {"results": []})
     assert (paid["settled"]["success"], paid["settled"]["network"]) == (True, "base")
     compatibility.check("npm", "x402-fetch", paid["version"], ["pay on Base (version 1)"])
+
+
+def test_pympp_answers_a_challenge_and_is_served(mainnet: Scene) -> None:
+    paid = run_python("mpp_pays.py", mainnet.search, "0x" + mainnet.payer().account.key.hex(), requirements="mpp.txt")
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["method"], paid["settled"]["status"]) == ("evm", "success")
+    compatibility.check("PyPI", "pympp[evm]", paid["version"], ["pay on Base (MPP)"])
+
+
+def test_mppx_answers_a_challenge_and_is_served(mainnet: Scene) -> None:
+    paid = run_node("mpp_pays.mjs", mainnet.search, "0x" + mainnet.payer().account.key.hex())
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["method"], paid["settled"]["status"]) == ("evm", "success")
+    found = validated(mainnet.service.url, "GET:" + _SEARCH)
+    failed = [each for each in found if each["severity"] not in ("pass", "skip")]
+    assert (failed, len(found) > 12) == ([], True), found
+    compatibility.check("npm", "mppx", paid["version"], ["pay on Base (MPP)", "validate"])
+
+
+def validated(url: str, endpoint: str) -> list[dict[str, str]]:
+    """Return the checks of `mppx validate`, except that nothing is paid: it has no wallet on this chain."""
+    report = json.loads(run_package("mppx", "validate", url, "--endpoint", endpoint, "--output-json"))
+    [tested] = report["endpoints"]
+    return [*report["discovery"]["checks"], *tested["challenge"], *tested["errorHandling"], *tested["payment"]]
 
 
 def test_fetch_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:

@@ -50,7 +50,7 @@ def agent(build_app: Callable[..., Flask], sqlite_url: str, base: EvmNode) -> It
         yield agent
 
 
-def buys_once(agent: Agent, base: EvmNode, serving: AbstractContextManager[Any], *, version: int) -> str:
+def buys_once(agent: Agent, base: EvmNode, serving: AbstractContextManager[Any], *, protocol: str) -> str:
     """Buy a report twice with one key, and return the version of the seller's package."""
     with serving as seller:
         body = {"url": seller["url"] + "/report", "max_amount_usd": 0.05}
@@ -61,7 +61,7 @@ def buys_once(agent: Agent, base: EvmNode, serving: AbstractContextManager[Any],
     assert (first.status_code, found["status"]) == (200, 200), found
     assert '"report"' in found["body"]
     payment = found["payment"]
-    assert (payment["state"], payment["protocol"], payment["pay_to"]) == ("paid", f"x402/{version}", PAYEE), payment
+    assert (payment["state"], payment["protocol"], payment["pay_to"]) == ("paid", protocol, PAYEE), payment
     assert again.get_json()["payment"] == payment
     assert uses_of(base, agent.address) == 1
     return str(seller["version"])
@@ -70,17 +70,32 @@ def buys_once(agent: Agent, base: EvmNode, serving: AbstractContextManager[Any],
 def test_fastapi_s_middleware_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
     arguments = (facilitator, NETWORK, PAYEE)
     serving = serve_python("fastapi_seller.py", *arguments, requirements="x402-fastapi.txt")
-    version = buys_once(agent, base, serving, version=2)
+    version = buys_once(agent, base, serving, protocol="x402/2")
     compatibility.check("PyPI", "x402[evm,fastapi]", version, ["sell to a wallet"])
 
 
 def test_express_s_middleware_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
     serving = serve_node("express_seller.mjs", "@x402/express", facilitator, NETWORK, PAYEE)
-    version = buys_once(agent, base, serving, version=2)
+    version = buys_once(agent, base, serving, protocol="x402/2")
     compatibility.check("npm", "@x402/express", version, ["sell to a wallet"])
 
 
 def test_the_legacy_middleware_of_express_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
     serving = serve_node("express_seller.mjs", "x402-express", facilitator, "base", PAYEE)
-    version = buys_once(agent, base, serving, version=1)
+    version = buys_once(agent, base, serving, protocol="x402/1")
     compatibility.check("npm", "x402-express", version, ["sell to a wallet (version 1)"])
+
+
+def test_mppx_sells_to_a_wallet(agent: Agent, base: EvmNode, facilitator: str) -> None:
+    version = buys_once(agent, base, serve_node("mpp_sells.mjs", facilitator, PAYEE, "mpp"), protocol="mpp")
+    compatibility.check("npm", "mppx with Express", version, ["sell to a wallet (MPP)"])
+
+
+def test_mppx_sells_to_a_wallet_by_x402(agent: Agent, base: EvmNode, facilitator: str) -> None:
+    buys_once(agent, base, serve_node("mpp_sells.mjs", facilitator, PAYEE), protocol="x402/2")
+
+
+def test_pympp_sells_to_a_wallet_by_x402(agent: Agent, base: EvmNode, facilitator: str) -> None:
+    serving = serve_python("mpp_sells.py", facilitator, PAYEE, requirements="mpp.txt")
+    version = buys_once(agent, base, serving, protocol="x402/2")
+    compatibility.check("PyPI", "pympp[evm] as a seller", version, ["sell to a wallet (x402)"])

@@ -67,6 +67,12 @@ def run_node(program: str, *arguments: str, newer: bool = False) -> Any:
     return _run([node, str(_node_programs() / program), *arguments])
 
 
+def run_package(package: str, *arguments: str) -> str:
+    """Run the command of a locked npm package, and return what it printed."""
+    command = _node_programs().parent / "node_modules" / ".bin" / package
+    return _output([str(command), *arguments], seconds=_RUNNING_SECONDS)
+
+
 def run_conformance(package: str, *arguments: str) -> tuple[int, str]:
     """Run a version of MCP's conformance suite with Node from the Python index: it needs a newer one than clients do.
 

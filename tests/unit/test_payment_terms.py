@@ -14,9 +14,9 @@ from app.adapters.vault import LocalVault
 from app.core.chains import ChainName
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentRequired, ServiceError
 from app.payments import treasury
+from app.payments.presented import PayableRequest, PaymentHeaders, PaymentPrice, request_fingerprint
 from app.payments.treasury import WalletRole
 from app.payments.x402 import terms
-from app.payments.x402.terms import PayableRequest, PaymentHeaders, PaymentPrice, request_fingerprint
 from app.ports.facilitator import PaymentAsset, SettlementCapacity
 from app.ports.vault import NewWallet, SecretLocation
 from app.state import Application

@@ -27,8 +27,8 @@ from app.forwarding.call import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal, session_of
-from app.payments.x402 import gate, guard, terms
-from app.payments.x402.terms import PaymentPrice
+from app.payments.presented import PaymentPrice
+from app.payments.x402 import gate, guard
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.spending import policy
 from app.spending.policy import SpendingRequest
@@ -67,7 +67,7 @@ def forward_payable(request: ClientRequest, service_id: str, caller: Principal |
     price = _price(proxied)
     has_payment = price.headers.has_payment
     if caller is None and not has_payment:
-        raise terms.attach(price, PaymentRequired())
+        raise gate.attach(price, PaymentRequired())
     return guard.choose_payer(
         caller,
         lambda: price,

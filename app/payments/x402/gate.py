@@ -1,4 +1,4 @@
-"""The gate of x402: a payment is read, verified, claimed and settled before the call that it pays for is served.
+"""The gate of x402 and MPP: a payment is read, verified, claimed and settled before the call that it pays for.
 
 The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
 """
@@ -14,18 +14,18 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import USDC, ChainName
+from app.core.chains import USDC
 from app.core.identifiers import new_id
 from app.core.money import decimal_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending, ServiceError
 from app.identity import limits
 from app.identity.principal import Principal
-from app.payments import claimed_payments, settlement_risks, treasury
+from app.payments import claimed_payments, mpp, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
+from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment
 from app.payments.x402 import settlement, terms
-from app.payments.x402.terms import HashPayment, PaymentPrice, SignedPayment, read_payment
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.facilitator import IncomingPayment, PaymentAuthorization
 from app.state import app_state
@@ -135,6 +135,10 @@ _MESSAGES: Mapping[str, str] = {
     " being settled. Nothing was charged; present it again once they are settled.",
     _NOT_YET_VALID: "This payment is not valid yet by the clock of the chain: a block after its validAfter must exist."
     " Nothing was charged; present it again then.",
+    mpp.NOT_ISSUED: "This is no challenge of this service for this request, at what it costs now. Nothing was charged;"
+    " pay the challenge in this response.",
+    mpp.EXPIRED: "This challenge has expired. Nothing was charged; pay the challenge in this response.",
+    mpp.WRONG_NONCE: "The nonce of this authorization is not the hash of the challenge. Nothing was charged.",
     "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
 }
 _RETRYABLE_REASONS = frozenset(
@@ -151,6 +155,11 @@ class PaymentGrant:
     headers: Mapping[str, str]
     unused: PaymentAuthorization | None = None
     """What the client has presented, if an earlier payment for the same request serves it instead."""
+
+    def headers_for(self, status: int) -> Mapping[str, str]:
+        """Return the headers of a response with a status: a receipt of MPP is for success only."""
+        is_success = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+        return {name: value for name, value in self.headers.items() if is_success or name != mpp.RECEIPT_HEADER}
 
     def start_attempt(self) -> None:
         """Count an attempt, just before the call. Raises: PaymentAlreadyUsed while another call uses the payment."""
@@ -190,8 +199,20 @@ def attach_terms(load_price: Callable[[], PaymentPrice]) -> Iterator[None]:
         yield
     except ServiceError as refusal:
         if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
-            terms.attach(load_price(), refusal)
+            attach(load_price(), refusal)
         raise
+
+
+def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
+    """Add the terms to a refusal with status 402, as each protocol states them; return it."""
+    terms.attach(price, refusal)
+    refusal.headers |= mpp.challenge_headers(price)
+    return refusal
+
+
+def read_payment(headers: PaymentHeaders) -> HashPayment | SignedPayment:
+    """Parse the payment that a request presents. Raises: Rejected."""
+    return terms.read_payment(headers) if headers.credential is None else mpp.read_credential(headers.credential)
 
 
 def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGrant:
@@ -301,10 +322,7 @@ def _build_grant(
     price_nanos = payment.required_units * claimed_payments.NANOS_PER_UNIT
     if isinstance(presented, HashPayment):
         return PaymentGrant(payment.id, price_nanos, {})
-    noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if unused else {}
-    header = _settlement_header(
-        presented, payment.chain, success=True, transaction=payment.tx_hash, payer=payment.payer, **noted
-    )
+    header = presented.receipt(payment, note=_UNUSED if unused else None)
     return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"}, unused)
 
 
@@ -313,9 +331,9 @@ def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPa
     headers: Mapping[str, str] = {}
     if payment is not None:
         details |= {"chain": payment.chain, "tx_hash": payment.tx_hash or ""}
-        headers = _settlement_header(
-            presented, payment.chain, success=False, errorReason="settlement_pending",
-            transaction=payment.tx_hash or "", payer=payment.payer,
+        headers = _failure_headers(
+            presented, payment.chain, errorReason="settlement_pending", transaction=payment.tx_hash or "",
+            payer=payment.payer,
         )  # fmt: skip
     return PaymentPending(details=details, headers=headers, retry_after_seconds=_RETRY_SECONDS)
 
@@ -328,9 +346,7 @@ def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) ->
     message = _MESSAGES.get(reason, "This payment is not valid for this call; nothing was charged.")
     details = error.details if isinstance(error, Rejected) else {}
     transaction = details.get("tx_hash", "")
-    headers = _settlement_header(
-        presented, None, success=False, errorReason=reason, errorMessage=message, transaction=transaction
-    )
+    headers = _failure_headers(presented, None, errorReason=reason, errorMessage=message, transaction=transaction)
     return PaymentInvalid(
         message,
         details={"reason": reason, **details},
@@ -350,17 +366,7 @@ def _in_use_error() -> PaymentAlreadyUsed:
     return PaymentAlreadyUsed("A call that is still running uses this payment.", retry_after_seconds=_RETRY_SECONDS)
 
 
-def _settlement_header(
+def _failure_headers(
     presented: HashPayment | SignedPayment | None, chain: str | None, **members: Any
-) -> dict[str, str]:
-    """Return the header in which x402 reports how a signed payment was settled, or why it was not.
-
-    `chain` is that of the payment that was submitted: the payer may have signed the one that was presented for another.
-    """
-    if not isinstance(presented, SignedPayment):
-        return {}
-    submitter = app_state().ports.facilitators[ChainName(chain)] if chain else presented.facilitator
-    asset, is_legacy = submitter.asset, presented.version == 1
-    network = (asset.legacy_network if is_legacy else None) or asset.network
-    name = f"X-{terms.RESPONSE_HEADER}" if is_legacy else terms.RESPONSE_HEADER
-    return {name: terms.encode_header({**members, "network": network})}
+) -> Mapping[str, str]:
+    return presented.failure(chain, **members) if isinstance(presented, SignedPayment) else {}

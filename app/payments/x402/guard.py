@@ -8,8 +8,8 @@ from app.errors import InsufficientCredits, Unauthorized
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
+from app.payments.presented import PayableRequest, PaymentHeaders, PaymentPrice
 from app.payments.x402 import gate
-from app.payments.x402.terms import PayableRequest, PaymentHeaders, PaymentPrice
 from app.web.client_request import ClientRequest
 
 
@@ -60,5 +60,5 @@ def payable(request: ClientRequest) -> PayableRequest:
 def key_or_payment_required() -> Unauthorized:
     return Unauthorized(
         "A valid API key is required in the X-API-Key header; the one sent is unknown, expired or revoked, or not where"
-        " this route reads it. Without any key, a call can be paid for with USDC (x402)."
+        " this route reads it. Without any key, a call can be paid for with USDC (x402 or MPP)."
     )

@@ -18,8 +18,8 @@ from app.observability import telemetry
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentRail, PaymentRow
 from app.payments.models import Payment
+from app.payments.presented import PaymentPrice, SignedPayment
 from app.payments.treasury import WalletRole
-from app.payments.x402.terms import PaymentPrice, SignedPayment
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
@@ -44,6 +44,7 @@ _HANDOVER_POLL = timedelta(milliseconds=100)
 def verify(presented: SignedPayment, price: PaymentPrice) -> PaymentAuthorization:
     """Run the checks of a signed payment that need no chain. Raises: Rejected."""
     name = presented.facilitator.name
+    presented.check(price)
     expected = ExpectedPayment(price.units, treasury.recipient(name), treasury.settler(name))
     return presented.facilitator.verify(presented.payload, expected, now=int(clock.now().timestamp()))
 

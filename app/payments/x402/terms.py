@@ -1,75 +1,57 @@
-"""The terms of payment in a 402 response, and the payment headers that answer them, in both versions of x402.
+"""x402: the terms of payment in a 402 response, and the payments that answer them, in both versions.
 
 `accepts` of version 1 is in the body, that of version 2 in a header; no names collide. `X-Payment` holds a hash or a
 signed payment, `PAYMENT-SIGNATURE` a signed one. Nothing here reads a chain or the database.
 """
 
 import base64
-import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from app.core.chains import USDC, ChainName
-from app.core.money import decimal_string
-from app.core.strict_json import parse_response
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
-from app.payments.claimed_payments import NANOS_PER_UNIT, transaction_claim_key
+from app.payments.claimed_payments import PaymentRow
+from app.payments.presented import (
+    HashPayment,
+    PaymentHeaders,
+    PaymentPrice,
+    SignedPayment,
+    decode_document,
+    units_of,
+)  # fmt: skip
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
 from app.state import app_state
 
-SIGNED_HEADER = "PAYMENT-SIGNATURE"
-PLAIN_HEADER = "X-Payment"
-CHAIN_HEADER = "X-Payment-Chain"
-PROOF_HEADER = "X-Payment-Signature"
-
 _EVM_HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _SOLANA_HASH = re.compile(r"[1-9A-HJ-NP-Za-km-z]{64,90}", re.ASCII)
-_MAX_LENGTH = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class HashPayment:
-    """The hash of a transaction, and an optional signature of its payer over hash and request."""
-
-    facilitator: Facilitator
-    tx_hash: str
-    proof: str | None
-
-    def claim_key(self) -> str:
-        return transaction_claim_key(self.facilitator.name, self.tx_hash)
-
-
-@dataclass(frozen=True, slots=True)
-class SignedPayment:
-    """A signed payment that the service submits, in one of the versions of x402."""
-
-    facilitator: Facilitator
+class X402Payment(SignedPayment):
     version: int
-    payload: Mapping[str, Any]
 
-    def claim_key(self) -> str:
-        return self.facilitator.claim_of(self.payload)
+    def check(self, price: PaymentPrice) -> None:
+        """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
+    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
+        noted = {"extensions": {"unused-authorization": {"info": {"message": note}}}} if note else {}
+        members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **noted}
+        return self._header(payment.chain, members)
 
-class PaymentHeaders(NamedTuple):
-    signed: str | None = None
-    plain: str | None = None
-    chain: str | None = None
-    proof: str | None = None
+    def failure(self, chain: str | None, **members: Any) -> dict[str, str]:
+        return self._header(chain, {"success": False, **members})
 
-    @classmethod
-    def read(cls, header: Callable[[str], str | None]) -> Self:
-        """Read them with a function that returns a request's header by its name."""
-        return cls(header(SIGNED_HEADER), header(PLAIN_HEADER), header(CHAIN_HEADER), header(PROOF_HEADER))
-
-    @property
-    def has_payment(self) -> bool:
-        return bool(self.signed or self.plain)
+    def _header(self, chain: str | None, members: Mapping[str, Any]) -> dict[str, str]:
+        submitter = app_state().ports.facilitators[ChainName(chain)] if chain else self.facilitator
+        asset, is_legacy = submitter.asset, self.version == 1
+        network = (asset.legacy_network if is_legacy else None) or asset.network
+        name = f"X-{RESPONSE_HEADER}" if is_legacy else RESPONSE_HEADER
+        return {name: encode_header({**members, "network": network})}
 
 
 def read_payment(headers: PaymentHeaders) -> HashPayment | SignedPayment:
@@ -95,7 +77,7 @@ def _parse_hash_payment(text: str, headers: PaymentHeaders) -> HashPayment:
     return HashPayment(facilitator, tx_hash, headers.proof)
 
 
-def _parse_signed_payment(text: str) -> SignedPayment:
+def _parse_signed_payment(text: str) -> X402Payment:
     document = decode_document(text)
     version = document.get("x402Version")
     # Not isinstance: True is an int.
@@ -113,24 +95,8 @@ def _parse_signed_payment(text: str) -> SignedPayment:
     for facilitator in app_state().ports.facilitators.values():
         asset = facilitator.asset
         if isinstance(network, str) and network == (asset.network if version == 2 else asset.legacy_network):  # noqa: PLR2004 - the version
-            return SignedPayment(facilitator, version, payload)
+            return X402Payment(facilitator, payload, version)
     raise Rejected("invalid_network")
-
-
-def decode_document(text: str) -> Mapping[str, Any]:
-    """Decode what a header of x402 carries: a JSON object in base64. Raises: Rejected("invalid_payload")."""
-    if len(text) > _MAX_LENGTH:
-        raise Rejected("invalid_payload")
-    # Some clients use the URL-safe alphabet or omit the padding.
-    plain = text.replace("-", "+").replace("_", "/").rstrip("=")
-    try:
-        body = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-        document = parse_response(body, parse_float=str)
-    except ValueError:
-        raise Rejected("invalid_payload") from None
-    if not isinstance(document, dict):
-        raise Rejected("invalid_payload")
-    return document
 
 
 REQUIRED_HEADER = "PAYMENT-REQUIRED"
@@ -144,73 +110,27 @@ _BODY_METHODS = ("POST", "PUT", "PATCH")
 _JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentPrice:
-    """The price of one call, for one request: `fingerprint` binds a payment to it, `headers` present it."""
-
-    nanos: int
-    fingerprint: str
-    provider: str
-    resource: str
-    description: str
-    headers: PaymentHeaders
-    # The client's: failed payments are counted for its network.
-    remote_address: str | None = None
-    # Why a payment would be refused, if it would be.
-    unavailable_reason: str | None = None
-    method: str = ""
-
-    @property
-    def units(self) -> int:
-        """Return the price in base units of USDC, rounded up."""
-        return _units(self.nanos)
-
-    @property
-    def amount(self) -> str:
-        return decimal_string(self.units, USDC.decimals)
-
-
-class PayableRequest(NamedTuple):
-    """An HTTP request, as far as its payment depends on it: `target` as it was sent."""
-
-    method: str
-    target: str
-    headers: PaymentHeaders
-    remote_address: str | None
-
-    def price(
-        self, nanos: int, body: bytes, *, provider_name: str, description: str, unavailable_reason: str | None
-    ) -> PaymentPrice:
-        return PaymentPrice(
-            nanos=nanos, fingerprint=request_fingerprint(self.method, self.target, body), provider=provider_name,
-            resource=app_state().settings.public_url + self.target.partition("?")[0], description=description,
-            unavailable_reason=unavailable_reason, headers=self.headers, remote_address=self.remote_address,
-            method=self.method,
-        )  # fmt: skip
-
-
-def request_fingerprint(method: str, target: str, body: bytes) -> str:
-    """Return the SHA-256 of a request's method, target and body, separated by line feeds."""
-    message = f"{method}\n{target}\n".encode("latin-1", "replace") + body
-    return hashlib.sha256(message).hexdigest()
-
-
 def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
     """Add the terms to the body and headers of a refusal with status 402; return it."""
     refusal.headers = {"Cache-Control": "no-store", **refusal.headers}
     requested, facilitators = (price.headers.chain or "").lower(), _facilitators()
     chain = next((name for name in ChainName if name.value == requested), ChainName.BASE)
     if chain in facilitators:
-        options = [] if price.unavailable_reason else _options(price.nanos)
+        options = payable_on(price)
         refusal.members |= _body_members(price, chain, options)
         headers = _headers(price, chain, options, error=_x402_error(refusal))
         refusal.headers = {**headers, **refusal.headers}
     return refusal
 
 
+def payable_on(price: PaymentPrice) -> list[Facilitator]:
+    """Return where the payment of a request can be settled now; nowhere if the request would be refused."""
+    return [] if price.unavailable_reason else _options(price.nanos)
+
+
 def accepted_payments(nanos: int) -> list[dict[str, Any]]:
     """Return the terms (`accepts`) of a price in version 2, on the chains where it can be settled now."""
-    return [_payment_requirements(_units(nanos), each) for each in _options(nanos)]
+    return [_payment_requirements(units_of(nanos), each) for each in _options(nanos)]
 
 
 def least_price_nanos(wanted: Mapping[str, str | None]) -> int | None:
@@ -308,10 +228,6 @@ def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> d
         "maxAmountRequired": terms.pop("amount"), "resource": price.resource, "description": price.description,
         "mimeType": _MIME_TYPE, **terms, "network": facilitator.asset.legacy_network,
     }  # fmt: skip
-
-
-def _units(nanos: int) -> int:
-    return -(-nanos // NANOS_PER_UNIT)
 
 
 def _options(nanos: int) -> list[Facilitator]:

@@ -783,7 +783,7 @@ class Operations:
         approval_note: str | None | Omit = OMIT,
         dry_run: bool | Omit = OMIT,
     ) -> api.FetchPaidResourceResult:
-        """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
+        """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402 or MPP).
 
         The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It
         is signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it

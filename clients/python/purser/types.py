@@ -1084,7 +1084,7 @@ class FetchPaidResourceResult(TypedDict):
     payment_required: NotRequired[bool]
     """Whether the service asks for a payment for this request."""
     protocol: NotRequired[str | None]
-    """The version of x402 that the service uses; null if it asks for no payment."""
+    """The protocol that the service is paid by: a version of x402, or MPP; null if it asks for no payment."""
     network: NotRequired[str | None]
     """The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment."""
     chain: NotRequired[str | None]
@@ -1109,7 +1109,7 @@ class FetchQuote(TypedDict):
     payment_required: bool
     """Whether the service asks for a payment for this request."""
     protocol: str | None
-    """The version of x402 that the service uses; null if it asks for no payment."""
+    """The protocol that the service is paid by: a version of x402, or MPP; null if it asks for no payment."""
     network: str | None
     """The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment."""
     chain: str | None
@@ -2608,10 +2608,10 @@ class SellerPayment(TypedDict):
     """
     transaction_id: str
     """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
-    protocol: Literal["x402/1", "x402/2"]
-    """The version of x402 that the service uses."""
+    protocol: Literal["x402/1", "x402/2", "mpp"]
+    """The protocol that the service is paid by: a version of x402, or MPP."""
     scheme: Literal["exact"]
-    """The payment scheme of x402. `exact` pays a fixed amount."""
+    """The payment scheme as x402 names it. `exact` pays a fixed amount."""
     network: str
     """The network as x402 names it, such as `eip155:8453` or `base`."""
     chain: str

@@ -469,7 +469,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
+         * Request a resource of a web service, and pay for it with USDC if it answers 402 (x402 or MPP).
          * @description The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
          *     signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it is an error.
          *     A request that ends without a payment costs 0.001 USD of credits, dry runs too; without enough
@@ -5436,12 +5436,12 @@ export interface components {
              */
             transaction_id: string;
             /**
-             * @description The version of x402 that the service uses.
+             * @description The protocol that the service is paid by: a version of x402, or MPP.
              * @enum {string}
              */
-            protocol: "x402/1" | "x402/2";
+            protocol: "x402/1" | "x402/2" | "mpp";
             /**
-             * @description The payment scheme of x402. `exact` pays a fixed amount.
+             * @description The payment scheme as x402 names it. `exact` pays a fixed amount.
              * @enum {string}
              */
             scheme: "exact";
@@ -5487,7 +5487,7 @@ export interface components {
             status: number;
             /** @description Whether the service asks for a payment for this request. */
             payment_required: boolean;
-            /** @description The version of x402 that the service uses; null if it asks for no payment. */
+            /** @description The protocol that the service is paid by: a version of x402, or MPP; null if it asks for no payment. */
             protocol: string | null;
             /** @description The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment. */
             network: string | null;

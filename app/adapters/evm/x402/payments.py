@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
 from pydantic import AfterValidator, AliasPath, Field, StringConstraints
 
 from app.adapters.evm import signatures
@@ -246,8 +247,8 @@ class EvmPaymentSigner:
         return {"permit_nonce": permit_nonce}
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
-        """Sign an authorization with a random nonce, which the token, or Permit2, accepts once."""
-        nonce, end = secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
+        """Sign an authorization; the token, or Permit2, accepts its nonce once."""
+        nonce, end = intent.nonce or secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
         opened = OpenAuthorization(signer.evm_address, nonce, end, intent.since_block)
         extensions = {}
         if _method(intent.extra) == PERMIT2_METHOD:
@@ -262,7 +263,9 @@ class EvmPaymentSigner:
                 )
         else:
             payload = sign_transfer(self._deployment, intent, signer, nonce=nonce, valid_before=end)
-        return AuthorizedPayment("0x" + nonce.hex(), payload, opened.as_terms(), extensions)
+        # A seller can give one nonce to several payers.
+        reference = nonce if intent.nonce is None else keccak(bytes.fromhex(signer.evm_address[2:]) + nonce)
+        return AuthorizedPayment("0x" + reference.hex(), payload, opened.as_terms(), extensions)
 
 
 def _method(extra: Mapping[str, Any]) -> object:
