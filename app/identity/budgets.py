@@ -192,10 +192,10 @@ def read(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
 def without_counter(session: Session) -> list[str]:
     """Return the ids of budgets whose counter has another limit or window, and of counters without one. For audits."""
     stated, counted = (
-        {tuple(row) for model in models for row in session.execute(select(model.id, model.limit_nanos, model.period))}
+        {each for model in models for each in session.execute(select(model.id, model.limit_nanos, model.period)).all()}
         for models in ((Budget, KeyLimit), (BudgetCounter,))
     )
-    return sorted({budget_id for budget_id, *_ in stated ^ counted})
+    return sorted({each.id for each in stated ^ counted})
 
 
 def due_for_announcement(session: Session) -> Sequence[str]:

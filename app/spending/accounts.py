@@ -23,7 +23,7 @@ from app.db.tables import delete_rows, insert_into, table_of
 from app.errors import InvalidInput, NotFound
 from app.events import outbox
 from app.events.outbox import EventType
-from app.identity.budget_windows import PERCENTAGES
+from app.identity.budget_counters import PERCENTAGES
 from app.spending import policy
 from app.spending.approval_rules import PayeePermission
 from app.spending.models import ApprovedPayee, SpendingAccount, SpendingHold
