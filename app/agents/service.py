@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from app.agents import claims
 from app.core import money
-from app.credits import accounts
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import unit_of_work
 from app.idempotency.service import Claim
@@ -85,5 +84,5 @@ def _open_account(session: Session, owner_id: str) -> int:
     if nanos:
         credit_accounts.grant(session, owner_id, nanos, reference=f"initial:{owner_id}")
         if settings.grant_budget_usd_per_day is not None:
-            accounts.consume(session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day))
+            credit_accounts.consume(session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day))
     return nanos

@@ -2,8 +2,7 @@
 
 import ipaddress
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from app.authenticated import SealedColumn
@@ -23,21 +22,12 @@ _SEALED = SealedColumn("purchases", "sealed")
 _MAX_URL = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class PurchaseOrder:
-    """A requested purchase. Neither its repr nor a log shows personal data."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseOrder(PurchaseRequest):
+    """A requested purchase, with what the wallet's limits need. Neither its repr nor a log shows personal data."""
 
-    url: str
     host: str
-    address: ShippingAddress = field(repr=False)
-    username: str | None = field(repr=False)
-    password: str | None = field(repr=False)
-    quantity: int
-    options: Mapping[str, str]
     max_total_nanos: int | None
-    dry_run: bool
-    coupon_code: str | None = field(default=None, repr=False)
-    delivery_method: str | None = None
     session_id: str | None = None
     approved: ApprovedPayment | None = None
 
