@@ -110,7 +110,9 @@ def page_of(
     total = count(session, model, *conditions)
     later, shown = after_entry(session, table_of(model), page, total, *conditions, newest_first=newest_first)
     order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]
-    ids = sa.select(model.id).where(*conditions, *later).order_by(*order).limit(page.limit).offset(page.offset).subquery()
+    ids = (
+        sa.select(model.id).where(*conditions, *later).order_by(*order).limit(page.limit).offset(page.offset).subquery()
+    )
     rows = session.scalars(sa.select(model).join(ids, ids.c.id == model.id).order_by(*order)).all()
     return Page(rows, total, shown)
 
