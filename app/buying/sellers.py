@@ -14,7 +14,7 @@ from app import base_urls
 from app.core.client_headers import names_client
 from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
 from app.ports.errors import OutcomeUnknown, PortError, Rejected
-from app.ports.upstream import UpstreamRequest
+from app.ports.upstream import UpstreamRequest, read_beginning
 from app.state import app_state
 from app.version import VERSION
 
@@ -101,18 +101,11 @@ def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None
         request.method, request.origin, request.target, headers, request.body, timeout_seconds=seconds
     )
     incoming = app_state().ports.public_upstream.send(outgoing)
-    body, is_complete = bytearray(), True
-    try:
-        while len(body) <= MAX_ANSWER_BYTES and (piece := incoming.read()):
-            body += piece
-    except OutcomeUnknown:
-        is_complete = False
-    finally:
-        incoming.close()
+    body, failure = read_beginning(incoming, MAX_ANSWER_BYTES)
     kept = [(name, value) for name, value in incoming.headers if name.lower() not in _HOP_BY_HOP]
     return SellerAnswer(
-        incoming.status, kept, bytes(body[:MAX_ANSWER_BYTES]), is_truncated=len(body) > MAX_ANSWER_BYTES,
-        is_complete=is_complete,
+        incoming.status, kept, body[:MAX_ANSWER_BYTES], is_truncated=len(body) > MAX_ANSWER_BYTES,
+        is_complete=failure is None,
     )  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """Administration of API keys: show, rotate, revoke."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -49,13 +48,6 @@ class KeyRotation:
 def mask_key(key: str) -> str:
     """Mask a key except its first seven and last four characters."""
     return f"{key[:_VISIBLE_PREFIX_CHARS]}…{key[-_VISIBLE_SUFFIX_CHARS:]}"
-
-
-def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
-    """Return the newest valid key of each agent that has one; one query. The response must be `no-store`."""
-    is_valid = ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
-    rows = session.scalars(select(ApiKey).where(*is_valid).order_by(ApiKey.created_at))
-    return {str(row.agent_id): service.open_api_key(session, row) for row in rows}
 
 
 def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: timedelta) -> KeyRotation:

@@ -6,6 +6,7 @@ Keys are minted before the unit, so that no lock is held while sealing.
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -210,12 +211,17 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
 
     Raises: NotFound when the agent has no valid key.
     """
-    is_valid = ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
-    query = select(ApiKey).where(*is_valid).order_by(ApiKey.created_at.desc()).limit(1)
-    row = session.scalars(query).one_or_none()
-    if row is None:
+    key = newest_keys_of(session, [agent_id]).get(agent_id)
+    if key is None:
         raise NotFound("This agent has no valid key.")
-    return open_api_key(session, row)
+    return key
+
+
+def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
+    """Return the newest valid key of each agent that has one; one query. The response must be `no-store`."""
+    is_valid = ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
+    rows = session.scalars(select(ApiKey).where(*is_valid).order_by(ApiKey.created_at))
+    return {str(row.agent_id): open_api_key(session, row) for row in rows}
 
 
 def open_api_key(session: Session, row: ApiKey) -> str:

@@ -10,6 +10,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Protocol
 
+from app.ports.errors import OutcomeUnknown
+
 Headers = Sequence[tuple[str, str]]
 
 
@@ -70,16 +72,26 @@ class Upstream(Protocol):
         """
 
 
+def read_beginning(response: UpstreamResponse, max_bytes: int) -> tuple[bytes, OutcomeUnknown | None]:
+    """Read a body until it is longer than this, and close; return what arrived, and why not the rest if it broke."""
+    body = bytearray()
+    try:
+        while len(body) <= max_bytes and (piece := response.read()):
+            body += piece
+    except OutcomeUnknown as failure:
+        return bytes(body), failure
+    finally:
+        response.close()
+    return bytes(body), None
+
+
 def read_json_text(upstream: Upstream, origin: str, target: str, *, max_bytes: int, seconds: int) -> bytes:
     """Return the body of a small 200, without following redirects. Raises: PortError, ValueError for another answer."""
     headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
     response = upstream.send(UpstreamRequest("GET", origin, target, headers, timeout_seconds=seconds))
-    body = b""
-    try:
-        while len(body) <= max_bytes and (piece := response.read()):
-            body += piece
-    finally:
-        response.close()
+    body, failure = read_beginning(response, max_bytes)
+    if failure is not None:
+        raise failure
     if response.status != HTTPStatus.OK:
         raise ValueError(f"was answered with status {response.status}")
     if len(body) > max_bytes:

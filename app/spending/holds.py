@@ -84,19 +84,23 @@ _FIND = PreparedRead(
 _INSERT = PreparedInsert(SpendingHold)
 
 
-def hold(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
+def hold(
+    session: Session, wallet_id: str, request: SpendingRequest, *, reference: str, is_owner_asked: bool = False
+) -> None:
     """Check a movement against the wallet's limits and hold its value. Four statements, whatever the history.
 
-    A hold that exists under the reference is not checked or counted again.
+    A hold that exists under the reference is not checked or counted again. While the owner is asked, it is held without
+    an approval, and an earlier one counts for nothing.
 
     Raises: WalletFrozen, AddressNotAllowed, DomainNotAllowed, PriceUnavailable, PerTxLimitExceeded,
     DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, SessionLimitExceeded; ApprovalRequired if the owner
     has to approve it; NotFound if the wallet was deleted, or has no such session; InvalidInput for a value that exceeds
     what can be counted.
     """
-    if request.approved is not None:
+    approved = None if is_owner_asked else request.approved
+    if approved is not None:
         # In one unit, the hold since the request becomes this one, or stays if this one is refused.
-        release(session, request.approved.reference)
+        release(session, approved.reference)
     account = accounts.lock_account(session, wallet_id)
     row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
     if row.reference is None:
@@ -104,25 +108,14 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
         shared = shared_budgets.lock(session, account, request) if row.has_budgets else []
-        permitted_payee = _assert_approved(session, account, rules, request)
+        permitted_payee = None if is_owner_asked else _assert_approved(session, account, rules, request)
         _count(
             session, reference, account, request.value_nanos or 0, session_id=request.session_id,
             permitted_payee=permitted_payee, shared=shared,
         )  # fmt: skip
-        if request.approved is not None:
+        if approved is not None:
             accounts.approve_payees(session, wallet_id, approval_rules.payees_of(request))
         accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
-
-
-def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
-    """Hold the value of a request while its owner is asked. Raises: what `hold` raises, except ApprovalRequired."""
-    account = accounts.lock_account(session, wallet_id)
-    rules = controls.read_controls(session, account)
-    _assert_permitted(account, rules, request)
-    _assert_within_session(session, wallet_id, request)
-    shared = shared_budgets.lock(session, account, request)
-    _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id, shared=shared)
-    accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
 
 
 def charge_session(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:

@@ -4,7 +4,7 @@ All functions are idempotent.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.tables import day_of, rows_after, table_of, utc_day, within
+from app.db.tables import after_entry, day_of, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
 from app.identity import budgets, key_limits
@@ -236,10 +236,8 @@ def history(
         total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
         if page.after is None:
             return Page(_PAGE.all(session, bounds), total, page)
-    if page.after is not None:
-        later, remaining = rows_after(session, _LOG, page.after, of_account, *conditions)
-        conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-    return Page(session.execute(_HISTORY.where(*conditions), bounds).all(), total, page)
+    later, page = after_entry(session, _LOG, page, total, of_account, *conditions)
+    return Page(session.execute(_HISTORY.where(*conditions, *later), bounds).all(), total, page)
 
 
 def filtered(session: Session, account_id: str | None, filters: Mapping[str, str | None]) -> list[ColumnElement[bool]]:

@@ -378,7 +378,7 @@ def test_an_approved_payment_is_counted_once(client_of_each: FlaskClient) -> Non
     budget_id = budget(ops, limit_usd=20, members={"wallets": [agent.wallet_id]})
     asked = SpendingRequest(15 * NANOS_PER_USD, PAYEE, Family.EVM)
     with unit_of_work() as session:
-        payments.hold_for_approval(session, agent.wallet_id, asked, reference="asked")
+        payments.hold(session, agent.wallet_id, asked, reference="asked", is_owner_asked=True)
     approved = replace(asked, approved=ApprovedPayment("asked", 15 * NANOS_PER_USD, PAYEE, None))
     with unit_of_work() as session:
         payments.check(session, agent.wallet_id, approved)

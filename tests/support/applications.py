@@ -47,6 +47,7 @@ from app.state import Application, Ports
 from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
 from app.wiring import bridges_between
+from tests.support.upstreams import close_idle
 
 DEAD_PLACE = ("127.0.0.1", 1)
 DEAD_EXCHANGE = "http://127.0.0.1:1"
@@ -313,5 +314,6 @@ def close(app: Application) -> None:
         db.engine.dispose()
     for reader in app.state.balance_readers.values():
         reader.shutdown(wait=False)
-    app.state.ports.upstream.close()
-    app.state.ports.public_upstream.close()
+    for upstream in (app.state.ports.upstream, app.state.ports.public_upstream):
+        if isinstance(upstream, HttpUpstream):
+            close_idle(upstream)

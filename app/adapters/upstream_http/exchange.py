@@ -144,14 +144,6 @@ class ConnectionPool:
         for old in expired:
             old.close()
 
-    def close(self) -> None:
-        with self._lock:
-            resting = [connection for rested in self._idle.values() for connection in rested]
-            self._idle.clear()
-            self._idle_count = 0
-        for connection in resting:
-            connection.close()
-
     def _pop(self, origin: str) -> UpstreamConnection | None:
         with self._lock:
             if self._process != os.getpid():
@@ -309,9 +301,6 @@ class HttpUpstream:
             if isinstance(error, _BROKEN):
                 raise OutcomeUnknown("broken") from None
             raise
-
-    def close(self) -> None:
-        self._pool.close()
 
     def _send(self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes) -> HttpUpstreamResponse:
         open_socket = connection.socket

@@ -21,7 +21,7 @@ from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices, rp
 from app.gateway.providers.table import Provider, ProviderTable, UpstreamLocation
 from app.ports.errors import Rejected
 from app.ports.probes import Probe, UnexpectedAnswer
-from app.ports.upstream import Upstream, UpstreamRequest
+from app.ports.upstream import Upstream, UpstreamRequest, read_beginning
 
 _MAX_BYTES = 16 * 2**20
 _MAX_QUOTED_CHARACTERS = 200
@@ -136,16 +136,13 @@ class _Call:
         response = self._upstream.send(
             UpstreamRequest(self._request.method, location.origin, location.target, headers, self._body)
         )
-        received = bytearray()
-        try:
-            while chunk := response.read():
-                received += chunk
-                if len(received) > _MAX_BYTES:
-                    raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
-        finally:
-            response.close()
+        received, failure = read_beginning(response, _MAX_BYTES)
+        if failure is not None:
+            raise failure
+        if len(received) > _MAX_BYTES:
+            raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
         fields = {name.lower(): value for name, value in response.headers}
-        content = _decoded(bytes(received), fields.get("content-encoding"))
+        content = _decoded(received, fields.get("content-encoding"))
         document = parse_object(content)
         if response.status != HTTPStatus.OK:
             raise Rejected(f"http_{response.status}", details={"answer": _error_text(document)})

@@ -295,7 +295,7 @@ def _agent_detail(session: Session, agent_id: str) -> AgentView:
 
 def _agent_views(session: Session, found: Sequence[AgentSnapshot], firsts: Mapping[str, WalletView]) -> list[AgentView]:
     ids = [agent.id for agent in found]
-    keys, balances = api_keys.newest_keys_of(session, ids), credit_accounts.balances(session, ids)
+    keys, balances = identity.newest_keys_of(session, ids), credit_accounts.balances(session, ids)
     return [
         AgentView(
             **asdict(agent), api_key=keys.get(agent.id), credits_nanos=balances[agent.id].credits_nanos,

@@ -1,7 +1,7 @@
 """The history of a wallet: its transactions, one by one and in pages."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.tables import in_list, rows_after, table_of, within
+from app.db.tables import after_entry, in_list, table_of, within
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state
@@ -123,10 +123,9 @@ def page_of_wallets(
     bindings = {"most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
         total = session.scalar(select(func.count()).select_from(_TABLE).where(*conditions)) or 0
-        if page.after:
-            later, remaining = rows_after(session, _TABLE, page.after, *conditions)
-            conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-        return Page(_page_views(session, session.execute(_page_where(*conditions), bindings).all()), total, page)
+        later, page = after_entry(session, _TABLE, page, total, *conditions)
+        rows = session.execute(_page_where(*conditions, *later), bindings).all()
+        return Page(_page_views(session, rows), total, page)
 
 
 def latest(

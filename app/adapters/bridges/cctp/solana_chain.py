@@ -29,7 +29,7 @@ from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.track import account_history
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
-from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
+from app.ports.bridges import ArrivalNotFound, BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import BlockRef, Shortage, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Unreachable
 
@@ -39,13 +39,13 @@ _READ_TIMEOUT_NANOSECONDS = 10 * 10**9
 
 def _find_at_endpoint(
     endpoint: RpcEndpoint, message: messages.CctpMessage, *, hint: str | None
-) -> BridgeArrival | messages.MintNotFound:
+) -> BridgeArrival | ArrivalNotFound:
     """Check our own transaction, then the account's history from its beginning. Raises: EndpointError."""
     hinted = [] if hint is None else [hint]
     found = _first_mint(endpoint, hinted, message)
     if found is None:
         found = _first_mint(endpoint, [entry.signature for entry in _history(endpoint, message)], message)
-    return messages.MintNotFound.UNREADABLE if found is None else found
+    return ArrivalNotFound.UNREADABLE if found is None else found
 
 
 def _history(endpoint: RpcEndpoint, message: messages.CctpMessage) -> list[HistoryEntry]:
@@ -61,7 +61,7 @@ def _history(endpoint: RpcEndpoint, message: messages.CctpMessage) -> list[Histo
 
 def _first_mint(
     endpoint: RpcEndpoint, signatures: list[str], message: messages.CctpMessage
-) -> BridgeArrival | messages.MintNotFound | None:
+) -> BridgeArrival | ArrivalNotFound | None:
     """Return what the first transaction that used the nonce received; None if none is shown to have."""
     until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
     for start in range(0, len(signatures), MAX_LARGE_BATCH):
@@ -82,7 +82,7 @@ def _first_mint(
 
 def _received_mint(
     signature: str, traced: TracedTransaction, message: messages.CctpMessage
-) -> BridgeArrival | messages.MintNotFound | None:
+) -> BridgeArrival | ArrivalNotFound | None:
     for program, data in traced.calls:
         received = instructions.received_message(data) if program == str(instructions.TRANSMITTER) else None
         if received is None:
@@ -94,7 +94,7 @@ def _received_mint(
         if received_message.nonce != message.nonce:
             continue
         if received_message.burn != message.burn:
-            return messages.MintNotFound.NOT_FOUND
+            return ArrivalNotFound.NOT_FOUND
         slot = traced.slot
         return BridgeArrival(
             received_message.burn.units - received_message.fee_units, signature, BlockRef(slot, signature)
@@ -199,7 +199,7 @@ class SolanaCctpChain:
 
     def find_mint(
         self, message: messages.CctpMessage, *, hint: str | None, since: int
-    ) -> BridgeArrival | messages.MintNotFound:
+    ) -> BridgeArrival | ArrivalNotFound:
         """Find it from the beginning of the history of the nonce's account, which is no older than `since`."""
         rpc = self._chain.rpc
         return messages.first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))

@@ -3,8 +3,6 @@
 What a service reports proves nothing: its payment is read from the chain.
 """
 
-from enum import StrEnum
-
 from app.adapters.bridges.ether import EtherBridge
 from app.adapters.bridges.relay.orders import OrderService, OrderStatus
 from app.adapters.evm import calls
@@ -19,16 +17,9 @@ _MAX_REORG_BLOCKS = 8
 """A block that was the newest may be replaced by one of a lower number."""
 
 
-class PaymentNotFound(StrEnum):
-    NOT_FOUND = "not_seen"
-    """The chain does not show it, or shows less."""
-    UNREADABLE = "unreadable"
-    """No node can show it: it returned an error, or no longer keeps the states of that block."""
-
-
 def find_payment(
     chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int, not_before: int
-) -> bridges.BridgeArrival | PaymentNotFound:
+) -> bridges.BridgeArrival | bridges.ArrivalNotFound:
     """Return what a transaction paid a recipient in native coins, or why that is unknown.
 
     A payment before block `not_before` does not count. A direct payment shows its value; one by a contract shows in
@@ -38,18 +29,18 @@ def find_payment(
     sent = calls.transaction(tx_hash, tolerates=accept_any_error)
     chain.rpc.run(receipt, sent)
     if receipt.error is not None or sent.error is not None:
-        return PaymentNotFound.UNREADABLE
+        return bridges.ArrivalNotFound.UNREADABLE
     landed = receipt.result
     if landed is None or not landed.succeeded or landed.block.number < not_before - _MAX_REORG_BLOCKS:
-        return PaymentNotFound.NOT_FOUND
+        return bridges.ArrivalNotFound.NOT_FOUND
     units = 0 if sent.result is None else sent.result.value_units
     if sent.result is None or sent.result.recipient != recipient:
         changed = _balance_change(chain, landed, recipient)
         if changed is None:
-            return PaymentNotFound.UNREADABLE
+            return bridges.ArrivalNotFound.UNREADABLE
         units, _ = changed
     if units < at_least:
-        return PaymentNotFound.NOT_FOUND
+        return bridges.ArrivalNotFound.NOT_FOUND
     return bridges.BridgeArrival(units, landed.tx_hash, landed.block, is_single_payment=True)
 
 
@@ -129,7 +120,7 @@ class OrderBridge(EtherBridge):
         arrival = find_payment(
             chain, order_state.tx_hash, recipient=recipient, at_least=at_least, not_before=int(since or 0)
         )
-        if isinstance(arrival, PaymentNotFound):
+        if isinstance(arrival, bridges.ArrivalNotFound):
             return bridges.BridgeProgress(
                 bridges.BridgePhase.WAITING,
                 note=f"{'refund' if is_refund else 'payment'}_{arrival}",
