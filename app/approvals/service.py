@@ -148,11 +148,13 @@ def list_of(
     agent_id: str | None = None,
     wallet_id: str | None = None,
     status: ApprovalStatus | None = None,
+    request_id: str | None = None,
 ) -> Page[Approval]:
-    """Return a page of the approvals of an agent, of one of its wallets, or of all, newest first."""
+    """Return a page of the approvals of an agent, one of its wallets, a request, or all, newest first."""
     conditions = [Approval.agent_id == agent_id] if agent_id is not None else []
     conditions += [Approval.wallet_id == wallet_id] if wallet_id is not None else []
     conditions += [Approval.status == status.value] if status is not None else []
+    conditions += [Approval.request_id == request_id] if request_id is not None else []
     with read_only_unit() as session:
         found: Page[Approval] = page_of(session, Approval, page, *conditions, newest_first=True)
         _prepare(session, found.items)

@@ -222,11 +222,12 @@ def record_alone(actor: Actor, action: AuditAction, subject_id: str | None = Non
 
 
 def list_entries(
-    session: Session, page: PageRequest, *, action: str | None = None, subject_id: str | None = None
-) -> tuple[Page[AuditEntryRow], AuditHeadView]:
+    session: Session, page: PageRequest, *, action: str | None = None, subject_id: str | None = None,
+    request_id: str | None = None,
+) -> tuple[Page[AuditEntryRow], AuditHeadView]:  # fmt: skip
     """Return a page of the trail, newest first, and its head. Works in a read-only unit."""
-    conditions = [] if action is None else [AuditEntry.action == action]
-    conditions += [] if subject_id is None else [AuditEntry.subject_id == subject_id]
+    wanted = {"action": action, "subject_id": subject_id, "request_id": request_id}
+    conditions = [getattr(AuditEntry, name) == value for name, value in wanted.items() if value is not None]
     head = get_head(session)
     # Without a filter the numbers give the total.
     total = head.number

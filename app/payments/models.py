@@ -39,7 +39,7 @@ class Payment(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     paid_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     served_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # The request that it pays for, for the logs.
+    # The request that it pays for.
     request_id: Mapped[str | None] = mapped_column(String(40))
 
 

@@ -287,6 +287,11 @@ def find_call(session: Session, call_id: str, *, provider: str) -> tuple[str, in
     return None if row is None else (row.account_id, row.cost_nanos)
 
 
+def lines_of_call(session: Session, call_id: str) -> Sequence[UsageLog]:
+    """Return the entry of a call, if it was charged."""
+    return session.scalars(select(UsageLog).where(UsageLog.id == call_id)).all()
+
+
 def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
     """Return the total charged, in nano-dollars, by provider with a name that begins with `prefix`. For audits."""
     named = _SUMS.c.provider.startswith(prefix, autoescape=True)

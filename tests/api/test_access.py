@@ -318,7 +318,9 @@ TABLE: dict[str, Access] = {
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
-            ("GET", "/doctor", 200),
+            ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
+            ("GET", "/requests/<string:request_id>", 404), ("GET", "/purchases", 200),
+            ("GET", "/purchases/<string:purchase_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )

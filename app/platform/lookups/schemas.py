@@ -1,0 +1,82 @@
+"""Responses about what operators look up across agents."""
+
+from marshmallow import fields
+
+from app.approvals.schemas import ApprovalShape
+from app.core.chains import USDC
+from app.core.money import TokenAmount
+from app.platform.schemas import AuditEntryShape, AuditHeadShape
+from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape
+from app.usage.routes import UsageLogShape
+from app.wallets.api.schemas import TransactionShape
+from app.web.fields import Identifier, Instant
+from app.web.schemas import Schema, page_schema
+
+
+class AuditVerification(Schema):
+    """Whether the newest 10 000 entries of the trail are intact, and what is wrong with them."""
+
+    intact = fields.Boolean(required=True)
+    problems = fields.List(fields.String(), required=True)
+    head = fields.Nested(AuditHeadShape, required=True)
+
+
+class StuckMovement(Schema):
+    """A movement that is pending for long, and the command to run for it on a host of the service."""
+
+    movement = fields.Nested(TransactionShape, required=True)
+    agent_id = fields.UUID(required=True, allow_none=True)
+    command = fields.String(required=True)
+
+
+StuckMovements = page_schema("StuckMovements", "movements", StuckMovement, "Pending movements, oldest first.")
+
+
+class AllPurchasesQuery(PurchaseQuery):
+    """A filter and pagination of the purchases of one agent or gateway-only key, or of all."""
+
+    account_id = Identifier(load_default=None)
+
+
+class SoldPurchaseSummary(PurchaseSummaryShape):
+    """A purchase, and the agent or gateway-only key that it belongs to."""
+
+    account_id = fields.UUID(required=True, attribute="purchase.account_id")
+
+
+class SoldPurchase(PurchaseShape, SoldPurchaseSummary):
+    """A purchase with its steps, and the agent or gateway-only key that it belongs to."""
+
+
+SoldPurchases = page_schema("SoldPurchases", "purchases", SoldPurchaseSummary, "A page of purchases, newest first.")
+
+
+class TracedCall(UsageLogShape):
+    """A charged call, and the agent or gateway-only key that was charged."""
+
+    account_id = fields.UUID(required=True)
+
+
+class TracedPayment(Schema):
+    """A payment for one call, in USDC."""
+
+    id = fields.UUID(required=True)
+    provider = fields.String(required=True)
+    chain = fields.String(required=True)
+    payer = fields.String(required=True, allow_none=True)
+    amount = fields.Function(lambda payment: str(TokenAmount(payment.units, USDC)), required=True)
+    status = fields.String(required=True)
+    tx_hash = fields.String(required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+class RequestTrace(Schema):
+    """What a request caused, at most 200 of each kind."""
+
+    request_id = fields.UUID(required=True)
+    calls = fields.List(fields.Nested(TracedCall), required=True)
+    payments = fields.List(fields.Nested(TracedPayment), required=True)
+    transactions = fields.List(fields.Nested(TransactionShape), required=True)
+    purchases = fields.List(fields.Nested(SoldPurchaseSummary), required=True)
+    approvals = fields.List(fields.Nested(ApprovalShape), required=True)
+    entries = fields.List(fields.Nested(AuditEntryShape), required=True)
