@@ -2549,7 +2549,7 @@ class RequestTrace(TypedDict):
     """What a request caused, at most 200 of each kind."""
 
     request_id: str
-    """The id of the request."""
+    """As in the path: `X-Request-Id` of its response."""
     calls: list[TracedCall]
     """The call that it was charged for."""
     payments: list[TracedPayment]
@@ -2969,61 +2969,8 @@ class SpendingWindow(TypedDict):
 class StuckMovement(TypedDict):
     """A movement that is pending for long, and the command to run for it on a host of the service."""
 
-    id: str
-    """The unique identifier (UUID)."""
-    wallet_id: str
-    """The unique identifier of the wallet (UUID)."""
-    type: TransactionType
-    """The type of the transaction."""
-    kind: str | None
-    """What the payment is for."""
-    chain: str
-    """The chain that the payment is made on."""
-    from_address: str | None
-    """The address of the sender; null if it is not known."""
-    to_address: str
-    """The address of the recipient."""
-    amount: str
-    """The amount in units of the token, as a decimal string such as `12.5`."""
-    currency: str
-    """The token that `amount` is denominated in."""
-    output_amount: NotRequired[str | None]
-    """The quoted amount of `output_token`, as a decimal string."""
-    output_currency: NotRequired[str]
-    minimum_output_amount: NotRequired[str | None]
-    """The least amount of `output_token` that the swap delivers; with less it reverts. A decimal string."""
-    gas_fee: str | None
-    """What the wallet pays the service in USDC for the network: the fee of a transfer that the service submits,
-    `0` if it is free, or the price of the native token that it buys; null if it needs neither.
-    """
-    tx_hash: str | None
-    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
-    previous_hashes: list[str]
-    """Hashes of earlier versions of this transaction that the service replaced, for example to pay a higher fee.
-    At most one of all versions is executed.
-    """
-    status: TransactionStatus
-    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
-    executed.
-    """
-    error: str | None
-    """Why it failed, as a code or a sentence; null if it did not fail."""
-    cost_usd: float
-    """The amount charged to the credits, in US dollars."""
-    explorer_url: str | None
-    """The page of the transaction in a public block explorer; null before it has a hash, or if the chain has no
-    explorer.
-    """
-    created_at: str
-    """The time of creation (ISO 8601, UTC)."""
-    confirmed_at: str | None
-    """The time when the confirmation became final (ISO 8601, UTC); null before."""
-    destination_chain: NotRequired[str]
-    """The chain on which the tokens are received."""
-    received_amount: NotRequired[str | None]
-    refunded_amount: NotRequired[str | None]
-    legs: NotRequired[list[BridgeLeg]]
-    """The steps of the bridge in their order."""
+    movement: Transaction
+    """The movement, as in the wallet's history."""
     agent_id: str | None
     """The agent of the wallet; null for a wallet of the service, or a deleted one."""
     command: str
