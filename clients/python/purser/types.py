@@ -2880,6 +2880,7 @@ class SoldPurchase(TypedDict):
     account_id: str
     """The agent, or the account of the gateway-only key or payment, that bought."""
     steps: int
+    """Number of steps."""
     trail: list[PurchaseStep]
     """The steps of the browser, oldest first."""
     evidence: list[PurchaseEvidence]
