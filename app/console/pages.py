@@ -166,10 +166,8 @@ def act(slug: str, item_id: str, act: str) -> Response:
         arguments[name] = _entered(request.form.get(name, ""), title, kind)
     # A form that is sent twice has the effect of one.
     _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
-    if of_one:
-        return auth.see_other(url_for("console.show_one", slug=slug, item_id=item_id, done=act))
-    of_list: dict[str, Any] = {section["needs"]: item_id} if "needs" in section else {}
-    return auth.see_other(url_for("console.show_list", slug=slug, **of_list, done=act))
+    item = {"item_id": item_id} if of_one else {section["needs"]: item_id} if "needs" in section else {}
+    return auth.see_other(url_for(f"console.show_{'one' if of_one else 'list'}", slug=slug, **item, done=act))
 
 
 def _assert_host() -> None:
@@ -241,10 +239,8 @@ def _written(value: Any, kind: str) -> str:
 
 def _entered(text: str, title: str, kind: str) -> Any:
     """Return what was entered in a field, as the view takes it. Raises: _Refused."""
-    if kind == "flag":
-        return text == "on"
-    if kind == "row":
-        return text
+    if kind in ("flag", "row"):
+        return text if kind == "row" else text == "on"
     try:
         if kind == "time":
             return datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat()

@@ -492,6 +492,8 @@ class _Scene:
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}
             with self.app.app_context(), unit_of_work() as session:
                 session.add(PinnedPayee(**pinned, created_at=clock.now()))
+        if "request_id" in names:
+            values["request_id"] = "00000000-0000-4000-8000-000000000000"
         if "purchase_id" in names:
             values["purchase_id"] = owner.post("/v1/gateway/shopping/buy", ORDER).get_json()["id"]
         if "evidence_id" in names:

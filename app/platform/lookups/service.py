@@ -18,8 +18,6 @@ from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 _MOST = PageRequest(200, 0)
-_MAX_VERIFIED = 10_000
-_STUCK_AFTER = timedelta(hours=1)
 # A payment or refund that a bridge's service reports, and the chain does not show in full: the options of the command.
 _LOST = {"payment_not_seen": "", "refund_not_seen": "", "refund_short": " --accept-partial-refund"}
 
@@ -42,7 +40,7 @@ def all_of_request(request_id: str) -> dict[str, Any]:
 
 def list_stuck(page: PageRequest) -> Page[dict[str, Any]]:
     """Return the movements that have been pending for more than an hour, oldest first, with their commands."""
-    found = history.stuck(page, _STUCK_AFTER)
+    found = history.stuck(page, timedelta(hours=1))
     with read_only_unit() as session:
         items = [
             {"movement": each, "agent_id": next(iter(wallets.agents_with(session, each.wallet_id)), None),
@@ -52,7 +50,7 @@ def list_stuck(page: PageRequest) -> Page[dict[str, Any]]:
     return Page(items, found.total, found.request)
 
 
-def verify_audit_log(*, newest: int | None = _MAX_VERIFIED, expected: AuditHeadView | None = None) -> dict[str, Any]:
+def verify_audit_log(*, newest: int | None = 10_000, expected: AuditHeadView | None = None) -> dict[str, Any]:
     """Return the problems of the audit log, or of its newest entries, and of its witness; and its head."""
     with snapshot() as session:
         problems = verification.find_problems(session, newest=newest, expected=expected)
@@ -63,6 +61,5 @@ def verify_audit_log(*, newest: int | None = _MAX_VERIFIED, expected: AuditHeadV
 def _command(movement: TransactionView) -> str:
     """Return the command that ends a movement, or else shows why it does not end."""
     option = _LOST.get((movement.error or "").partition(":")[0])
-    if option is None:
-        return "python -m workers.schedule --once"
-    return f"flask --app wsgi bridges write-off {movement.id}{option}"
+    lost = f"flask --app wsgi bridges write-off {movement.id}{option}"
+    return "python -m workers.schedule --once" if option is None else lost

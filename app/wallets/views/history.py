@@ -172,9 +172,8 @@ def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
 def stuck(page: PageRequest, older_than: timedelta) -> Page[TransactionView]:
     """Return the movements that have been pending for longer than this, oldest first."""
     # A bridge under way is checked by its own row.
-    is_open = _TABLE.c.next_check_at.is_not(None) | _TABLE.c.id.in_(
-        select(Bridge.id).where(Bridge.next_step_at.is_not(None))
-    )
+    under_way = select(Bridge.id).where(Bridge.next_step_at.is_not(None))
+    is_open = _TABLE.c.next_check_at.is_not(None) | _TABLE.c.id.in_(under_way)
     conditions = (
         is_open, _TABLE.c.status == MovementStatus.PENDING.value, _TABLE.c.leg.is_(None),
         _TABLE.c.type != TransactionType.FUNDING.value, _TABLE.c.created_at < clock.now() - older_than,

@@ -7271,6 +7271,7 @@ export interface components {
              * @description The agent, or the account of the gateway-only key or payment, that bought.
              */
             account_id: string;
+            /** @description Number of steps. */
             steps: number;
             /** @description The steps of the browser, oldest first. */
             trail: components["schemas"]["PurchaseStep"][];
