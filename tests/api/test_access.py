@@ -31,6 +31,7 @@ from tests.support.operators import operator
 from tests.support.owners import person
 from workers import purchases
 
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 MOVE = {"amount": "0.001", "currency": "ETH", "chain": "base", "to": RECIPIENT}
 BRIDGE = {"source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "1"}
 ORDER = {
@@ -486,14 +487,16 @@ class _Scene:
         if "session_id" in names:
             body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
             values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
-        values |= self._new_objects(rule, names, owner) | {"tag": "wallets", "operation": "transfer"}
+        values |= self._new_objects(rule, names, owner) | {
+            "tag": "wallets",
+            "operation": "transfer",
+            "request_id": UNKNOWN_ID,
+        }
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}
             with self.app.app_context(), unit_of_work() as session:
                 session.add(PinnedPayee(**pinned, created_at=clock.now()))
-        if "request_id" in names:
-            values["request_id"] = "00000000-0000-4000-8000-000000000000"
         if "purchase_id" in names:
             values["purchase_id"] = owner.post("/v1/gateway/shopping/buy", ORDER).get_json()["id"]
         if "evidence_id" in names:
