@@ -1492,6 +1492,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description The `X-Request-Id` of the response to the request. */
                 request_id: string;
             };
             cookie?: never;
@@ -12860,6 +12861,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description The `X-Request-Id` of the response to the request. */
                 request_id: string;
             };
             cookie?: never;
