@@ -57,8 +57,9 @@ def change(session: Session, budget_id: str, values: Mapping[str, Any]) -> None:
 
 
 def remove(session: Session, budget_id: str) -> None:
-    session.execute(delete(_RETURNS).where(_RETURNS.c.budget_id == budget_id))
+    # In the order of `lock`.
     session.execute(delete(_TABLE).where(_TABLE.c.id == budget_id))
+    session.execute(delete(_RETURNS).where(_RETURNS.c.budget_id == budget_id))
 
 
 def lock(session: Session, budget_ids: Collection[str]) -> None:
@@ -106,9 +107,10 @@ def subtract_returns(session: Session) -> None:
 
 def due_for_announcement() -> Select[Any]:
     """Return the query of budgets that may have reached another of `PERCENTAGES` than was announced."""
-    # Rounded down, so that no product exceeds a BIGINT; `mark_reached` is exact.
-    share = _TABLE.c.limit_nanos // 100
-    shares = (and_(_TABLE.c.used_nanos >= share * each, _TABLE.c.announced_percent < each) for each in PERCENTAGES)
+    # Exact, and in two parts, so that no product exceeds a BIGINT.
+    share, rest = _TABLE.c.limit_nanos // 100, _TABLE.c.limit_nanos % 100
+    needed = {each: share * each + (rest * each + 99) // 100 for each in PERCENTAGES}
+    shares = (and_(_TABLE.c.used_nanos >= needed[each], _TABLE.c.announced_percent < each) for each in PERCENTAGES)
     return select(_TABLE.c.id).where(_TABLE.c.limit_nanos > 0, _TABLE.c.used_nanos > 0, or_(*shares))
 
 

@@ -112,16 +112,16 @@ def delete_budget(session: Session, budget_id: str) -> None:
 
 def get(session: Session, budget_id: str) -> SharedBudget:
     """Return a budget as it stands. Raises: NotFound, RowChanged."""
-    row = session.get(Budget, identifiers.parse_id(budget_id) or identifiers.new_id(), populate_existing=True)
-    if row is None:
+    found = _views(session, Budget, [identifiers.parse_id(budget_id) or identifiers.new_id()])
+    if not found:
         raise NotFound("There is no such budget.")
-    return _views(session, [row])[0]
+    return found[0]
 
 
 def list_budgets(session: Session, page: PageRequest) -> Page[SharedBudget]:
     """Return a page of budgets, oldest first."""
     found = page_of(session, Budget, page)
-    return Page(_views(session, found.items), found.total, found.request)
+    return Page(_views(session, Budget, [row.id for row in found.items]), found.total, found.request)
 
 
 def lock_all(session: Session) -> None:
@@ -180,13 +180,7 @@ def least_left(found: Iterable[SharedBudget]) -> SharedBudget | None:
 
 def read(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
     """Return budgets as they stand, without locking them. Raises: RowChanged."""
-    if not budget_ids:
-        return []
-    found: list[SharedBudget] = []
-    for model in (KeyLimit, Budget):
-        query = select(model).where(model.id.in_(budget_ids)).execution_options(populate_existing=True)
-        found += _views(session, session.scalars(query).all())
-    return found
+    return [each for model in (KeyLimit, Budget) for each in _views(session, model, budget_ids)] if budget_ids else []
 
 
 def without_counter(session: Session) -> list[str]:
@@ -210,15 +204,16 @@ def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int]
     return reached and (replace(get(session, budget_id), used_nanos=reached[1]), reached[0])
 
 
-def _views(session: Session, rows: Sequence[Any]) -> list[SharedBudget]:
+def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[SharedBudget]:
     """Return rows of `budgets` or `key_limits` as budgets, if their counters say the same. Raises: RowChanged."""
-    ids, now = [row.id for row in rows], clock.now()
-    counters = {each.id: each for each in budget_counters.read(session, ids)}
-    used = budget_counters.used(session, ids)
-    for row in rows:
-        counter = counters.get(row.id)
-        is_followed = counter is not None and (counter.limit_nanos, counter.period) == (row.limit_nanos, row.period)
-        seal_of(type(row)).verify(session, row, is_expected=is_followed)
+    now, used = clock.now(), budget_counters.used(session, ids)
+    # In one statement, because a change of both may be committed between two.
+    stated = select(model, BudgetCounter.limit_nanos, BudgetCounter.period).where(model.id.in_(ids))
+    stated = stated.outerjoin(BudgetCounter, BudgetCounter.id == model.id).order_by(model.created_at, model.id)
+    rows = []
+    for row, *followed in session.execute(stated.execution_options(populate_existing=True)):
+        seal_of(model).verify(session, row, is_expected=followed == [row.limit_nanos, row.period])
+        rows.append(row)
     return [
         SharedBudget(
             row.id, row.name, getattr(row, "parent_id", None), row.limit_nanos, BudgetPeriod(row.period), used[row.id],
