@@ -2014,17 +2014,6 @@ class AsyncOperations:
         )
         return result
 
-    async def get_request(self, request_id: str) -> api.RequestTrace:
-        """Read what the request with this `X-Request-Id` was charged, paid and recorded, of whatever agent.
-
-        The id is in `X-Request-Id` of its response, in `request_id` of an error, and for a call also in
-        `X-Gateway-Request-Id`. 404 if nothing is recorded, as for a request that only read.
-        """
-        result: api.RequestTrace = await self._request(
-            "GET", f"/v1/platform/requests/{quote(request_id, safe='')}", is_repeatable=True
-        )
-        return result
-
     async def list_stuck_movements(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.StuckMovements:
         """List movements that have been pending for more than an hour, oldest first, with the command to run.
 

@@ -2545,25 +2545,6 @@ class ReplayedDeliveries(TypedDict):
     """The number of entries in the list."""
 
 
-class RequestTrace(TypedDict):
-    """What a request caused, at most 200 of each kind."""
-
-    request_id: str
-    """As in the path: `X-Request-Id` of its response."""
-    calls: list[TracedCall]
-    """The call that it was charged for."""
-    payments: list[TracedPayment]
-    """The payments that it was presented with."""
-    transactions: list[Transaction]
-    """The transactions that it recorded, later ones that follow from them included."""
-    purchases: list[SoldPurchaseSummary]
-    """The purchases that it began."""
-    approvals: list[Approval]
-    """The approvals that it asked for."""
-    entries: list[AuditEntry]
-    """Its entries in the audit log."""
-
-
 class RetiredService(TypedDict):
     """A retired service."""
 
@@ -3281,54 +3262,6 @@ TopUpResult = TypedDict(
     },
 )
 """One of: AwaitingApproval or TopUp."""
-
-
-class TracedCall(TypedDict):
-    """A charged call, and the agent or gateway-only key that was charged."""
-
-    id: str
-    """The unique identifier (UUID)."""
-    api_key_id: str
-    """The unique identifier of the key that made the call (UUID)."""
-    provider: str
-    """The name of the provider, or `proxy:` and the identifier of the catalog service."""
-    model: str
-    """The language model, or the host of the web service that was paid; empty if the call has neither."""
-    tokens_in: int
-    """The number of input tokens that were charged; 0 for calls without tokens."""
-    tokens_out: int
-    """The number of output tokens that were charged; 0 for calls without tokens."""
-    cached_tokens: int
-    """The part of `tokens_in` that the provider read from its cache."""
-    reasoning_tokens: int
-    """The part of `tokens_out` that the model spent on reasoning."""
-    cost_usd: float
-    """The amount charged to the credits, in US dollars."""
-    created_at: str
-    """The time of creation (ISO 8601, UTC)."""
-    account_id: str
-    """The agent, or the account of the gateway-only key or payment, that was charged."""
-
-
-class TracedPayment(TypedDict):
-    """A payment for one call, in USDC."""
-
-    id: str
-    """The unique identifier (UUID)."""
-    provider: str
-    """The name of the provider, or `proxy:` and the identifier of the catalog service."""
-    chain: str
-    """The chain that the payment is made on."""
-    payer: str | None
-    """The address that paid; null until it is known."""
-    amount: Any
-    """The amount that was paid, in USDC."""
-    status: str
-    """The state of the payment."""
-    tx_hash: str | None
-    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
-    created_at: str
-    """The time of creation (ISO 8601, UTC)."""
 
 
 class TradingRead(TypedDict):

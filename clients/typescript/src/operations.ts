@@ -741,15 +741,6 @@ export abstract class Operations {
   }
 
   /**
-   * Read what the request with this `X-Request-Id` was charged, paid and recorded, of whatever agent.
-   *
-   * The id is in `X-Request-Id` of its response, in `request_id` of an error, and for a call also in `X-Gateway-Request-Id`. 404 if nothing is recorded, as for a request that only read.
-   */
-  getRequest(args: Input<"get_request", "">, options?: CallOptions): Promise<Output<"get_request">> {
-    return this.call({ method: "GET", path: "/v1/platform/requests/{request_id}" }, args, options);
-  }
-
-  /**
    * List movements that have been pending for more than an hour, oldest first, with the command to run.
    *
    * Requests for deposits are not listed. The commands run on a host of the service, and refuse where money may still arrive.

@@ -1487,29 +1487,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/platform/requests/{request_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The `X-Request-Id` of the response to the request. */
-                request_id: string;
-            };
-            cookie?: never;
-        };
-        /**
-         * Read what the request with this `X-Request-Id` was charged, paid and recorded, of whatever agent.
-         * @description The id is in `X-Request-Id` of its response, in `request_id` of an error, and for a call also in `X-Gateway-Request-Id`. 404 if nothing is recorded, as for a request that only read.
-         */
-        get: operations["get_request"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/platform/stuck-movements": {
         parameters: {
             query?: never;
@@ -6967,67 +6944,24 @@ export interface components {
             /** @description The newest entry, as stored. */
             head: components["schemas"]["AuditHead"];
         };
-        /** @description A charged call, and the agent or gateway-only key that was charged. */
-        TracedCall: {
+        /** @description A movement that is pending for long, and the command to run for it on a host of the service. */
+        StuckMovement: {
+            /** @description The movement, as in the wallet's history. */
+            movement: components["schemas"]["Transaction"];
             /**
              * Format: uuid
-             * @description The unique identifier (UUID).
+             * @description The agent of the wallet; null for a wallet of the service, or a deleted one.
              */
-            id: string;
-            /**
-             * Format: uuid
-             * @description The unique identifier of the key that made the call (UUID).
-             */
-            api_key_id: string;
-            /** @description The name of the provider, or `proxy:` and the identifier of the catalog service. */
-            provider: string;
-            /** @description The language model, or the host of the web service that was paid; empty if the call has neither. */
-            model: string;
-            /** @description The number of input tokens that were charged; 0 for calls without tokens. */
-            tokens_in: number;
-            /** @description The number of output tokens that were charged; 0 for calls without tokens. */
-            tokens_out: number;
-            /** @description The part of `tokens_in` that the provider read from its cache. */
-            cached_tokens: number;
-            /** @description The part of `tokens_out` that the model spent on reasoning. */
-            reasoning_tokens: number;
-            /** @description The amount charged to the credits, in US dollars. */
-            cost_usd: number;
-            /**
-             * Format: date-time
-             * @description The time of creation (ISO 8601, UTC).
-             */
-            created_at: string;
-            /**
-             * Format: uuid
-             * @description The agent, or the account of the gateway-only key or payment, that was charged.
-             */
-            account_id: string;
+            agent_id: string | null;
+            /** @description Ends the movement if nothing may still arrive, or else runs all jobs once, in the foreground, and shows why it does not end. */
+            command: string;
         };
-        /** @description A payment for one call, in USDC. */
-        TracedPayment: {
-            /**
-             * Format: uuid
-             * @description The unique identifier (UUID).
-             */
-            id: string;
-            /** @description The name of the provider, or `proxy:` and the identifier of the catalog service. */
-            provider: string;
-            /** @description The chain that the payment is made on. */
-            chain: string;
-            /** @description The address that paid; null until it is known. */
-            payer: string | null;
-            /** @description The amount that was paid, in USDC. */
-            readonly amount: unknown;
-            /** @description The state of the payment. */
-            status: string;
-            /** @description The hash of the transaction on its chain (on Solana: the signature); null before it was sent. */
-            tx_hash: string | null;
-            /**
-             * Format: date-time
-             * @description The time of creation (ISO 8601, UTC).
-             */
-            created_at: string;
+        /** @description Pending movements, oldest first. */
+        StuckMovements: {
+            /** @description The movements of the page. */
+            movements: components["schemas"]["StuckMovement"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description The product, as its page shows it. */
         PurchasedProduct: {
@@ -7162,45 +7096,6 @@ export interface components {
              * @description The agent, or the account of the gateway-only key or payment, that bought.
              */
             account_id: string;
-        };
-        /** @description What a request caused, at most 200 of each kind. */
-        RequestTrace: {
-            /**
-             * Format: uuid
-             * @description As in the path: `X-Request-Id` of its response.
-             */
-            request_id: string;
-            /** @description The call that it was charged for. */
-            calls: components["schemas"]["TracedCall"][];
-            /** @description The payments that it was presented with. */
-            payments: components["schemas"]["TracedPayment"][];
-            /** @description The transactions that it recorded, later ones that follow from them included. */
-            transactions: components["schemas"]["Transaction"][];
-            /** @description The purchases that it began. */
-            purchases: components["schemas"]["SoldPurchaseSummary"][];
-            /** @description The approvals that it asked for. */
-            approvals: components["schemas"]["Approval"][];
-            /** @description Its entries in the audit log. */
-            entries: components["schemas"]["AuditEntry"][];
-        };
-        /** @description A movement that is pending for long, and the command to run for it on a host of the service. */
-        StuckMovement: {
-            /** @description The movement, as in the wallet's history. */
-            movement: components["schemas"]["Transaction"];
-            /**
-             * Format: uuid
-             * @description The agent of the wallet; null for a wallet of the service, or a deleted one.
-             */
-            agent_id: string | null;
-            /** @description Ends the movement if nothing may still arrive, or else runs all jobs once, in the foreground, and shows why it does not end. */
-            command: string;
-        };
-        /** @description Pending movements, oldest first. */
-        StuckMovements: {
-            /** @description The movements of the page. */
-            movements: components["schemas"]["StuckMovement"][];
-            /** @description The position of this page in the whole list. */
-            pagination: components["schemas"]["Pagination"];
         };
         /** @description A page of purchases, newest first. */
         SoldPurchases: {
@@ -12852,61 +12747,6 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["AuditVerification"];
-                };
-            };
-        };
-    };
-    get_request: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The `X-Request-Id` of the response to the request. */
-                request_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "approvals": [],
-                     *       "calls": [],
-                     *       "entries": [],
-                     *       "payments": [],
-                     *       "purchases": [],
-                     *       "request_id": "00b49c61-4342-48ad-8ca5-42e335a3fbee",
-                     *       "transactions": [
-                     *         {
-                     *           "amount": "0.001",
-                     *           "chain": "base",
-                     *           "confirmed_at": null,
-                     *           "cost_usd": 0,
-                     *           "created_at": "2026-11-27T05:17:28.503Z",
-                     *           "currency": "ETH",
-                     *           "error": null,
-                     *           "explorer_url": null,
-                     *           "from_address": null,
-                     *           "gas_fee": null,
-                     *           "id": "a75eb296-decd-42d9-a715-2d52f2c79d76",
-                     *           "kind": null,
-                     *           "previous_hashes": [],
-                     *           "status": "pending",
-                     *           "to_address": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
-                     *           "tx_hash": null,
-                     *           "type": "funding",
-                     *           "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["RequestTrace"];
                 };
             };
         };
