@@ -47,13 +47,11 @@ def create(session: Session, budget_id: str, limit_nanos: int | None, period: st
     session.flush()
 
 
-def change(session: Session, budget_id: str, values: Mapping[str, Any]) -> None:
-    """Follow a change of a budget, from what is spent next; what is used of it is announced anew."""
-    followed = {name: values[name] for name in ("limit_nanos", "period") if name in values}
-    if followed:
-        lock(session, [budget_id])
-        anew = {"announced_percent": 0} if used(session, [budget_id])[budget_id] else {}
-        session.execute(_changed(budget_id, **followed, **anew))
+def change(session: Session, budget_id: str, limit_nanos: int | None) -> None:
+    """Follow a change of a budget's limit, from what is spent next; what is used of it is announced anew."""
+    lock(session, [budget_id])
+    anew = {"announced_percent": 0} if used(session, [budget_id])[budget_id] else {}
+    session.execute(_changed(budget_id, limit_nanos=limit_nanos, **anew))
 
 
 def remove(session: Session, budget_id: str) -> None:

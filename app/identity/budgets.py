@@ -95,7 +95,8 @@ def change_budget(session: Session, budget_id: str, values: Mapping[str, Any]) -
     lock_all(session)
     get(session, budget_id)
     change(session, Budget, Budget.id == budget_id, **values)
-    budget_counters.change(session, budget_id, values)
+    if "limit_nanos" in values:
+        budget_counters.change(session, budget_id, values["limit_nanos"])
     assign_members(session)
 
 

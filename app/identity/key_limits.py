@@ -100,7 +100,8 @@ def change_key(session: Session, agent_id: str, key_id: str, changes: Mapping[st
     get_key(session, agent_id, key_id)
     if limits:
         change(session, KeyLimit, KeyLimit.id == key_id, **limits)
-        budget_counters.change(session, key_id, limits)
+    if "limit_nanos" in limits:
+        budget_counters.change(session, key_id, limits["limit_nanos"])
     if "expires_at" in changes:
         change(session, ApiKey, ApiKey.id == key_id, expires_at=changes["expires_at"])
 

@@ -10,11 +10,11 @@ from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
-from app.audit_log import actors, trail, verification, witness
+from app.audit_log import actors, witness
 from app.audit_log.witness import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
-from app.db.unit_of_work import read_only_unit, snapshot
+from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.identity import api_keys
@@ -23,6 +23,7 @@ from app.identity.principal import MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
+from app.platform.lookups import service as lookups
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
 
@@ -141,18 +142,14 @@ def purge_retired_keys(limit: int) -> None:
 @click.option("--expect", default=None, metavar="NUMBER:HASH", help="A head that was recorded earlier.")
 def verify(expect: str | None) -> None:
     """Verify that no entry of the trail was changed or removed; fails with a list of problems."""
-    expected = _parse_head(expect)
-    with snapshot() as session:
-        problems = verification.find_problems(session, expected=expected)
-        problems += verification.find_witness_problems(session)
-        head = trail.get_head(session)
-    for problem in problems:
+    found = lookups.verify_audit_log(newest=None, expected=_parse_head(expect))
+    for problem in found["problems"]:
         click.echo(problem, err=True)
-    if problems:
+    if not found["intact"]:
         raise click.ClickException("The audit log is damaged.")
     recorded = witness.read()
     compared = f"and agrees with {len(recorded.heads)} recorded heads" if recorded else "as far as it goes: no witness"
-    click.echo(f"The audit log is intact, {compared}. Record its head: {head.number}:{head.hash}")
+    click.echo(f"The audit log is intact, {compared}. Record its head: {found['head'].number}:{found['head'].hash}")
 
 
 @click.command("restored")

@@ -21,7 +21,7 @@ from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
-from app.errors import InvalidInput, LimitReached, SelfRevoke, TransactionInProgress, WalletFrozen
+from app.errors import InvalidInput, LimitReached, NotFound, SelfRevoke, TransactionInProgress, WalletFrozen
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
@@ -31,6 +31,10 @@ from app.platform import keys, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
+from app.platform.lookups import schemas as lookup_schemas
+from app.platform.lookups import service as lookups
+from app.shopping import service as shopping
+from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
 from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
@@ -330,3 +334,35 @@ def list_audit_entries(query: dict[str, Any]) -> dict[str, Any]:
 def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
     """List the approvals of all agents, newest first. Only their owners decide."""
     return approvals.list_of(**query)
+
+
+@blp.get("/audit/verification")
+@blp.response(200, lookup_schemas.AuditVerification)
+def verify_audit_log() -> dict[str, Any]:
+    """Verify that none of the newest 10 000 entries of the audit log was changed or removed."""
+    return lookups.verify_audit_log()
+
+
+@blp.get("/stuck-movements")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, lookup_schemas.StuckMovements)
+def list_stuck_movements(query: dict[str, Any]) -> Page[dict[str, Any]]:
+    """List movements that have been pending for more than an hour, oldest first, with the command to run."""
+    return lookups.list_stuck(query["page"])
+
+
+@blp.get("/purchases")
+@blp.arguments(lookup_schemas.AllPurchasesQuery, location="query")
+@blp.response(200, lookup_schemas.SoldPurchases)
+def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
+    """List the purchases in web shops of all agents and keys, newest first."""
+    statuses = [query["status"]] if query["status"] else ()
+    page = shopping.list_of(query["account_id"], query["page"], statuses=statuses)
+    return {"items": [shown(purchase) for purchase in page.items], "pagination": page}
+
+
+@blp.get("/purchases/<string:purchase_id>")
+@blp.response(200, lookup_schemas.SoldPurchase)
+def get_any_purchase(purchase_id: str) -> dict[str, Any]:
+    """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots."""
+    return shown(shopping.view(identifiers.require_id(purchase_id, NotFound("No purchase has this id."))))

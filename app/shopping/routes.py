@@ -125,13 +125,13 @@ def _price_breakdown(purchase: Purchase) -> dict[str, Any] | None:
 
 
 def _shape(purchase: Purchase) -> dict[str, Any]:
-    response: dict[str, Any] = schemas.PurchaseShape().dump(_shown(purchase))
+    response: dict[str, Any] = schemas.PurchaseShape().dump(shown(purchase, _status_url_query(purchase.id)))
     return response
 
 
-def _shown(purchase: Purchase) -> dict[str, Any]:
+def shown(purchase: Purchase, token: str = "") -> dict[str, Any]:
+    """Return a purchase as responses have it, with `token` as the query of its URLs."""
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
-    token = _status_url_query(purchase.id)
     order = None
     if purchase.outcome is not None:
         status = "pending" if purchase.outcome["payment_pending"] else "unknown"
@@ -218,7 +218,7 @@ def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
     caller = guards.current_principal()
     statuses = [query["status"]] if query["status"] else ()
     page = service.list_of(caller.account_id, query["page"], statuses=statuses, wallet_id=caller.only_wallet_id)
-    return {"items": [_shown(purchase) for purchase in page.items], "pagination": page}
+    return {"items": [shown(each, _status_url_query(each.id)) for each in page.items], "pagination": page}
 
 
 @shopping.get("/purchases/<string:purchase_id>")

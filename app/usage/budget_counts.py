@@ -58,13 +58,6 @@ def left_of(session: Session, memo: Mapping[str, Any]) -> int | None:
     return min((each for each in left if each is not None), default=None)
 
 
-def count(session: Session, memo: Mapping[str, Any], nanos: int, *, is_repeated: bool = False) -> None:
-    """Count what a call holds or costs in its budgets, which are locked."""
-    if is_repeated:
-        return
-    budget_counters.add(session, memo.get("budgets", ()), nanos)
-
-
 def corrected(session: Session, outcome: HoldResult) -> HoldResult:
     """Count what the end of a call changes in its budgets, and return what is left of them."""
     memo, difference = outcome.memo, outcome.charged_nanos - outcome.set_aside_nanos
@@ -74,5 +67,5 @@ def corrected(session: Session, outcome: HoldResult) -> HoldResult:
         budget_counters.give_back(session, memo["budgets"], -difference, held_at=outcome.held_at)
     elif outcome.held_at is not None and difference:
         # What exceeds a hold is bounded by the budget of now, and counts there.
-        count(session, memo, difference)
+        budget_counters.add(session, memo["budgets"], difference)
     return outcome._replace(budget_nanos=left_of(session, memo))

@@ -22,7 +22,7 @@ from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.tables import after_entry, day_of, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
-from app.identity import budgets, key_limits
+from app.identity import budget_counters, budgets, key_limits
 from app.identity.budgets import SharedBudget
 from app.usage import budget_counts
 from app.usage.budget_counts import UsageCall
@@ -119,7 +119,7 @@ def begin(
     held = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
-    budget_counts.count(session, memo, held.amount_nanos, is_repeated=shared is None)
+    budget_counters.add(session, memo.get("budgets", ()), held.amount_nanos)
     return held
 
 
@@ -163,7 +163,7 @@ def charge(
         budget_counts.within(call, shared, metered.cost_nanos)
     memo = memo_of(call, shared=shared or ())
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
-    budget_counts.count(session, memo, ended.charged_nanos, is_repeated=shared is None)
+    budget_counters.add(session, memo.get("budgets", ()), ended.charged_nanos)
     outcome = budget_counts.corrected(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)

@@ -31,6 +31,7 @@ from tests.support.operators import operator
 from tests.support.owners import person
 from workers import purchases
 
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 MOVE = {"amount": "0.001", "currency": "ETH", "chain": "base", "to": RECIPIENT}
 BRIDGE = {"source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "1"}
 ORDER = {
@@ -318,7 +319,9 @@ TABLE: dict[str, Access] = {
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
-            ("GET", "/doctor", 200),
+            ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
+            ("GET", "/purchases", 200),
+            ("GET", "/purchases/<string:purchase_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -484,7 +487,11 @@ class _Scene:
         if "session_id" in names:
             body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
             values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
-        values |= self._new_objects(rule, names, owner) | {"tag": "wallets", "operation": "transfer"}
+        values |= self._new_objects(rule, names, owner) | {
+            "tag": "wallets",
+            "operation": "transfer",
+            "request_id": UNKNOWN_ID,
+        }
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}

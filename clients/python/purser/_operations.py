@@ -1983,6 +1983,67 @@ class Operations:
         )
         return result
 
+    def verify_audit_log(self) -> api.AuditVerification:
+        """Verify that none of the newest 10 000 entries of the audit log was changed or removed.
+
+        Reads the newest 10 000 entries; `flask --app wsgi audit verify` reads all. Only a head that was recorded
+        elsewhere shows that the last entries were deleted.
+        """
+        result: api.AuditVerification = self._request("GET", "/v1/platform/audit/verification", is_repeatable=True)
+        return result
+
+    def list_stuck_movements(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.StuckMovements:
+        """List movements that have been pending for more than an hour, oldest first, with the command to run.
+
+        Requests for deposits are not listed. The commands run on a host of the service, and refuse where money may
+        still arrive.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.StuckMovements = self._request(
+            "GET", "/v1/platform/stuck-movements", query={"limit": limit, "offset": offset}, is_repeatable=True
+        )
+        return result
+
+    def list_all_purchases(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        status: api.PurchaseStatus | Omit = OMIT,
+        account_id: str | Omit = OMIT,
+    ) -> api.SoldPurchases:
+        """List the purchases in web shops of all agents and keys, newest first.
+
+        Filter by `status` to find what failed, or by `account_id`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        status: Only entries with this status.
+        account_id: Only the purchases of this agent or account.
+        """
+        result: api.SoldPurchases = self._request(
+            "GET",
+            "/v1/platform/purchases",
+            query={"limit": limit, "offset": offset, "after": after, "status": status, "account_id": account_id},
+            is_repeatable=True,
+        )
+        return result
+
+    def get_any_purchase(self, purchase_id: str) -> api.SoldPurchase:
+        """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots.
+
+        The response shows what the browser did, without what it typed.
+        """
+        result: api.SoldPurchase = self._request(
+            "GET", f"/v1/platform/purchases/{quote(purchase_id, safe='')}", is_repeatable=True
+        )
+        return result
+
     def list_budgets(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.BudgetPage:
         """List budgets with what is left of them, oldest first.
 

@@ -264,6 +264,19 @@ class AuditSubject(TypedDict):
     """The unique identifier of the object (UUID); null if it has none."""
 
 
+class AuditVerification(TypedDict):
+    """Whether the newest 10 000 entries of the trail are intact, and what is wrong with them."""
+
+    intact: bool
+    """Whether no problem was found."""
+    problems: list[str]
+    """One sentence for each entry that is missing or was changed, and for each head of the witness that the log
+    disagrees with; at most ten of each kind.
+    """
+    head: AuditHead
+    """The newest entry, as stored."""
+
+
 class AwaitingApproval(TypedDict):
     """The answer to a payment that the owner has to approve. Its value is held; nothing is paid yet."""
 
@@ -2814,6 +2827,91 @@ class ShownAgent(TypedDict):
     """The wallets with their addresses and controls."""
 
 
+class SoldPurchase(TypedDict):
+    """A purchase with its steps, and the agent or gateway-only key that it belongs to."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    status: PurchaseStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
+    status_url: str
+    """The URL that returns the current state of the purchase."""
+    url: str
+    """The URL of the resource that was requested."""
+    dry_run: bool
+    """Always `true`: nothing was signed or sent."""
+    quantity: int
+    """The number of pieces."""
+    max_total_usd: float | None
+    """The limit for the order's total in US dollars, as requested; null if none was."""
+    product: PurchasedProduct | None
+    """The product as its page shows it; null before the page was read."""
+    order: PlacedOrder | None
+    """The order as the shop shows it; null before the review."""
+    error: PurchaseError | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
+    cost_usd: str
+    """The amount charged to the credits, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
+    account_id: str
+    """The agent, or the account of the gateway-only key or payment, that bought."""
+    steps: int
+    """Number of steps."""
+    trail: list[PurchaseStep]
+    """The steps of the browser, oldest first."""
+    evidence: list[PurchaseEvidence]
+    """Screenshots of the shop's pages. They are kept for 30 days."""
+
+
+class SoldPurchaseSummary(TypedDict):
+    """A purchase, and the agent or gateway-only key that it belongs to."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    status: PurchaseStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
+    status_url: str
+    """The URL that returns the current state of the purchase."""
+    url: str
+    """The URL of the resource that was requested."""
+    dry_run: bool
+    """Always `true`: nothing was signed or sent."""
+    quantity: int
+    """The number of pieces."""
+    max_total_usd: float | None
+    """The limit for the order's total in US dollars, as requested; null if none was."""
+    product: PurchasedProduct | None
+    """The product as its page shows it; null before the page was read."""
+    order: PlacedOrder | None
+    """The order as the shop shows it; null before the review."""
+    error: PurchaseError | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
+    cost_usd: str
+    """The amount charged to the credits, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
+    account_id: str
+    """The agent, or the account of the gateway-only key or payment, that bought."""
+
+
+class SoldPurchases(TypedDict):
+    """A page of purchases, newest first."""
+
+    purchases: list[SoldPurchaseSummary]
+    """The purchases of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class SpendingSession(TypedDict):
     """A session: what names it counts against its budget and against the wallet's limits."""
 
@@ -2848,6 +2946,28 @@ class SpendingWindow(TypedDict):
     """Whether the window has no limit; `remaining_usd` is then 0."""
     resets_at: str
     """The time when the window ends and the next begins (ISO 8601, UTC)."""
+
+
+class StuckMovement(TypedDict):
+    """A movement that is pending for long, and the command to run for it on a host of the service."""
+
+    movement: Transaction
+    """The movement, as in the wallet's history."""
+    agent_id: str | None
+    """The agent of the wallet; null for a wallet of the service, or a deleted one."""
+    command: str
+    """Ends the movement if nothing may still arrive, or else runs all jobs once, in the foreground, and shows why
+    it does not end.
+    """
+
+
+class StuckMovements(TypedDict):
+    """Pending movements, oldest first."""
+
+    movements: list[StuckMovement]
+    """The movements of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class SubscribeBody(TypedDict):

@@ -732,6 +732,42 @@ export abstract class Operations {
   }
 
   /**
+   * Verify that none of the newest 10 000 entries of the audit log was changed or removed.
+   *
+   * Reads the newest 10 000 entries; `flask --app wsgi audit verify` reads all. Only a head that was recorded elsewhere shows that the last entries were deleted.
+   */
+  verifyAuditLog(args: Input<"verify_audit_log", ""> = {}, options?: CallOptions): Promise<Output<"verify_audit_log">> {
+    return this.call({ method: "GET", path: "/v1/platform/audit/verification" }, args, options);
+  }
+
+  /**
+   * List movements that have been pending for more than an hour, oldest first, with the command to run.
+   *
+   * Requests for deposits are not listed. The commands run on a host of the service, and refuse where money may still arrive.
+   */
+  listStuckMovements(args: Input<"list_stuck_movements", ""> = {}, options?: CallOptions): Promise<Output<"list_stuck_movements">> {
+    return this.call({ method: "GET", path: "/v1/platform/stuck-movements", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * List the purchases in web shops of all agents and keys, newest first.
+   *
+   * Filter by `status` to find what failed, or by `account_id`.
+   */
+  listAllPurchases(args: Input<"list_all_purchases", ""> = {}, options?: CallOptions): Promise<Output<"list_all_purchases">> {
+    return this.call({ method: "GET", path: "/v1/platform/purchases", query: ["limit","offset","after","status","account_id"] }, args, options);
+  }
+
+  /**
+   * Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots.
+   *
+   * The response shows what the browser did, without what it typed.
+   */
+  getAnyPurchase(args: Input<"get_any_purchase", "">, options?: CallOptions): Promise<Output<"get_any_purchase">> {
+    return this.call({ method: "GET", path: "/v1/platform/purchases/{purchase_id}" }, args, options);
+  }
+
+  /**
    * List budgets with what is left of them, oldest first.
    *
    * Reads all budgets, with what is used now.
