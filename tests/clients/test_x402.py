@@ -14,6 +14,8 @@ import requests
 from eth_account.messages import encode_typed_data
 from flask import Flask
 from x402 import x402Client, x402ClientSync
+from x402.extensions.bazaar.facilitator_client import ListDiscoveryResourcesParams, with_bazaar
+from x402.http import FacilitatorConfig, HTTPFacilitatorClientSync
 from x402.http.clients.httpx import x402HttpxClient
 from x402.http.clients.requests import x402_requests
 from x402.mechanisms.evm import EthAccountSigner
@@ -105,6 +107,20 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
     settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
     assert (settled["success"], settled["network"]) == (True, "eip155:8453")
     compatibility.check("PyPI", "x402[evm,requests]", version("x402"), ["pay on Base"])
+
+
+def test_a_resource_that_the_discovery_client_found_is_paid_for(mainnet: Scene) -> None:
+    client = with_bazaar(HTTPFacilitatorClientSync(FacilitatorConfig(url=mainnet.service.url)))
+    listed = client.extensions.bazaar.list_resources(ListDiscoveryResourcesParams(type="http", limit=100))
+    found = next(each for each in listed.items if mainnet.search.startswith(each.resource + "?"))
+    payer = x402ClientSync()
+    register_exact_evm_client(payer, EthAccountSigner(mainnet.payer().account))
+    with x402_requests(payer) as session:
+        answer = session.get(found.resource, params={"q": "agents"}, timeout=60)
+    assert (answer.status_code, answer.json()) == (200, {"results": []})
+    settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
+    assert settled["network"] in {each["network"] for each in found.accepts}
+    compatibility.check("PyPI", "x402[extensions]", version("x402"), ["list resources (bazaar)", "pay for one of them"])
 
 
 def test_requests_pays_once_though_its_payment_is_settled_late(mainnet: Scene) -> None:

@@ -40,6 +40,23 @@ def make_python(requirements: str | Path) -> Path:
     return _python(PROGRAMS / requirements)
 
 
+def run_command(name: str, *arguments: str, requirements: str, home: Path) -> tuple[int, str]:
+    """Run a command of the environment with these requirements, and return its exit code and what it printed.
+
+    It may leave files in its home folder.
+    """
+    ran = subprocess.run(
+        [str(make_python(requirements).with_name(name)), *arguments],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_RUNNING_SECONDS,
+        cwd=home,
+        env={**environment(), "HOME": str(home)},
+    )
+    return ran.returncode, ran.stdout
+
+
 def make_data(program: Path, *options: str, requirements: Path) -> Path:
     """Run a program once in the environment with these requirements, and return the folder that it filled."""
     folder = _folder(requirements, salt=f"{program.read_text()} {options}")
