@@ -15,37 +15,12 @@ if [ -x .venv/bin/python ] && [ -r ".venv/installed-$requirements" ]; then
 fi
 
 # A name on PATH does not suffice: version managers install shims without a Python, and Debian's python3 lacks ensurepip.
-# Nor is one as fast as another: those that version managers compile without optimisations take a third longer.
-work='
-import ensurepip, sys, time, venv
-
-def numbers(to):
-    return to if to < 2 else numbers(to - 1) + numbers(to - 2)
-
-def microseconds():
-    began = time.process_time()
-    numbers(20)
-    return int((time.process_time() - began) * 1e6)
-
-if (3, 11) <= sys.version_info[:2] <= (3, 13):
-    print(min(microseconds() for _ in range(9)))
-'
-fastest='' least=0 separators=$IFS
-IFS=:
+fits='import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 for name in python3.13 python3.12 python3.11 python3 python; do
-    for folder in $PATH; do
-        [ -x "$folder/$name" ] && took=$("$folder/$name" -c "$work" 2>/dev/null) || continue
-        case $took in '' | *[!0-9]*) continue ;; esac
-        # The newest is taken, unless another is more than a tenth faster.
-        if [ -z "$fastest" ] || [ $((took * 10)) -lt $((least * 9)) ]; then
-            fastest=$folder/$name least=$took
-        fi
-    done
+    if command -v "$name" >/dev/null 2>&1 && "$name" -c "$fits" >/dev/null 2>&1; then
+        exec "$name" launcher/environment.py "$requirements"
+    fi
 done
-IFS=$separators
-if [ -n "$fastest" ]; then
-    exec "$fastest" launcher/environment.py "$requirements"
-fi
 
 if command -v uv >/dev/null 2>&1; then
     echo "No Python 3.11-3.13 found: installing one with uv ..."

@@ -134,21 +134,3 @@ def test_without_a_suitable_python_one_line_explains_the_solution(work_tree: Pat
     assert answer.returncode == 1
     assert len(answer.stderr.splitlines()) == 1
     assert answer.stderr.startswith("Python 3.11, 3.12 or 3.13 with venv is required:")
-
-
-@pytest.mark.parametrize(("older", "taken"), [(8_000, "python3.11"), (9_900, "python3.13"), (12_000, "python3.13")])
-def test_a_python_that_is_clearly_faster_is_preferred_to_the_newest(work_tree: Path, older: int, taken: str) -> None:
-    tools = work_tree / "tools"
-    tools.mkdir()
-    for tool in ("sh", "dirname", "cksum"):
-        (tools / tool).symlink_to(str(shutil.which(tool)))
-    path = str(tools)
-    for name, microseconds in (("python3.13", 10_000), ("python3.11", older)):
-        folder = work_tree / f"with {name}"
-        folder.mkdir()
-        python = folder / name
-        python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {microseconds} || echo {name} "$@"\n')
-        python.chmod(0o755)
-        path = f"{folder}:{path}"
-    answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, PATH=path)
-    assert answer.stdout == f"{taken} launcher/environment.py {environment.RUNTIME_LOCK}\n", answer.stderr
