@@ -110,8 +110,9 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
 
 
 def test_a_resource_that_the_discovery_client_found_is_paid_for(mainnet: Scene) -> None:
-    client = with_bazaar(HTTPFacilitatorClientSync(FacilitatorConfig(url=mainnet.service.url)))
-    listed = client.extensions.bazaar.list_resources(ListDiscoveryResourcesParams(type="http", limit=100))
+    with HTTPFacilitatorClientSync(FacilitatorConfig(url=mainnet.service.url)) as client:
+        found_by = with_bazaar(client).extensions.bazaar
+        listed = found_by.list_resources(ListDiscoveryResourcesParams(type="http", limit=100))
     found = next(each for each in listed.items if mainnet.search.startswith(each.resource + "?"))
     payer = x402ClientSync()
     register_exact_evm_client(payer, EthAccountSigner(mainnet.payer().account))
