@@ -28,16 +28,16 @@ class UsageCall(NamedTuple):
 
 def lock(session: Session, account_id: str, call: UsageCall, step_id: str) -> list[SharedBudget] | None:
     """Lock what a call is counted in; return its budgets, None if there is nothing to count, or no more."""
-    shared = budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
-    if not shared:
+    counted_in = budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
+    if not counted_in:
         return None
     accounts.lock_available(session, account_id)
-    return None if credit_holds.exists(session, step_id) else shared
+    return None if credit_holds.exists(session, step_id) else counted_in
 
 
-def within(call: UsageCall, shared: Sequence[SharedBudget], nanos: int, minimum_nanos: int | None = None) -> int:
+def within(call: UsageCall, counted_in: Sequence[SharedBudget], nanos: int, minimum_nanos: int | None = None) -> int:
     """Return what all budgets of a call cover of an amount. Raises: BudgetExceeded if that is less than the minimum."""
-    least = budgets.least_left(shared)
+    least = budgets.least_left(counted_in)
     if least is None or (left_nanos := least.remaining_nanos) is None or (left_nanos and nanos <= left_nanos):
         return nanos
     required_nanos = nanos if minimum_nanos is None else min(nanos, minimum_nanos)

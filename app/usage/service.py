@@ -112,10 +112,10 @@ def begin(
 
     Raises: InsufficientCredits, BudgetExceeded.
     """
-    shared = budget_counts.lock(session, account_id, call, hold_id)
-    if shared is not None:
-        nanos = budget_counts.within(call, shared, nanos, minimum_nanos)
-    memo = memo_of(call, estimate, shared or ())
+    counted_in = budget_counts.lock(session, account_id, call, hold_id)
+    if counted_in is not None:
+        nanos = budget_counts.within(call, counted_in, nanos, minimum_nanos)
+    memo = memo_of(call, estimate, counted_in or ())
     held = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
@@ -158,10 +158,10 @@ def charge(
 
     What a refund or a payment in the same unit has paid for is charged whatever is left of the budgets.
     """
-    shared = budget_counts.lock(session, account_id, call, charge_id)
-    if shared is not None and not is_paid:
-        budget_counts.within(call, shared, metered.cost_nanos)
-    memo = memo_of(call, shared=shared or ())
+    counted_in = budget_counts.lock(session, account_id, call, charge_id)
+    if counted_in is not None and not is_paid:
+        budget_counts.within(call, counted_in, metered.cost_nanos)
+    memo = memo_of(call, counted_in=counted_in or ())
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
     budget_counters.add(session, memo.get("budgets", ()), ended.charged_nanos)
     outcome = budget_counts.corrected(session, ended)
@@ -184,11 +184,11 @@ def refund(session: Session, charge_id: str) -> HoldResult:
 
 
 def memo_of(
-    call: UsageCall, estimate: MeteredUsage | None = None, shared: Sequence[SharedBudget] = ()
+    call: UsageCall, estimate: MeteredUsage | None = None, counted_in: Sequence[SharedBudget] = ()
 ) -> dict[str, Any]:
     """Return what the hold or charge of a call stores about it, for its entry in the log, and for budgets."""
     return {
-        **({"budgets": sorted(each.id for each in shared)} if shared else {}),
+        **({"budgets": sorted(each.id for each in counted_in)} if counted_in else {}),
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),

@@ -136,7 +136,7 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-# Read without a lock: they never change. ONLY is for `lock_order`, as above.
+# The array of ids in the memo. Read without a lock: they never change. ONLY is for `lock_order`, as above.
 _BUDGETS_OF_HOLD = """, (
     SELECT translate(memo->>'budgets', '[]" ', '{}')::uuid[] FROM ONLY credit_holds h WHERE h.id = t.id
   ) AS budgets"""
