@@ -89,7 +89,7 @@ def delete_budget(budget_id: str) -> SharedBudget:
 def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
     """Make a further key of an agent, with limits; it spends the agent's credits."""
     email = body.pop("email")
-    return issued_key(*agent_keys.create_for(current_actor(), _id(agent_id), body, email=email, claim=claim))
+    return issued_key(*agent_keys.create(current_actor(), _id(agent_id), body, email=email, claim=claim))
 
 
 @blp.get("/agents/<string:agent_id>/keys")
@@ -106,7 +106,7 @@ def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
 def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> LimitedKey:
     """Change the limits of an agent's further key; they apply from its next call on."""
     assert_any_field(body, KeyChanges)
-    return agent_keys.change_for(current_actor(), _id(agent_id), key_id, body)
+    return agent_keys.change(current_actor(), _id(agent_id), key_id, body)
 
 
 @blp.delete("/agents/<string:agent_id>/keys/<string:key_id>")
