@@ -149,6 +149,10 @@ def current_master_key() -> MasterKeyPrincipal:
     return found
 
 
+def acting_key_id() -> str:
+    return current_master_key().key_id
+
+
 def has_master_key() -> bool:
     return g.get("master_caller") is not None
 

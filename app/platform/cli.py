@@ -10,7 +10,7 @@ from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
-from app.audit_log import actors, witness
+from app.audit_log import actors, verification, witness
 from app.audit_log.witness import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
@@ -23,7 +23,6 @@ from app.identity.principal import MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
-from app.platform.lookups import service as lookups
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
 
@@ -142,7 +141,7 @@ def purge_retired_keys(limit: int) -> None:
 @click.option("--expect", default=None, metavar="NUMBER:HASH", help="A head that was recorded earlier.")
 def verify(expect: str | None) -> None:
     """Verify that no entry of the trail was changed or removed; fails with a list of problems."""
-    found = lookups.verify_audit_log(newest=None, expected=_parse_head(expect))
+    found = verification.verify(newest=None, expected=_parse_head(expect))
     for problem in found["problems"]:
         click.echo(problem, err=True)
     if not found["intact"]:

@@ -38,6 +38,9 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
+# A payment or refund that a bridge's service reports, and the chain does not show in full: the options of the command.
+_LOST = {"payment_not_seen": "", "refund_not_seen": "", "refund_short": " --accept-partial-refund"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView(AgentSnapshot):
@@ -127,6 +130,19 @@ def list_transactions(agent_id: str, page: PageRequest, filters: Mapping[str, st
         agent = identity.get_agent(session, parse_agent_id(agent_id))
         listed = wallets.all_of(session, agent.id)
     return history.page_of_wallets([each.id for each in listed], page, filters)
+
+
+def list_stuck(page: PageRequest) -> Page[dict[str, Any]]:
+    """Return the movements that have been pending for more than an hour, oldest first, with their commands."""
+    found, items = history.stuck(page, timedelta(hours=1)), []
+    with read_only_unit() as session:
+        for each in found.items:
+            command, option = "python -m workers.schedule --once", _LOST.get((each.error or "").partition(":")[0])
+            if option is not None:
+                command = f"flask --app wsgi bridges write-off {each.id}{option}"
+            agent_id = next(iter(wallets.agents_with(session, each.wallet_id)), None)
+            items.append({"movement": each, "agent_id": agent_id, "command": command})
+    return Page(items, found.total, found.request)
 
 
 def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> Service:
