@@ -129,14 +129,6 @@ def export_retired_key(wallet_id: str) -> None:
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
 
 
-@retired_keys.command("purge")
-@click.option("--limit", default=_MAX_PURGED, show_default=True, type=click.IntRange(1, _MAX_PURGED))
-def purge_retired_keys(limit: int) -> None:
-    """Delete due keys of wallets that are proven empty, as the sweep does."""
-    purged = keys.purge_retired_keys(actors.shell_actor(), limit=limit)
-    click.echo(f"{len(purged)} keys were deleted.")
-
-
 @audit.command("verify")
 @click.option("--expect", default=None, metavar="NUMBER:HASH", help="A head that was recorded earlier.")
 def verify(expect: str | None) -> None:
