@@ -77,20 +77,20 @@ def create(
     initial_usd = app_state().settings.initial_credits_usd
     nanos = money.nanos_from_usd(initial_usd) if credits_nanos is None else credits_nanos
     with unit_of_work() as session:
-        agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="specified")
+        agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="specified")
         specified = {limit: nanos for limit, nanos in limits.items() if nanos is not None}
         controls = spending_controls.set_default(session, wallet.id, **specified)
-        credit_accounts.open_account(session, agent.id)
-        credit_accounts.grant(session, agent.id, nanos, reference=f"initial:{agent.id}")
-        claim.bind(session, agent.id)
+        credit_accounts.open_account(session, agent_id)
+        credit_accounts.grant(session, agent_id, nanos, reference=f"initial:{agent_id}")
+        claim.bind(session, agent_id)
         after = {
-            "name": agent.name, "email": email, "key_id": key.id, "wallet_id": wallet.id,
+            "name": name or DEFAULT_NAME, "email": email, "key_id": key.id, "wallet_id": wallet.id,
             "credits_usd": usd_string(nanos),
             **{limit.replace("_nanos", "_usd"): usd_string(getattr(controls, limit)) for limit in limits},
         }  # fmt: skip
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CREATED, agent.id, after=after))
-    return agent.id
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CREATED, agent_id, after=after))
+    return agent_id
 
 
 def created_agent(agent_id: str) -> AgentView:
