@@ -42,7 +42,6 @@ from app.gateway.pricing import price_table
 from app.gateway.providers import configured
 from app.gateway.providers.operations import add_operations
 from app.gateway.providers.table import ProviderTable
-from app.identity.guards import SECURITY_SCHEMES
 from app.identity.service import KeyMemory
 from app.mcp import methods
 from app.mcp import routes as mcp
@@ -184,7 +183,7 @@ def _configure(app: Flask, settings: Settings) -> None:
         API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
         API_SPEC_OPTIONS=openapi.spec_options(
-            settings.public_url, SECURITY_SCHEMES, terms_url=settings.terms_url, support_url=settings.support_url
+            settings.public_url, terms_url=settings.terms_url, support_url=settings.support_url
         ),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]

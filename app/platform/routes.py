@@ -8,7 +8,7 @@ from flask import Response
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.models import Approval
-from app.audit_log import trail
+from app.audit_log import trail, verification
 from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
 from app.catalog.models import Service
@@ -18,7 +18,7 @@ from app.catalog.payouts import service as payouts
 from app.catalog.payouts.service import PayoutView
 from app.catalog.schemas import OwnedEntry, OwnedPage
 from app.catalog.services import service as services
-from app.core import clock, identifiers
+from app.core import identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, LimitReached, NotFound, SelfRevoke, TransactionInProgress, WalletFrozen
@@ -32,11 +32,9 @@ from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
 from app.platform.lookups import schemas as lookup_schemas
-from app.platform.lookups import service as lookups
 from app.shopping import service as shopping
 from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
-from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
@@ -52,13 +50,9 @@ blp = Blueprint(
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
 
 
-def _acting_key_id() -> str:
-    return guards.current_master_key().key_id
-
-
 @blp.post("/agents")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=service.created_agent,
     note=_NOTE,
     on_replay=lambda agent_id: trail.record_alone(_actor(), AuditAction.AGENT_SHOWN, agent_id, repeated=True),
@@ -93,18 +87,6 @@ def get_agent(agent_id: str) -> AgentView:
 def list_agent_transactions(query: dict[str, Any], agent_id: str) -> Page[TransactionView]:
     """List the transactions of all wallets of an agent, newest first."""
     return service.list_transactions(agent_id, query.pop("page"), query)
-
-
-@blp.get("/usage")
-@blp.arguments(schemas.UsageDaysQuery, location="query")
-@blp.response(200, schemas.UsageDays)
-def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
-    """Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first."""
-    today = clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
-    start = today - timedelta(days=query["days"] - 1)
-    with read_only_unit() as session:
-        found = usage.by_day(session, query["agent_id"], start)
-    return {"days": sorted(found, key=lambda each: (each.day, each.cost_nanos), reverse=True)}
 
 
 @blp.get("/usage/sums")
@@ -159,7 +141,7 @@ def list_all_payouts(query: dict[str, Any]) -> Page[PayoutView]:
 
 
 @blp.post("/services/<string:service_id>/refunds")
-@idempotent(owner=_acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
+@idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
 @blp.arguments(payout_schemas.RefundBody)
 @blp.response(201, payout_schemas.PayoutShape)
 @blp.raises(*payout_routes.REFUND_ERRORS)
@@ -189,7 +171,7 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 
 @blp.post("/agents/<string:agent_id>/rotate-key")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=service.rotation_of_entry,
     note=_NOTE,
     on_replay=lambda entry_id: service.record_rotation_replay(_actor(), entry_id),
@@ -230,7 +212,7 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
 
 
 @blp.post("/agents/<string:agent_id>/credits")
-@idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
+@idempotent(owner=guards.acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.CreditGrantShape)
 def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> dict[str, Any]:
@@ -273,7 +255,7 @@ def list_master_keys() -> dict[str, Any]:
 
 @blp.post("/master-keys")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=keys.get_master_key,
     note=_NOTE,
     on_replay=lambda key_id: trail.record_alone(
@@ -340,7 +322,7 @@ def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
 @blp.response(200, lookup_schemas.AuditVerification)
 def verify_audit_log() -> dict[str, Any]:
     """Verify that none of the newest 10 000 entries of the audit log was changed or removed."""
-    return lookups.verify_audit_log()
+    return verification.verify()
 
 
 @blp.get("/stuck-movements")
@@ -348,7 +330,7 @@ def verify_audit_log() -> dict[str, Any]:
 @blp.response(200, lookup_schemas.StuckMovements)
 def list_stuck_movements(query: dict[str, Any]) -> Page[dict[str, Any]]:
     """List movements that have been pending for more than an hour, oldest first, with the command to run."""
-    return lookups.list_stuck(query["page"])
+    return service.list_stuck(query["page"])
 
 
 @blp.get("/purchases")

@@ -69,17 +69,6 @@ class AgentQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     frozen = fields.Boolean(load_default=None, metadata={"description": _FROZEN})
 
 
-class UsageDaysQuery(Schema):
-    """The days to sum."""
-
-    days = QueryCount(
-        load_default=7,
-        validate=ma.validate.Range(1, 92, error="must be between 1 and 92"),
-        metadata={"description": "UTC days up to today, at most 92.", "default": 7},
-    )
-    agent_id = Identifier(load_default=None)
-
-
 class AllFocusQuery(FocusQuery):
     """The calls of one agent, or of all."""
 
@@ -90,21 +79,6 @@ class AllUsageSumsQuery(UsageSumsQuery):
     """What to sum, of one agent or all."""
 
     agent_id = Identifier(load_default=None)
-
-
-class UsageDayShape(Schema):
-    """The calls to one provider on one day."""
-
-    day = fields.Date(required=True)
-    provider = fields.String(required=True)
-    calls = fields.Integer(required=True)
-    cost_usd = Usd(required=True, attribute="cost_nanos")
-
-
-class UsageDays(Schema):
-    """Calls by day and provider."""
-
-    days = fields.List(fields.Nested(UsageDayShape), required=True)
 
 
 class ListedAgent(Schema):
@@ -310,13 +284,13 @@ class RevokedMasterKey(RevokedKey):
 class GatewayKeyShape(Schema):
     """A gateway-only key; the key itself is truncated."""
 
-    id = fields.UUID(required=True, attribute="view.id")
-    api_key = fields.String(required=True, attribute="view.key")
-    email = fields.String(required=True, allow_none=True, attribute="view.email")
-    credits_usd = Usd(required=True, attribute="credits_nanos")
-    active = fields.Boolean(required=True, attribute="view.is_active")
-    created_at = Instant(required=True, attribute="view.created_at")
-    revoked_at = Instant(required=True, allow_none=True, attribute="view.revoked_at")
+    id = fields.UUID(required=True, attribute="row.id")
+    api_key = fields.String(required=True, attribute="key")
+    email = fields.String(required=True, allow_none=True, attribute="row.email")
+    credits_usd = Usd(required=True, attribute="balance.credits_nanos")
+    active = fields.Boolean(required=True)
+    created_at = Instant(required=True, attribute="row.created_at")
+    revoked_at = Instant(required=True, allow_none=True, attribute="row.revoked_at")
 
 
 GatewayKeys = page_schema("GatewayKeys", "keys", GatewayKeyShape, "A page of gateway-only keys, oldest first.")
