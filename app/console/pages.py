@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from flask import Blueprint, Response, make_response, render_template, request, 
 
 from app.console import sessions
 from app.console.sessions import LiveConsoleSession
-from app.core import clock
 from app.core.identifiers import new_id
 from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
@@ -111,10 +110,9 @@ def show_overview() -> Response:
     for title, slug, chosen in _OVERVIEW["lists"]:
         found = _call(_SECTIONS[slug]["view"], {**chosen, "limit": "1"})
         figures.append((title, found["pagination"]["total"], url_for("console.show_list", slug=slug, **chosen)))
-    since = clock.isoformat(clock.now() - timedelta(days=7))
-    days = _call("platform.get_all_usage_sums", {"group_by": "day", "created_after": since})["sums"]
+    days = _call("platform.get_usage_by_day", {"days": "7"})["days"]
     charged = _written(sum(Decimal(str(each["cost_usd"])) for each in days), "usd")
-    figures.append(("Charged in seven days", charged, url_for("console.show_list", slug="costs", group_by="day")))
+    figures.append(("Charged in seven days", charged, url_for("console.show_list", slug="usage")))
     return _render("overview.html", figures=figures)
 
 

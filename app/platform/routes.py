@@ -18,7 +18,7 @@ from app.catalog.payouts import service as payouts
 from app.catalog.payouts.service import PayoutView
 from app.catalog.schemas import OwnedEntry, OwnedPage
 from app.catalog.services import service as services
-from app.core import identifiers
+from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, LimitReached, NotFound, SelfRevoke, TransactionInProgress, WalletFrozen
@@ -35,6 +35,7 @@ from app.platform.lookups import schemas as lookup_schemas
 from app.shopping import service as shopping
 from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
+from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
@@ -87,6 +88,18 @@ def get_agent(agent_id: str) -> AgentView:
 def list_agent_transactions(query: dict[str, Any], agent_id: str) -> Page[TransactionView]:
     """List the transactions of all wallets of an agent, newest first."""
     return service.list_transactions(agent_id, query.pop("page"), query)
+
+
+@blp.get("/usage")
+@blp.arguments(schemas.UsageDaysQuery, location="query")
+@blp.response(200, schemas.UsageDays)
+def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
+    """Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first."""
+    today = clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    start = today - timedelta(days=query["days"] - 1)
+    with read_only_unit() as session:
+        found = usage.by_day(session, query["agent_id"], start)
+    return {"days": sorted(found, key=lambda each: (each.day, each.cost_nanos), reverse=True)}
 
 
 @blp.get("/usage/sums")

@@ -69,6 +69,17 @@ class AgentQuery(FollowingQuery):  # type: ignore[misc, valid-type]
     frozen = fields.Boolean(load_default=None, metadata={"description": _FROZEN})
 
 
+class UsageDaysQuery(Schema):
+    """The days to sum."""
+
+    days = QueryCount(
+        load_default=7,
+        validate=ma.validate.Range(1, 92, error="must be between 1 and 92"),
+        metadata={"description": "UTC days up to today, at most 92.", "default": 7},
+    )
+    agent_id = Identifier(load_default=None)
+
+
 class AllFocusQuery(FocusQuery):
     """The calls of one agent, or of all."""
 
@@ -79,6 +90,21 @@ class AllUsageSumsQuery(UsageSumsQuery):
     """What to sum, of one agent or all."""
 
     agent_id = Identifier(load_default=None)
+
+
+class UsageDayShape(Schema):
+    """The calls to one provider on one day."""
+
+    day = fields.Date(required=True)
+    provider = fields.String(required=True)
+    calls = fields.Integer(required=True)
+    cost_usd = Usd(required=True, attribute="cost_nanos")
+
+
+class UsageDays(Schema):
+    """Calls by day and provider."""
+
+    days = fields.List(fields.Nested(UsageDayShape), required=True)
 
 
 class ListedAgent(Schema):

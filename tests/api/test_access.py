@@ -310,7 +310,7 @@ TABLE: dict[str, Access] = {
             ("POST", "/agents/<string:agent_id>/rotate-key", 200),
             ("GET", "/approvals", 200), ("GET", "/audit", 200), ("GET", "/events", 200),
             ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
-            ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/services", 200),
+            ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/usage", 200), ("GET", "/services", 200),
             ("GET", "/usage/sums", 200), ("GET", "/usage/focus", 200),
             ("POST", "/budgets", 400), ("GET", "/budgets", 200), ("GET", "/budgets/<string:budget_id>", 200),
             ("PATCH", "/budgets/<string:budget_id>", 400), ("DELETE", "/budgets/<string:budget_id>", 200),

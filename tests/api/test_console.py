@@ -24,7 +24,7 @@ from tests.support.operators import Operator, entries, operator
 from tests.support.owners import person
 
 VIEWER, OPERATOR, ADMIN = MasterKeyRole
-PLACES = ("agents", "approvals", "services", "costs", "keys", "master-keys", "webhooks", "audit", "doctor")
+PLACES = ("agents", "approvals", "services", "usage", "keys", "master-keys", "webhooks", "audit", "doctor")
 
 
 class Browser:
@@ -183,6 +183,7 @@ def test_agents_are_found_by_name_email_address_and_id(each_database_url: str, b
     assert ops.get("/agents?search=nobody\x00").status_code in {200, 400}
     ops.post(f"/agents/{others[0].id}/freeze", {})
     assert [each["id"] for each in ops.get("/agents?frozen=true").get_json()["agents"]] == [others[0].id]
+    assert ops.get("/usage?days=92").get_json() == {"days": []}
     assert ops.get("/services").get_json()["pagination"]["total"] == 0
     assert ops.get(f"/agents/{agent.id}/transactions?status=pending").get_json()["transactions"] == []
     assert browser.get("").status_code == 200

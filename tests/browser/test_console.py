@@ -52,7 +52,7 @@ def test_every_page_is_readable_at_each_width_and_for_a_screen_reader(
     world.add_transaction(agent, **pending, next_check_at=clock.now(), kind="bridge", error="payment_not_seen")
     page.goto(f"{world.url}/admin")
     assert_good(page, axe, "console-overview")
-    places = ("agents", "approvals", "services", "costs", "keys", "master-keys", "webhooks", "audit", "doctor")
+    places = ("agents", "approvals", "services", "usage", "keys", "master-keys", "webhooks", "audit", "doctor")
     of_agent = f"transactions?agent_id={agent['agentId']}", f"agents/{agent['agentId']}"
     new = "stuck", "purchases", "payouts", "audit-verification", "costs?group_by=provider"
     ones = f"requests/{frozen}", f"purchases/{bought}", f"webhooks/{webhook}", f"deliveries?webhook_id={webhook}"

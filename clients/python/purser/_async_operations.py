@@ -1498,6 +1498,19 @@ class AsyncOperations:
         )
         return result
 
+    async def get_usage_by_day(self, *, days: int | Omit = OMIT, agent_id: str | Omit = OMIT) -> api.UsageDays:
+        """Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first.
+
+        Reads the log of the days: for many calls, ask for few of them.
+
+        days: UTC days up to today, at most 92.
+        agent_id: The unique identifier of the agent (UUID).
+        """
+        result: api.UsageDays = await self._request(
+            "GET", "/v1/platform/usage", query={"days": days, "agent_id": agent_id}, is_repeatable=True
+        )
+        return result
+
     async def get_all_usage_sums(
         self,
         *,

@@ -3575,6 +3575,26 @@ class UpdatedService(TypedDict):
     """Always `true`: the change is stored."""
 
 
+class UsageDay(TypedDict):
+    """The calls to one provider on one day."""
+
+    day: str
+    """The UTC day."""
+    provider: str
+    """The provider, or `service:` and the id of a service of the catalog."""
+    calls: int
+    """The number of calls."""
+    cost_usd: float
+    """What they were charged, in US dollars."""
+
+
+class UsageDays(TypedDict):
+    """Calls by day and provider."""
+
+    days: list[UsageDay]
+    """One for each day and provider with calls."""
+
+
 class UsageLog(TypedDict):
     """One charged call."""
 

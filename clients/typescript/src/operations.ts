@@ -534,6 +534,15 @@ export abstract class Operations {
   }
 
   /**
+   * Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first.
+   *
+   * Reads the log of the days: for many calls, ask for few of them.
+   */
+  getUsageByDay(args: Input<"get_usage_by_day", ""> = {}, options?: CallOptions): Promise<Output<"get_usage_by_day">> {
+    return this.call({ method: "GET", path: "/v1/platform/usage", query: ["days","agent_id"] }, args, options);
+  }
+
+  /**
    * Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
    *
    * `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.

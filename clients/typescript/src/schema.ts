@@ -1010,6 +1010,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first.
+         * @description Reads the log of the days: for many calls, ask for few of them.
+         */
+        get: operations["get_usage_by_day"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/usage/sums": {
         parameters: {
             query?: never;
@@ -6367,6 +6387,25 @@ export interface components {
             /** @description The wallets with their addresses and controls. */
             wallets: components["schemas"]["Wallet"][];
         };
+        /** @description The calls to one provider on one day. */
+        UsageDay: {
+            /**
+             * Format: date
+             * @description The UTC day.
+             */
+            day: string;
+            /** @description The provider, or `service:` and the id of a service of the catalog. */
+            provider: string;
+            /** @description The number of calls. */
+            calls: number;
+            /** @description What they were charged, in US dollars. */
+            cost_usd: number;
+        };
+        /** @description Calls by day and provider. */
+        UsageDays: {
+            /** @description One for each day and provider with calls. */
+            days: components["schemas"]["UsageDay"][];
+        };
         /** @description A service that you own. */
         OwnedEntry: {
             /**
@@ -11492,6 +11531,43 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["TransactionPage"];
+                };
+            };
+        };
+    };
+    get_usage_by_day: {
+        parameters: {
+            query?: {
+                /** @description UTC days up to today, at most 92. */
+                days?: number;
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "days": [
+                     *         {
+                     *           "calls": 42,
+                     *           "cost_usd": 0.187215,
+                     *           "day": "2026-11-27",
+                     *           "provider": "openai"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["UsageDays"];
                 };
             };
         };
