@@ -107,7 +107,8 @@ class _Unloaded(AppGroup):
         if is_list and self.name == _MIGRATIONS:
             from flask_migrate.cli import db  # noqa: PLC0415 - imports Alembic
 
-            return db.make_context(info_name, args, parent, **extra)
+            migrations: click.Command = db
+            return migrations.make_context(info_name, args, parent, **extra)
         return self._loaded(parent).make_context(info_name, args, parent, **extra)
 
     def _loaded(self, context: click.Context | None) -> click.Command:
