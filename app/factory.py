@@ -2,8 +2,8 @@
 
 import sqlite3
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from psycopg import Connection
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import Rule
 from whitenoise import WhiteNoise
 
 from app import cli
@@ -101,6 +102,18 @@ class _NoSessions(SessionInterface):
         """Open none, so that a view which uses one fails."""
 
 
+class _Rule(Rule):
+    """Compiles the function that builds its URLs when that is used, which is rare."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:  # noqa: FBT001, FBT002
+        compiled = cache(partial(super()._compile_builder, append_unknown))
+
+        def build(rule: Rule, /, **values: str) -> tuple[str, str]:
+            return compiled()(rule, **values)
+
+        return build
+
+
 def create_app(settings: Settings | None = None, *, ports: Ports | None = None) -> Application:
     """Make the application. Opens no connection, so that a server may make it before it forks."""
     settings = settings or Settings.load()
@@ -114,6 +127,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     app.session_interface = _NoSessions()
     # A doubled slash is another path, and a redirect would repeat any Host that the client sent.
     app.url_map.merge_slashes = False
+    app.url_rule_class = _Rule
     app.url_map.converters["rest"] = RestConverter
     _configure(app, settings)
     _bind_extensions(app, settings)

@@ -6,7 +6,6 @@ They write the same trail as the API. Keys and recovery phrases are printed once
 from typing import Any
 
 import click
-from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
@@ -49,12 +48,6 @@ owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 retired_keys = _OperatorGroup("retired-keys", _KEPT)
 audit = _OperatorGroup("audit", "The audit log of administrative acts.")
-
-
-def register(app: Flask) -> None:
-    for group in (master_keys, owner_keys, retired_keys, audit):
-        app.cli.add_command(group)
-    app.cli.add_command(restored)
 
 
 @master_keys.command("create")
