@@ -62,7 +62,6 @@ _GROUPS = {
         "export": "Print the recovery phrase of a deleted wallet, which controls all its funds; recorded in the audit "
         "log.",
         "list": "List deleted wallets with kept keys, and the earliest time of their deletion.",
-        "purge": "Delete due keys of wallets that are proven empty, as the sweep does.",
     }),
     "treasury": ("The recipients of payments, and the settlement key.", {
         "show": "Show the recipients, the settlement key's addresses and their balances.",
