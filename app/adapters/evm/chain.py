@@ -58,7 +58,6 @@ class EvmChain:
             self.rpc, deployment, native_token=self._native, confirmations=deposit_confirmations
         )
         # The port's methods that one of the parts implements.
-        self.verify_identity = self.rpc.verify_identity
         self.draft, self.draft_call = drafter.draft, drafter.draft_call
         self.draft_replacement = drafter.draft_replacement
         self.draft_cancellation = drafter.draft_cancellation
