@@ -275,9 +275,6 @@ class SimulatedChain:
 
     # The methods of `ports.chain`.
 
-    def verify_identity(self) -> None:
-        self._ask()
-
     def diagnose(self) -> ChainDiagnosis:
         return ChainDiagnosis((EndpointStatus(1, "simulated", height=self.blocks[-1].number),))
 

@@ -73,7 +73,6 @@ class SolanaChain:
             is_accepted=lambda reason, _raw: reason == refusals.ALREADY_PROCESSED,
         )
         # The port's methods that one of the parts implements.
-        self.verify_identity = self.rpc.verify_identity
         self.draft = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level).draft
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks

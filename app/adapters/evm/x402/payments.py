@@ -174,7 +174,15 @@ _PERMIT2_TRANSFER_STRUCT = (
     "TokenPermissions(address token,uint256 amount)"
     "Witness(address to,uint256 validAfter)"
 )
-_ALLOWANCE_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
+_PERMIT_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
+
+
+def sign_permit(
+    deployment: EvmDeployment, signer: Signer, *, spender: str, units: int, nonce: int, deadline: int
+) -> str:
+    """Sign that a contract may take these units of USDC until a deadline (EIP-2612)."""
+    values = (signer.evm_address, spender, units, nonce, deadline)
+    return signatures.sign(signatures.typed_message(_PERMIT_STRUCT, values, usdc_domain(deployment)), signer)
 
 
 def sign_permit2_transfer(
@@ -201,12 +209,12 @@ def sign_allowance(
     deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, permit_nonce: int, deadline: int
 ) -> Mapping[str, Any]:
     """Return what lets the facilitator set the allowance of Permit2 to exactly this payment."""
-    values = (signer.evm_address, PERMIT2, intent.units, permit_nonce, deadline)
-    message = signatures.typed_message(_ALLOWANCE_STRUCT, values, usdc_domain(deployment))
+    signature = sign_permit(
+        deployment, signer, spender=PERMIT2, units=intent.units, nonce=permit_nonce, deadline=deadline
+    )
     return {
         "from": signer.evm_address, "asset": deployment.usdc, "spender": PERMIT2, "amount": str(intent.units),
-        "nonce": str(permit_nonce), "deadline": str(deadline), "signature": signatures.sign(message, signer),
-        "version": "1",
+        "nonce": str(permit_nonce), "deadline": str(deadline), "signature": signature, "version": "1",
     }  # fmt: skip
 
 
