@@ -24,7 +24,7 @@ _NONCE_BITMAP = Function("permit2", "nonceBitmap")
 """Which nonces of a payer Permit2 has accepted, among the 256 of a word."""
 _PER_CALL = 200
 _FINAL_DEPTH = 64
-"""Two epochs of Ethereum, after which its blocks are final."""
+"""Where a node does not support the tag `finalized`: two epochs of Ethereum."""
 _log = structlog.get_logger(__name__)
 _WAITING = TransactionOutcome(TransactionStatus.WAITING)
 
@@ -87,28 +87,33 @@ class AuthorizationPoller:
         self, authorizations: Mapping[str, OpenAuthorization], endpoint: RpcEndpoint
     ) -> Mapping[str, TransactionOutcome]:
         opened = authorizations.values()
-        now, final, head = self._read(opened, "latest"), self._read(opened, "finalized"), calls.head()
+        tag: str | int = "finalized"
+        now, final, head = self._read(opened, "latest"), self._read(opened, tag), calls.head()
         endpoint.run([now, final, head])
-        if now.error is not None or final.error is not None:
+        if final.error is not None and head.result >= _FINAL_DEPTH:
+            tag = head.result - _FINAL_DEPTH
+            final = self._read(opened, tag)
+            endpoint.run([final])
+        if now.error is not None:
             return dict.fromkeys(authorizations, _WAITING)
         _time, *are_used = _uses_at(now, opened)
-        final_time, *were_used = _uses_at(final, opened)
+        final_time, *were_used = _uses_at(final, opened) if final.error is None else (0, *are_used)
         uses = self._uses(endpoint, [each for each, is_used in zip(opened, are_used, strict=True) if is_used], head)
         outcomes = {}
         for (key, each), is_used, was_used in zip(authorizations.items(), are_used, were_used, strict=True):
             if is_used and each.nonce in uses:
                 log = uses[each.nonce]
                 outcomes[key] = _used(log.block, head=head.result, tx_hash=log.tx_hash)
-            elif is_used and was_used:
+            elif is_used and was_used and final.error is None:
                 _log.error("authorization_use_not_found", transaction_id=key, nonce="0x" + each.nonce.hex())
-                outcomes[key] = _used(endpoint.ask(calls.block("finalized")), head=head.result)
+                outcomes[key] = _used(endpoint.ask(calls.block(tag)), head=head.result)
             elif not is_used and not was_used and final_time >= each.valid_before:
                 outcomes[key] = TransactionOutcome(TransactionStatus.VOID)
             else:
                 outcomes[key] = _WAITING
         return outcomes
 
-    def _read(self, authorizations: Collection[OpenAuthorization], block: str) -> RpcCall[tuple[Any, ...]]:
+    def _read(self, authorizations: Collection[OpenAuthorization], block: str | int) -> RpcCall[tuple[Any, ...]]:
         """Return the call for a block's time, and the state of each authorization there."""
         items = [each.state_at(self._usdc) for each in authorizations]
         time = contracts.BLOCK_TIMESTAMP.at(self._multicall)

@@ -8,18 +8,19 @@ A restored database does not know what used a nonce. A node returns how many tra
 block, and a binary search finds the block. A node that keeps no old states finds only the latest nonces.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import EvmRpc, RpcTransaction, TransactionReceipt
+from app.adapters.evm.calls import MAX_BATCH, EvmRpc, RpcTransaction, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
-from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
@@ -36,6 +37,8 @@ from app.ports.chain import (
 from app.ports.errors import Unreachable
 
 _WITHDRAWAL_EVENT = ContractEvent("weth9", "Withdrawal")
+_SAFE_DEPTH = 64
+"""Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
 
 
 class EvmReceiptPoller:
@@ -63,28 +66,36 @@ class EvmReceiptPoller:
         possible = queries if landed_only or not queries else self._with_used_nonce(queries)
         if not possible:
             return found
-        landed, unmined, head = self._rpc.run_on_first(partial(_read_receipts, possible))
-        found |= self._final_outcomes(landed, possible, head=head)
-        replaced = [] if landed_only else [watch for watch in unmined if watch.sequence is not None]
-        if replaced:
-            landed, void, head = self._rpc.run_on_first(partial(_read_receipts, replaced, after_counts=True))
-            found |= self._final_outcomes(landed, replaced, head=head)
-            found |= {watch.key: TransactionOutcome(TransactionStatus.VOID) for watch in void}
+        # The head is read after the receipts, so that it is not below their blocks, and in the same request if
+        # possible: a single movement that has landed is settled with one request less.
+        head = calls.head()
+        fits_in_batch = sum(len(watch.tx_hashes) for watch in possible) % MAX_BATCH != 0
+        receipts = _receipt_calls(possible)
+        self._rpc.run(*(call for _, call in receipts), *([head] if fits_in_batch else []))
+        landed, unmined = _split_by_receipt(possible, receipts)
+        head_calls = [head] if landed and not fits_in_batch else []
+        senders = set() if landed_only else {watch.sender for watch in unmined}
+        counts = self._safe_counts(senders, *head_calls)
+        if landed:
+            found |= self._final_outcomes(landed, queries, head=head.result)
+        for query_group in _groups([watch for watch in unmined if _is_nonce_used(watch, counts)]):
+            # By the evidence of one endpoint: its count proves nothing about another, which may lag.
+            mined, void, newest = self._rpc.run_on_first(partial(_finalized_evidence, queries=query_group))
+            found |= dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
+            found |= self._final_outcomes(mined, query_group, head=newest)
         return found
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
-        """Return removed blocks, none beyond a head that may lag, and the newest `safe` number, 0 without that tag.
-
-        Raises: Unreachable.
-        """
+        """Return removed blocks, none beyond a head that may lag, and the newest `safe` number. Raises: Unreachable."""
         safe = calls.header_or_none("safe", tolerates=accept_any_error)
         canonical = {number: calls.header_or_none(number) for number in {ref.number for ref in blocks}}
         self._rpc.run(safe, *canonical.values())
         orphaned = frozenset(
             ref for ref in blocks if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
         )
-        newest = safe.result_or_none
-        return orphaned, 0 if newest is None else newest.number
+        if safe.error is None and safe.result is not None:
+            return orphaned, safe.result.number
+        return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _with_used_nonce(self, queries: Sequence[TransactionQuery]) -> Sequence[TransactionQuery]:
         """Return the queries with a nonce that was used by the newest block. Raises: Unreachable."""
@@ -92,6 +103,17 @@ class EvmReceiptPoller:
         self._rpc.run(*counts.values())
         used = {sender: call.result for sender, call in counts.items()}
         return [watch for watch in queries if watch.sequence is None or _is_nonce_used(watch, used)]
+
+    def _safe_counts(self, senders: Iterable[str], *also: RpcCall[int]) -> Mapping[str, int]:
+        counts = _nonces(senders, "safe")
+        self._rpc.run(*counts.values(), *also)
+        if any(call.error for call in counts.values()):
+            head = self._rpc.ask(calls.head())
+            if head < _SAFE_DEPTH:
+                return {}
+            counts = _nonces(senders, head - _SAFE_DEPTH)
+            self._rpc.run(*counts.values())
+        return _results(counts)
 
     def _final_outcomes(
         self, landed: Mapping[str, TransactionReceipt], queries: Sequence[TransactionQuery], *, head: int
@@ -129,35 +151,77 @@ def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deplo
     return max(received, 0)
 
 
-def _read_receipts(
-    queries: Sequence[TransactionQuery], endpoint: RpcEndpoint, *, after_counts: bool = False
-) -> tuple[Mapping[str, TransactionReceipt], Sequence[TransactionQuery], int]:
-    """Return receipts by query, the queries that certainly have none, and the head. Raises: EndpointError.
+def _finalized_evidence(
+    endpoint: RpcEndpoint, queries: Sequence[TransactionQuery]
+) -> tuple[Mapping[str, TransactionReceipt], Sequence[str], int]:
+    """Return receipts by query, the keys of void queries, and the head. Raises: EndpointError.
 
-    With `after_counts`, those of them whose nonce was used at `safe` depth: they are void. Only receipts that are read
-    after the count, and from the same endpoint, prove that none of our transactions used it; another may lag.
+    Only receipts that are read after the count, and from the same endpoint, prove that none of our transactions used
+    the nonce.
     """
-    senders = {watch.sender for watch in queries} if after_counts else set()
-    counts = {sender: calls.nonce(sender, "safe", tolerates=accept_any_error) for sender in sorted(senders)}
-    receipts = [
-        (watch.key, calls.receipt(tx_hash, tolerates=accept_any_error))
-        for watch in queries
-        for tx_hash in watch.tx_hashes
-    ]
-    # The head is read last, so that it is not below the blocks of the receipts.
+    senders = {watch.sender for watch in queries}
+    counts = _nonces(senders, "safe")
+    receipts = _receipt_calls(queries)
     head = calls.head()
-    endpoint.run([*counts.values(), *(call for _, call in receipts), head])
-    landed = {key: receipt for key, call in receipts if (receipt := call.result_or_none) is not None}
-    decided = landed.keys() | {key for key, call in receipts if call.error is not None}
-    unmined = [watch for watch in queries if watch.key not in decided]
-    if after_counts:
-        used = {sender: call.result for sender, call in counts.items() if call.error is None}
-        unmined = [watch for watch in unmined if _is_nonce_used(watch, used)]
-    return landed, unmined, head.result
+    after: list[RpcCall[Any]] = [*(call for _, call in receipts), head]
+    endpoint.run([*counts.values(), *after])
+    if any(call.error for call in counts.values()):
+        depth = head.result - _SAFE_DEPTH
+        counts = _nonces(senders, depth) if depth >= 0 else {}
+        endpoint.run([*counts.values(), *after])
+    used = _results(counts)
+    landed, unused = _split_by_receipt(queries, receipts)
+    return landed, [watch.key for watch in unused if _is_nonce_used(watch, used)], head.result
+
+
+def _groups(queries: Sequence[TransactionQuery]) -> Iterator[Sequence[TransactionQuery]]:
+    """Split queries so that all calls of a group fit into one HTTP request."""
+    group: list[TransactionQuery] = []
+    capacity = MAX_BATCH
+    for watch in queries:
+        # A count for its sender and a receipt for each hash; the head and a first call's identity take two.
+        needed = 1 + len(watch.tx_hashes)
+        if group and needed + 2 > capacity:
+            yield group
+            group, capacity = [], MAX_BATCH
+        group.append(watch)
+        capacity -= needed
+    if group:
+        yield group
 
 
 def _is_nonce_used(query: TransactionQuery, counts: Mapping[str, int]) -> bool:
     return query.sequence is not None and counts.get(query.sender, 0) > query.sequence
+
+
+def _split_by_receipt(
+    queries: Sequence[TransactionQuery], receipts: Sequence[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]
+) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
+    landed: dict[str, TransactionReceipt] = {}
+    unclear: set[str] = set()
+    for watch, receipt in receipts:
+        if receipt.error is not None:
+            unclear.add(watch.key)
+        elif receipt.result is not None:
+            landed[watch.key] = receipt.result
+    decided = landed.keys() | unclear
+    return landed, [watch for watch in queries if watch.key not in decided]
+
+
+def _receipt_calls(
+    queries: Sequence[TransactionQuery],
+) -> list[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]:
+    return [
+        (watch, calls.receipt(tx_hash, tolerates=accept_any_error)) for watch in queries for tx_hash in watch.tx_hashes
+    ]
+
+
+def _nonces(senders: Iterable[str], block: str | int) -> Mapping[str, RpcCall[int]]:
+    return {sender: calls.nonce(sender, block, tolerates=accept_any_error) for sender in sorted(senders)}
+
+
+def _results(counts: Mapping[str, RpcCall[int]]) -> Mapping[str, int]:
+    return {sender: call.result for sender, call in counts.items() if call.error is None}
 
 
 class NonceHistoryReader:
