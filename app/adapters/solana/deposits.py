@@ -156,8 +156,9 @@ class SolanaDepositScanner:
         ]
         unread = _unread_histories(endpoint, changed, read_limits=self._read_limits, at_least=latest.slot)
         shares = _allocate(unread, self._read_limits.transactions)
-        landed_by_signature = account_history.transactions(
-            endpoint, dict.fromkeys(entry.signature for entries in shares.values() for entry in entries)
+        signatures = dict.fromkeys(entry.signature for entries in shares.values() for entry in entries)
+        landed_by_signature = dict(
+            account_history.transactions(endpoint, [*signatures], CommitmentLevel.Finalized, LandedTransaction)
         )
         scan_states: dict[str, Terms] = {}
         deposits: list[Deposit] = []
