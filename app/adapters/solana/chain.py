@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -17,8 +18,7 @@ from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
-from app.adapters.solana.send import refusals, tokens, transactions
-from app.adapters.solana.send.drafts import SolanaDrafter
+from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.account_history import HistoryReadLimits
 from app.adapters.solana.track.statuses import SolanaReceiptPoller
@@ -74,7 +74,7 @@ class SolanaChain:
         )
         # The port's methods that one of the parts implements.
         self.verify_identity = self.rpc.verify_identity
-        self.draft = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level).draft
+        self.draft = partial(drafts.draft_transfer, self.rpc, mint=self._usdc_mint, level=self.level)
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
         self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
