@@ -38,7 +38,7 @@ class UpstreamConnection:
     """One connection; it resolves its host once and connects to an address that passed the check."""
 
     def __init__(self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None) -> None:
-        """Store `scheme://host[:port]`. Raises: Rejected for a malformed origin."""
+        """Store `scheme://host[:port]`; with a check, only https on its port. Raises: Rejected for any other origin."""
         self.origin = origin
         self._context = context
         self._allows = allows
@@ -48,6 +48,8 @@ class UpstreamConnection:
         except (ValueError, KeyError):
             raise Rejected("address_not_allowed") from None
         self._secure = parts.scheme == "https"
+        if allows is not None and not (self._secure and self._port == _PORTS["https"]):
+            raise Rejected("address_not_allowed")
         self.socket: socket.socket | None = None
         self.idle_since = 0.0
 
@@ -173,7 +175,6 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
 _BREAKS = re.compile(r"[\r\n\0]")
 _BODYLESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-_HTTPS_PORT = 443
 # The failures of a connection in use, and of a response that is not HTTP.
 _BROKEN = (OSError, MalformedResponse)
 
@@ -270,7 +271,7 @@ class HttpUpstream:
         self._pool = ConnectionPool(allows=self._allows)
 
     def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
-        """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected."""
+        """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected("address_not_allowed", …)."""
         started = time.perf_counter()
         outcome = "unreachable"
         try:
@@ -328,26 +329,10 @@ class PublicUpstream(HttpUpstream):
     _allows: AddressCheck | None = staticmethod(ip_ranges.is_public)
     _metric_label = "public"
 
-    def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
-        """Send once. Raises: Rejected("address_not_allowed"), Unreachable, OutcomeUnknown."""
-        if not _is_https_on_its_port(request.origin):
-            raise Rejected("address_not_allowed")
-        return super().send(request)
-
 
 @functools.lru_cache(maxsize=1024)
 def _hostname(origin: str) -> str:
     return urlsplit(origin).hostname or ""
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_https_on_its_port(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-        port = parts.port or _HTTPS_PORT
-    except ValueError:
-        return False
-    return parts.scheme == "https" and port == _HTTPS_PORT
 
 
 def _head(request: UpstreamRequest) -> bytes:
