@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -35,48 +35,44 @@ AddressCheck = Callable[[str], bool]
 
 
 class UpstreamConnection:
-    """One connection; it resolves its host once and connects to an address that passed the check."""
+    """One open connection; it resolves its host once and connects to an address that passed the check."""
 
-    def __init__(self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None) -> None:
-        """Store `scheme://host[:port]`; with a check, only https on its port. Raises: Rejected for any other origin."""
+    def __init__(
+        self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None, connect_seconds: float
+    ) -> None:
+        """Connect to `scheme://host[:port]`; with a check, only to https on its port. Raises: Rejected, Unreachable."""
         self.origin = origin
+        self.idle_since = 0.0
         self._context = context
-        self._allows = allows
         try:
             parts = urlsplit(origin)
-            self._host, self._port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+            self._host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
         except (ValueError, KeyError):
             raise Rejected("address_not_allowed") from None
         self._secure = parts.scheme == "https"
-        if allows is not None and not (self._secure and self._port == _PORTS["https"]):
+        if allows is not None and not (self._secure and port == _PORTS["https"]):
             raise Rejected("address_not_allowed")
-        self.socket: socket.socket | None = None
-        self.idle_since = 0.0
-
-    def open(self, *, seconds: float) -> None:
-        """Connect. Raises: Unreachable, Rejected."""
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             raise Unreachable("name_not_found") from None
-        if self._allows is not None and not all(self._allows(str(entry[4][0])) for entry in found):
+        if allows is not None and not all(allows(str(entry[4][0])) for entry in found):
             # A public address next to a private one is the technique of DNS rebinding.
             raise Rejected("address_not_allowed")
-        deadline = time.monotonic() + seconds
+        self.socket = self._open(found, time.monotonic() + connect_seconds)
+
+    def _open(self, found: Sequence[Any], deadline: float) -> socket.socket:
         for family, kind, protocol, _, address in found:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            try:
-                self.socket = self._connected(socket.socket(family, kind, protocol), address, left)
-            except OSError:
-                continue
-            return
+            with suppress(OSError):
+                return self._connected(socket.socket(family, kind, protocol), address, left)
         raise Unreachable("no_connection")
 
     def is_alive(self) -> bool:
         """Return whether an idle connection can be used again; one with unread data cannot."""
-        if self.socket is None or self.is_idle_expired():
+        if self.is_idle_expired():
             return False
         # Not select(), which does not support descriptors above 1023.
         poll = select.poll()
@@ -88,9 +84,7 @@ class UpstreamConnection:
         return time.monotonic() - self.idle_since > _IDLE_SECONDS
 
     def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
+        self.socket.close()
 
     def _connected(self, new: socket.socket, address: Any, seconds: float) -> socket.socket:
         try:
@@ -130,9 +124,7 @@ class ConnectionPool:
             if idle.is_alive():
                 return idle
             idle.close()
-        connection = self._new_connection(origin)
-        connection.open(seconds=connect_seconds)
-        return connection
+        return self._new_connection(origin, connect_seconds=connect_seconds)
 
     def release(self, connection: UpstreamConnection) -> None:
         connection.idle_since = time.monotonic()
@@ -238,11 +230,10 @@ class HttpUpstreamResponse:
 
     def abort(self) -> None:
         connection = self._connection
-        open_socket = None if connection is None else connection.socket
         self._aborted = True
-        if open_socket is not None:
+        if connection is not None:
             with suppress(OSError):
-                open_socket.shutdown(socket.SHUT_RDWR)
+                connection.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._end(is_reusable=False)
@@ -305,8 +296,6 @@ class HttpUpstream:
 
     def _send(self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes) -> HttpUpstreamResponse:
         open_socket = connection.socket
-        if open_socket is None:
-            raise Unreachable("no_connection")
         seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
         head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
         set_timeout(open_socket, head_seconds)
