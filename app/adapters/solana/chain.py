@@ -29,7 +29,6 @@ from app.ports import chain
 from app.ports.vault import Signer
 
 _READ_LIMITS = HistoryReadLimits()
-_ZERO_ADDRESS = str(Pubkey.default())
 # A node's preflight and its own retries are of no use: the same bytes are sent again until they land or expire.
 _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
@@ -95,11 +94,7 @@ class SolanaChain:
         return None if template is None else template.format(tx_hash=tx_hash)
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
-        if recipient == _ZERO_ADDRESS:
-            return "is the zero address, from which tokens cannot be recovered"
-        if recipient == self.deployment.usdc_mint:
-            return "is the token's own mint, from which tokens cannot be recovered"
-        known = DEAD_ENDS.get(recipient)
+        known = "the token's own mint" if recipient == self.deployment.usdc_mint else DEAD_ENDS.get(recipient)
         if known is None and recipient.startswith("Sysvar") and recipient.endswith("1" * 16):
             known = "a system account"
         return None if known is None else f"is {known}, from which tokens cannot be recovered"
