@@ -21,6 +21,7 @@ from app.state import app_state
 from app.wallets.core import wallets
 
 _SEALED = SealedColumn("purchases", "sealed")
+_SECRET = ("address", "username", "password", "options", "coupon_code", "delivery_method")
 _MAX_URL = 2048
 _NOT_IN_URLS = re.compile(r"[\s\\]")
 
@@ -50,11 +51,8 @@ class PurchaseOrder(PurchaseRequest):
 
     def seal(self, purchase_id: str, *, key_id: str) -> str:
         """Return the parts of the order that its row does not store, and two ids, sealed for that row."""
-        secret = {
-            "address": asdict(self.address), "username": self.username, "password": self.password,
-            "options": dict(self.options), "coupon_code": self.coupon_code, "delivery_method": self.delivery_method,
-            "session_id": self.session_id, "key_id": key_id,
-        }  # fmt: skip
+        fields = asdict(self)
+        secret = {**{name: fields[name] for name in _SECRET}, "session_id": self.session_id, "key_id": key_id}
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
@@ -67,10 +65,9 @@ def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None, str | None]
         wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
     secret = json.loads(_SEALED.open(purchase.sealed or "", purchase.id))
+    sealed = {name: secret[name] for name in _SECRET if name in secret}
     request = PurchaseRequest(
-        url=purchase.url, address=ShippingAddress(**secret["address"]), username=secret["username"],
-        password=secret["password"], quantity=purchase.quantity, options=secret["options"],
-        coupon_code=secret.get("coupon_code"), delivery_method=secret.get("delivery_method"),
+        **{**sealed, "address": ShippingAddress(**secret["address"])}, url=purchase.url, quantity=purchase.quantity,
         dry_run=purchase.dry_run, allowed_domains=controls.allowed_domains if controls else (),
     )  # fmt: skip
     return request, secret.get("session_id"), secret.get("key_id")
