@@ -84,7 +84,5 @@ def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
     words = set(lowered.translate(_SEPARATORS).split())
     by_lower = {each.lower(): each for each in known}
     whole = [each for each in by_lower if each in words]
-    starts = [each for each in by_lower if len(each) > 1 and (lowered.startswith(each) or each.startswith(lowered))]
     close = difflib.get_close_matches(lowered, by_lower, n=_SUGGESTIONS)
-    starts.sort(key=lambda each: abs(len(each) - len(lowered)))
-    return [by_lower[each] for each in dict.fromkeys([*whole, *close, *starts])][:_SUGGESTIONS]
+    return [by_lower[each] for each in dict.fromkeys([*whole, *close])][:_SUGGESTIONS]
