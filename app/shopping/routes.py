@@ -261,16 +261,10 @@ def _authorize_payer(request: ClientRequest) -> None:
     Raises: PaymentRequired; Unauthorized for an invalid key.
     """
     g.reads_by_token = False
-    caller = guards.find_principal_by_sdk_key(request)
-    if caller is not None:
-        guards.authenticate_as(request, caller)
-        return
-    guards.allow_keyless(request)
     payable = guard.payable(request)
-    if payable.headers.has_payment:
+    caller = guard.authenticate(request, guards.find_principal_by_sdk_key(request))
+    if caller is not None or payable.headers.has_payment:
         return
-    if guards.presented_keys(request):
-        raise errors.Unauthorized
     reason = x402_purchases.refusal_reason(
         lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
     )

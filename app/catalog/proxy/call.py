@@ -102,7 +102,8 @@ def _validated(
         raise UpstreamError("The base URL of this service points to the proxy itself; it cannot be called.")
     _check_domain(wallet, url)
     _check_price(request, service)
-    body = call.body(request, call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES)
+    request.max_content_length = call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
+    body = request_bodies.raw_body(request)
     session_charge = _session_charge(request, service, wallet, url, caller)
     wallet_id = None if wallet is None else wallet.id
     return _ProxiedCall(request, service, url, target, body, wallet_id, session_charge)

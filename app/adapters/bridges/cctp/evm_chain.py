@@ -88,11 +88,11 @@ class MintSearch:
             if last < self.since:
                 return ArrivalNotFound.NOT_FOUND
             first = max(self.since, last - _LOG_RANGE + 1)
-            hashes = self._hashes_in_blocks(endpoint, first, last)
-            if hashes is None:
+            found = self._mint_in_blocks(endpoint, first, last)
+            if found is ArrivalNotFound.UNREADABLE:
                 break
-            if hashes:
-                return self._mint_in_transaction(endpoint, hashes[0])
+            if found is not ArrivalNotFound.NOT_FOUND:
+                return found
             last = first - 1
         return self._bisect_blocks(endpoint, newest)
 
@@ -106,17 +106,16 @@ class MintSearch:
             if used.error is not None:
                 return ArrivalNotFound.UNREADABLE
             first, last = (first, middle) if used.result else (middle + 1, last)
-        hashes = self._hashes_in_blocks(endpoint, last, last)
-        if hashes is None:
-            return ArrivalNotFound.UNREADABLE
-        return self._mint_in_transaction(endpoint, hashes[0]) if hashes else ArrivalNotFound.NOT_FOUND
+        return self._mint_in_blocks(endpoint, last, last)
 
-    def _hashes_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> tuple[str, ...] | None:
-        """Return the transactions that used the nonce in a range of blocks; None if the endpoint cannot show it."""
+    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound:
+        """Return what the only transaction that used the nonce has minted, if it is in a range of blocks."""
         topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
         logs = logs_call(self.transmitter, topics, first=first, last=last)
         endpoint.run([logs])
-        return None if logs.error is not None else tuple(log.tx_hash for log in logs.result)
+        if logs.error is not None:
+            return ArrivalNotFound.UNREADABLE
+        return self._mint_in_transaction(endpoint, logs.result[0].tx_hash) if logs.result else ArrivalNotFound.NOT_FOUND
 
 
 _APPROVE = Function("fiat_token", "approve")

@@ -3,7 +3,6 @@
 The account of a nonce proves that some message with it was received; only the received bytes show which.
 """
 
-import time
 from collections.abc import Sequence
 
 import structlog
@@ -21,8 +20,8 @@ from app.adapters.bridges.cctp import instructions, messages
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
-from app.adapters.solana.client.wire import Accounts, AccountState, HistoryEntry, TracedTransaction
+from app.adapters.solana.client.calls import SolanaRpcCall
+from app.adapters.solana.client.wire import Accounts, AccountState, TracedTransaction
 from app.adapters.solana.send import tokens, transactions
 from app.adapters.solana.send.drafts import assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
@@ -33,50 +32,42 @@ from app.ports.bridges import ArrivalNotFound, BridgeArrival, BridgeLegKind, Bri
 from app.ports.chain import BlockRef, Shortage, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Unreachable
 
-_MAX_PAGES = 10
-_READ_TIMEOUT_NANOSECONDS = 10 * 10**9
+_READ_SECONDS = 10
 
 
 def _find_at_endpoint(
     endpoint: RpcEndpoint, message: messages.CctpMessage, *, hint: str | None
 ) -> BridgeArrival | ArrivalNotFound:
     """Check our own transaction, then the account's history from its beginning. Raises: EndpointError."""
-    hinted = [] if hint is None else [hint]
-    found = _first_mint(endpoint, hinted, message)
+    found = None if hint is None else _first_mint(endpoint, [hint], message)
     if found is None:
-        found = _first_mint(endpoint, [entry.signature for entry in _history(endpoint, message)], message)
+        account = str(instructions.used_nonce(message))
+        cursor = account_history.HistoryCursor(account, account_history.HistoryProgress(), since=0)
+        read = account_history.continue_reading(
+            endpoint,
+            [cursor],
+            read_limits=account_history.HistoryReadLimits(),
+            at_least=None,
+            commitment=CommitmentLevel.Confirmed,
+        )
+        progress, entries = read[account]
+        # While older entries are missing, the first one is unknown.
+        if progress.before is None:
+            found = _first_mint(endpoint, [entry.signature for entry in entries], message)
     return ArrivalNotFound.UNREADABLE if found is None else found
-
-
-def _history(endpoint: RpcEndpoint, message: messages.CctpMessage) -> list[HistoryEntry]:
-    """Return the first entries of the nonce's account, oldest first; none if its beginning is too old."""
-    account, before = str(instructions.used_nonce(message)), None
-    for _ in range(_MAX_PAGES):
-        page = endpoint.ask(account_history.page(account, before=before))
-        if len(page) < account_history.MAX_PAGE:
-            return [*reversed(page)]
-        before = page[-1].signature
-    return []
 
 
 def _first_mint(
     endpoint: RpcEndpoint, signatures: list[str], message: messages.CctpMessage
 ) -> BridgeArrival | ArrivalNotFound | None:
     """Return what the first transaction that used the nonce received; None if none is shown to have."""
-    until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
-    for start in range(0, len(signatures), MAX_LARGE_BATCH):
-        some = signatures[start : start + MAX_LARGE_BATCH]
-        calls = [account_history.transaction(each, CommitmentLevel.Confirmed, TracedTransaction) for each in some]
-        endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
-        for signature, call in zip(some, calls, strict=True):
-            traced = None if call.error is not None else call.result
-            # A replay fails, and lists the account as well.
-            if traced is not None and not traced.failed:
-                found = _received_mint(signature, traced, message)
-                if found is not None:
-                    return found
-        if time.monotonic_ns() >= until:
-            break
+    level, kind = CommitmentLevel.Confirmed, TracedTransaction
+    for signature, traced in account_history.transactions(endpoint, signatures, level, kind, max_seconds=_READ_SECONDS):
+        # A replay fails, and lists the account as well.
+        if traced is not None and not traced.failed:
+            found = _received_mint(signature, traced, message)
+            if found is not None:
+                return found
     return None
 
 
