@@ -81,7 +81,7 @@ class ExchangeFeed:
     cache: SingleFlightCache = field(default_factory=SingleFlightCache)
     last_markets: ExchangeDocument | None = None
     """The last list of markets, for when the exchange is unavailable."""
-    closed_until_ns: int = 0
+    closed_until: float = 0.0
     """No request is sent before this time of the monotonic clock."""
 
 
@@ -98,14 +98,14 @@ def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
     """Return current data: of the account of a wallet, or public data. Raises: PerpdexError."""
     state = app_state()
     perpdex, feed = state.ports.perpdex, state.part(ExchangeFeed)
-    if time.monotonic_ns() < feed.closed_until_ns:
+    if time.monotonic() < feed.closed_until:
         raise unavailable_error("rate_limited")
     acquire(perpdex.query_weight(query), wallet_id=wallet_id)
     try:
         reply = perpdex.fetch(query)
     except Unreachable as error:
         if error.reason == "rate_limited":
-            feed.closed_until_ns = time.monotonic_ns() + _RATE_LIMIT_RETRY_SECONDS * 10**9
+            feed.closed_until = time.monotonic() + _RATE_LIMIT_RETRY_SECONDS
         raise unavailable_error(error.reason) from None
     except Rejected as error:
         raise PerpdexError("The exchange refused the request.", details={"reason": error.reason}) from None
