@@ -41,6 +41,7 @@ from app.spending import audit as spending_audit
 from app.spending import holds as spending_holds
 from app.spending import sessions as spending_sessions
 from app.state import app_state
+from app.trading import exchange_client
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
@@ -127,6 +128,7 @@ def sweep() -> None:
             "assign_event_queues": event_queues.assign,
             "prune_event_queues": lambda: event_queues.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
+            "prune_exchange_budgets": lambda: exchange_client.prune(now),
             # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
             "prune_usage": lambda: usage_retention.prune(cutoff),
             "prune_spending": lambda: spending_holds.prune(cutoff.date()),

@@ -1,61 +1,138 @@
 """Client of the exchange: rate budget, a cache for public data, and PERPDEX_ERROR for every failure.
 
-The exchange limits the weight of all requests from one IP address. The limiter of requests counts it for all processes;
-each wallet has a share, so that one busy agent does not block the others.
+The exchange limits the weight of all requests from one IP address. The budget is in the database, which all processes
+share; it refills steadily, and each wallet has a share, so that one busy agent does not block the others.
 """
 
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, String, case, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.errors import PerpdexError, RateLimited
+from app.db.tables import UtcDateTime, insert_into
+from app.db.unit_of_work import delete_in_batches, unit_of_work
+from app.errors import PerpdexError
+from app.extensions import Model
 from app.ports.errors import Rejected, Unreachable
 from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic
 from app.state import app_state
 
-LIMIT = "1000 per minute"
-"""The exchange allows 1200; what responses weigh beyond it is not counted."""
-WALLET_LIMIT = "200 per 20 seconds"
-_SCOPE = "perpdex"
+
+class ExchangeBudget(Model):
+    """A share of the exchange's rate limit: the time at which it is fully replenished, in milliseconds."""
+
+    __tablename__ = "exchange_budgets"
+    __table_args__ = (Index("ix_exchange_budgets_whole_at_ms", "whole_at_ms"),)
+
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    whole_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
-def acquire(weight: int, *, wallet_id: str | None = None) -> None:
-    """Count weight against a wallet's share and the limit of all. Raises: PerpdexError, with when to retry."""
-    for subject, limit, name in _budgets(wallet_id):
-        try:
-            app_state().rate_limiter.spend(limit, _SCOPE, name, weight)
-        except RateLimited as refusal:
-            message = f"{subject} request budget for the exchange is used up"
-            seconds = refusal.retry_after_seconds or 1
-            raise retry_later_error("rate_limited", message, retry_after_seconds=seconds) from None
+class ExchangeMarkets(Model):
+    """The last list of markets, for when the exchange is unavailable."""
+
+    __tablename__ = "exchange_markets"
+
+    exchange: Mapped[str] = mapped_column(String(20), primary_key=True)
+    markets: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    read_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-def charge_surplus(weight: int, *, wallet_id: str | None = None) -> None:
-    """Count the weight of a response beyond that of its request, as far as the budgets have room."""
-    for _subject, limit, name in _budgets(wallet_id):
-        left = weight
-        while left:
-            with suppress(RateLimited):
-                app_state().rate_limiter.spend(limit, _SCOPE, name, left)
-                break
-            left //= 2
+_MS_PER_SECOND = 1000
+_EXPIRY_MS = 3_600_000
+_BACKOFF_SECONDS = 10
 
 
-def _budgets(wallet_id: str | None) -> list[tuple[str, str, str]]:
-    of_wallet = [("This wallet's share of the", WALLET_LIMIT, wallet_id)] if wallet_id else []
-    return [*of_wallet, ("The", LIMIT, "all")]
+@dataclass(frozen=True, slots=True)
+class RateAllowance:
+    """A token bucket: within any minute, at most `burst + 60000 / ms_per_weight` units can be acquired."""
+
+    burst: int
+    ms_per_weight: int
+
+
+GLOBAL_ALLOWANCE = RateAllowance(burst=400, ms_per_weight=75)
+"""The exchange allows 1200 a minute: a burst of 400 and 800 more."""
+WALLET_ALLOWANCE = RateAllowance(burst=200, ms_per_weight=150)
+_GLOBAL_NAME = "all"
+
+
+def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
+    """Acquire weight from the budget and a wallet's share, or nothing. Raises: PerpdexError, with when to retry."""
+    with unit_of_work() as session:
+        if wallet_id is not None:
+            subject = "This wallet's share of the"
+            _acquire(session, wallet_id, WALLET_ALLOWANCE, weight, now_ms=_ms(now), subject=subject)
+        _acquire(session, _GLOBAL_NAME, GLOBAL_ALLOWANCE, weight, now_ms=_ms(now), subject="The")
+
+
+def charge_surplus(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
+    """Charge the weight of a response beyond that of its request, even if the budget does not cover it."""
+    of_wallet = [(wallet_id, WALLET_ALLOWANCE)] if wallet_id else []
+    with unit_of_work() as session:
+        for name, allowance in (*of_wallet, (_GLOBAL_NAME, GLOBAL_ALLOWANCE)):
+            _spend(session, name, weight * allowance.ms_per_weight, ceiling_ms=None, now_ms=_ms(now))
+
+
+def back_off() -> None:
+    """Pause all requests for some seconds after a 429 of the exchange."""
+    pause_ms = (GLOBAL_ALLOWANCE.burst * GLOBAL_ALLOWANCE.ms_per_weight) + _BACKOFF_SECONDS * _MS_PER_SECOND
+    now_ms = _ms(None)
+    with unit_of_work() as session:
+        session.execute(
+            update(ExchangeBudget)
+            .where(ExchangeBudget.name == _GLOBAL_NAME, ExchangeBudget.whole_at_ms < now_ms + pause_ms)
+            .values(whole_at_ms=now_ms + pause_ms)
+        )
 
 
 def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) -> PerpdexError:
     details = {"reason": reason, "retry_after_seconds": retry_after_seconds}
     text = f"{message}; try again in {retry_after_seconds} s."
     return PerpdexError(text, details=details, retry_after_seconds=retry_after_seconds)
+
+
+def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int, *, now_ms: int, subject: str) -> None:
+    cost_ms = weight * allowance.ms_per_weight
+    ceiling_ms = now_ms + allowance.burst * allowance.ms_per_weight
+    if _spend(session, name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):
+        return
+    whole_at_ms = session.scalar(select(ExchangeBudget.whole_at_ms).where(ExchangeBudget.name == name)) or 0
+    seconds = -(-(whole_at_ms + cost_ms - ceiling_ms) // _MS_PER_SECOND)
+    message = f"{subject} request budget for the exchange is used up"
+    raise retry_later_error("rate_limited", message, retry_after_seconds=max(1, seconds))
+
+
+def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None, now_ms: int) -> bool:
+    """Move the time at which a budget is replenished unless it would exceed the ceiling; return whether it moved.
+
+    A budget without a row is whole.
+    """
+    whole_at_ms = ExchangeBudget.whole_at_ms
+    after = case((whole_at_ms > now_ms, whole_at_ms), else_=now_ms) + cost_ms
+    new = insert_into(session, ExchangeBudget).values(name=name, whole_at_ms=now_ms + cost_ms)
+    spend = new.on_conflict_do_update(
+        index_elements=["name"], set_={"whole_at_ms": after}, where=None if ceiling_ms is None else after <= ceiling_ms
+    )
+    return session.scalar(spend.returning(ExchangeBudget.name)) is not None
+
+
+def prune(now: datetime) -> None:
+    """Delete budgets of wallets that have long been whole."""
+    is_old = ExchangeBudget.whole_at_ms < _ms(now) - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME
+    delete_in_batches(ExchangeBudget.name, select(ExchangeBudget.name).where(*is_old))
+
+
+def _ms(now: datetime | None) -> int:
+    return int((now or clock.now()).timestamp() * _MS_PER_SECOND)
 
 
 _MAX_CONCURRENT = 64
@@ -82,22 +159,24 @@ class ExchangeDocument:
     read_at: datetime
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ExchangeFeed:
     cache: SingleFlightCache = field(default_factory=SingleFlightCache)
     slots: threading.BoundedSemaphore = field(default_factory=partial(threading.BoundedSemaphore, _MAX_CONCURRENT))
-    last_markets: ExchangeDocument | None = None
-    """The last list of markets, for when the exchange is unavailable."""
-    closed_until: float = 0.0
-    """No request is sent before this time of the monotonic clock."""
 
 
-def get_public(query: PerpdexQuery) -> ExchangeDocument:
-    """Return public data, at most seconds old. Raises: PerpdexError."""
+def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None) -> ExchangeDocument:
+    """Return public data, at most seconds old; `on_read` gets what was read anew. Raises: PerpdexError."""
+
+    def load() -> ExchangeDocument:
+        document = ExchangeDocument(fetch(query, wallet_id=None), clock.now())
+        if on_read is not None:
+            on_read(document)
+        return document
+
     is_market_list = query.topic is PerpdexTopic.MARKETS
     found: ExchangeDocument = app_state().part(ExchangeFeed).cache.get(
-        query, lambda: ExchangeDocument(fetch(query, wallet_id=None), clock.now()),
-        ttl_seconds=_TTL_SECONDS[query.topic],
+        query, load, ttl_seconds=_TTL_SECONDS[query.topic],
         failure_ttl_seconds=_MARKETS_RETRY_SECONDS if is_market_list else _RETRY_SECONDS,
     )  # fmt: skip
     return found
@@ -106,16 +185,14 @@ def get_public(query: PerpdexQuery) -> ExchangeDocument:
 def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
     """Return current data: of the account of a wallet, or public data. Raises: PerpdexError."""
     state = app_state()
-    perpdex, feed = state.ports.perpdex, state.part(ExchangeFeed)
-    with _request_slot(feed.slots):
-        if time.monotonic() < feed.closed_until:
-            raise unavailable_error("rate_limited")
+    perpdex = state.ports.perpdex
+    with _request_slot(state.part(ExchangeFeed).slots):
         acquire(perpdex.query_weight(query), wallet_id=wallet_id)
         try:
             reply = perpdex.fetch(query)
         except Unreachable as error:
             if error.reason == "rate_limited":
-                feed.closed_until = time.monotonic() + _RATE_LIMIT_RETRY_SECONDS
+                back_off()
             raise unavailable_error(error.reason) from None
         except Rejected as error:
             raise PerpdexError("The exchange refused the request.", details={"reason": error.reason}) from None

@@ -1,20 +1,27 @@
-"""The list of markets and their numbers: from the exchange, as last read or as bundled, in this order.
+"""The list of markets and their numbers: from the exchange, as last stored or as bundled, in this order.
 
 Markets keep their numbers, so an older list is correct for the markets that it contains.
 """
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, time
 from enum import StrEnum
 
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
 from app.core import clock
+from app.db.tables import insert_into
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, PerpdexError
 from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.state import app_state
 from app.trading import exchange_client
-from app.trading.exchange_client import ExchangeDocument, ExchangeFeed
+from app.trading.exchange_client import ExchangeDocument, ExchangeMarkets
 
+_log = structlog.get_logger(__name__)
+_EXCHANGE = "perpdex"
 _SUGGESTIONS = 5
 _SEPARATORS = str.maketrans("-/_:", "    ")
 
@@ -42,28 +49,20 @@ class MarketList:
 
 def live_markets() -> ExchangeDocument:
     """Return the exchange's list of markets, at most minutes old. Raises: PerpdexError."""
-    feed, found = app_state().part(ExchangeFeed), exchange_client.get_public(PerpdexQuery(PerpdexTopic.MARKETS))
-    feed.last_markets = found
-    return found
+    return exchange_client.get_public(PerpdexQuery(PerpdexTopic.MARKETS), on_read=_try_store)
 
 
 def load_markets() -> MarketList:
     """Return the markets, even while the exchange is unavailable. Raises: PerpdexError if no other list exists."""
     perpdex = app_state().ports.perpdex
     try:
-        return _listed(perpdex, live_markets(), MarketSource.EXCHANGE)
+        snapshot = live_markets()
+        markets = perpdex.parse_markets(snapshot.document)
+        return MarketList(markets, MarketSource.EXCHANGE, clock.isoformat(snapshot.read_at))
     except PerpdexError:
-        if (last := app_state().part(ExchangeFeed).last_markets) is not None:
-            return _listed(perpdex, last, MarketSource.STORED)
-        bundled = perpdex.bundled_markets()
-        if bundled is None:
+        if (fallback := _stored_markets() or _bundled_markets(perpdex)) is None:
             raise
-        as_of = datetime.combine(bundled.day, time(), UTC)
-        return MarketList(bundled.markets, MarketSource.BUNDLED, clock.isoformat(as_of))
-
-
-def _listed(perpdex: Perpdex, read: ExchangeDocument, source: MarketSource) -> MarketList:
-    return MarketList(perpdex.parse_markets(read.document), source, clock.isoformat(read.read_at))
+        return fallback
 
 
 def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
@@ -84,5 +83,37 @@ def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
     words = set(lowered.translate(_SEPARATORS).split())
     by_lower = {each.lower(): each for each in known}
     whole = [each for each in by_lower if each in words]
+    starts = [each for each in by_lower if len(each) > 1 and (lowered.startswith(each) or each.startswith(lowered))]
     close = difflib.get_close_matches(lowered, by_lower, n=_SUGGESTIONS)
-    return [by_lower[each] for each in dict.fromkeys([*whole, *close])][:_SUGGESTIONS]
+    starts.sort(key=lambda each: abs(len(each) - len(lowered)))
+    return [by_lower[each] for each in dict.fromkeys([*whole, *close, *starts])][:_SUGGESTIONS]
+
+
+def _try_store(snapshot: ExchangeDocument) -> None:
+    """Store a list for all processes and for the time after a restart."""
+    markets = app_state().ports.perpdex.parse_markets(snapshot.document)
+    values = {"markets": [asdict(market) for market in markets], "read_at": snapshot.read_at}
+    try:
+        with unit_of_work() as session:
+            insert = insert_into(session, ExchangeMarkets).values(exchange=_EXCHANGE, **values)
+            session.execute(insert.on_conflict_do_update(index_elements=["exchange"], set_=values))
+    except SQLAlchemyError:
+        # Clients still get the list; the next one will be stored.
+        _log.exception("market_list_store_failed")
+
+
+def _stored_markets() -> MarketList | None:
+    with read_only_unit() as session:
+        row = session.get(ExchangeMarkets, _EXCHANGE)
+        if row is None:
+            return None
+        markets = tuple(PerpMarket(**market) for market in row.markets)
+        return MarketList(markets, MarketSource.STORED, clock.isoformat(row.read_at))
+
+
+def _bundled_markets(perpdex: Perpdex) -> MarketList | None:
+    bundled = perpdex.bundled_markets()
+    if bundled is None:
+        return None
+    as_of = datetime.combine(bundled.day, time(), UTC)
+    return MarketList(bundled.markets, MarketSource.BUNDLED, clock.isoformat(as_of))

@@ -10,14 +10,12 @@ import pytest
 from eth_keys import keys
 from flask import Flask
 from openapi_schema_validator import OAS31Validator
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from werkzeug.test import TestResponse
 
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.perpdex import Perpdex, PerpdexQuery, PerpdexReply
 from app.spending import accounts as spending_accounts
-from app.state import app_state
-from app.trading import exchange_client
 from app.wallets.core.models import Transaction
 from sandbox.perpdex import ExchangeServer, Fault
 from tests.support.agents import Agent, register
@@ -271,17 +269,30 @@ def test_an_unreachable_exchange_fails_reads_but_not_previews(offline_agent: Age
     assert failure(call(offline_agent, "orderbook", symbol="kPEPE")) == (502, "PERPDEX_ERROR")
 
 
-def test_the_last_list_of_markets_is_used_while_the_exchange_is_unavailable(
-    agent: Agent, exchange: ExchangeServer, monkeypatch: pytest.MonkeyPatch
+def test_the_stored_list_of_markets_is_used_after_a_restart_without_the_exchange(
+    build_app: Callable[..., Flask], sqlite_url: str, exchange: ExchangeServer
 ) -> None:
-    read(agent, "markets")
-    # The list has expired, and cannot be read again.
-    monkeypatch.setattr(exchange_client, "_TTL_SECONDS", dict.fromkeys(exchange_client._TTL_SECONDS, 0))
-    app_state().part(exchange_client.ExchangeFeed).cache.drop(lambda _key: True)
-    exchange.faults.add(Fault(type="meta", status=503))
-    body = preview(agent, "order", symbol="kpepe", side="sell", price="0.0043851", amount="10000.7")
-    assert body["metadata"]["source"] == "stored"
-    assert body["payload"]["action"]["orders"][0]["a"] == 12
+    before = build_app(sqlite_url, perpdex=adapter_for(exchange.url))
+    with before.app_context():
+        read(register(before.test_client()), "markets")
+    after = build_app(sqlite_url, perpdex=adapter_for(unused_url()))
+    with after.app_context():
+        agent = register(after.test_client())
+        body = preview(agent, "order", symbol="kpepe", side="sell", price="0.0043851", amount="10000.7")
+        assert body["metadata"]["source"] == "stored"
+        assert body["payload"]["action"]["orders"][0]["a"] == 12
+        assert "isolated" in problem(call(agent, "set_leverage", symbol="HPOS", leverage=2), "cross")
+
+
+def test_a_list_that_cannot_be_stored_is_returned(agent: Agent) -> None:
+    with unit_of_work() as session:
+        session.execute(text("ALTER TABLE exchange_markets RENAME TO hidden"))
+    try:
+        body = preview(agent, "order", symbol="ETH", side="buy", price="3000", amount="0.01")
+        assert body["metadata"]["source"] == "exchange"
+    finally:
+        with unit_of_work() as session:
+            session.execute(text("ALTER TABLE hidden RENAME TO exchange_markets"))
 
 
 def test_market_numbers_of_another_network_are_not_used(build_app: Callable[..., Flask], sqlite_url: str) -> None:
@@ -479,7 +490,7 @@ def test_one_busy_wallet_is_rate_limited_and_the_others_are_not(agent: Agent) ->
     assert served >= 9
     assert failure(refused) == (502, "PERPDEX_ERROR")
     assert refused.get_json()["details"]["reason"] == "rate_limited"
-    assert 1 <= int(refused.headers["Retry-After"]) <= 20
+    assert 1 <= int(refused.headers["Retry-After"]) <= 10
     read(other, "orders")
 
 
