@@ -20,7 +20,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import update_rows
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
@@ -162,18 +162,16 @@ class BridgeStage(StrEnum):
 
 BRIDGES = StateMachine(
     Bridge.stage,
-    Transitions(
-        initial={BridgeStage.SOURCE},
-        permitted={
-            # The source transaction was executed, or certainly was not.
-            BridgeStage.SOURCE: {BridgeStage.CROSSING, BridgeStage.FAILED},
-            # Delivered, or refunded or written off; or a reorg reversed the source transaction.
-            BridgeStage.CROSSING: {BridgeStage.ARRIVED, BridgeStage.FAILED, BridgeStage.SOURCE},
-            # A reorg reversed the arrival, the refund, or the failure of the source transaction.
-            BridgeStage.ARRIVED: {BridgeStage.CROSSING},
-            BridgeStage.FAILED: {BridgeStage.CROSSING, BridgeStage.SOURCE},
-        },
-    ),
+    initial={BridgeStage.SOURCE},
+    permitted={
+        # The source transaction was executed, or certainly was not.
+        BridgeStage.SOURCE: {BridgeStage.CROSSING, BridgeStage.FAILED},
+        # Delivered, or refunded or written off; or a reorg reversed the source transaction.
+        BridgeStage.CROSSING: {BridgeStage.ARRIVED, BridgeStage.FAILED, BridgeStage.SOURCE},
+        # A reorg reversed the arrival, the refund, or the failure of the source transaction.
+        BridgeStage.ARRIVED: {BridgeStage.CROSSING},
+        BridgeStage.FAILED: {BridgeStage.CROSSING, BridgeStage.SOURCE},
+    },
     logger=structlog.get_logger(__name__),
 )
 _STATUSES = {
