@@ -80,7 +80,6 @@ def execute(
             movement,
             lambda: _plan(movement),
             lambda plan: _record(movement, plan, claim=claim, on_recorded=on_recorded),
-            sequence=lambda plan: plan.draft.funds.sequence,
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):

@@ -160,10 +160,7 @@ def send(
         )
 
     def buy_gas(shortage: PortError) -> history.TransactionView:
-        try:
-            gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds)
-        except PortError as error:
-            raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
+        gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds, claim=claim)
         return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
 
     may_buy = gas.are_available(order.gas, order.chain, order.input_amount)

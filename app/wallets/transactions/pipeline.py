@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import USDC, ChainName, Token, native
+from app.core.chains import USDC, ChainName, Family, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
@@ -155,7 +155,7 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
         return drafted
 
     try:
-        return _retry_after_settling_pending(movement, lambda: draft(None), assert_possible)
+        return retry_after_settling_pending(movement, lambda: _prepare(movement, draft, None), assert_possible)
     except PortError as error:
         if is_too_much(movement, error):
             raise
@@ -186,7 +186,7 @@ def execute(
         return _record_signed(counted, drafted, sign, signer, claim=claim, on_recorded=on_recorded)
 
     try:
-        recorded, signed = _retry_after_settling_pending(movement, lambda: draft(signer), commit)
+        recorded, signed = retry_after_settling_pending(movement, lambda: _prepare(movement, draft, signer), commit)
     except PortError as error:
         if error.reason == "insufficient_gas" and without_gas is not None:
             return without_gas(error)
@@ -216,24 +216,19 @@ def record_failed(movement: Movement, reason: str, details: Mapping[str, str], *
 
 
 def retry_after_settling_pending(
-    movement: Movement,
-    plan: Callable[[], PlanT],
-    action: Callable[[PlanT], ResultT],
-    *,
-    sequence: Callable[[PlanT], int | None],
+    movement: Movement, plan: Callable[[], PlanT], action: Callable[[PlanT], ResultT]
 ) -> ResultT:
     """Plan a movement and apply `action`; if pending ones make it unaffordable, settle those that landed and retry.
 
-    The retry plans again, because only new balances include what has landed. `sequence` returns the first nonce of a
-    plan, if the chain has any: it defines what the balances include.
+    The retry plans again, because only new balances include what has landed. Where there are nonces, they define what
+    the balances include, and nothing is retried.
 
     Raises: Rejected, NotAffordable.
     """
-    planned = plan()
     try:
-        return action(planned)
+        return action(plan())
     except NotAffordable:
-        if sequence(planned) is not None:
+        if movement.chain.family is Family.EVM:
             raise
         try:
             confirmation.settle_landed(movement.chain, movement.sender)
@@ -242,18 +237,10 @@ def retry_after_settling_pending(
     return action(plan())
 
 
-def _retry_after_settling_pending(
-    movement: Movement, draft: Callable[[], TransactionDraft], action: Callable[[TransactionDraft], ResultT]
-) -> ResultT:
-    return retry_after_settling_pending(
-        movement, lambda: prepare(movement, draft), action, sequence=lambda drafted: drafted.sequence
-    )
-
-
-def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> TransactionDraft:
+def _prepare(movement: Movement, draft: DraftFunction, signer: Signer | None) -> TransactionDraft:
     """Draft a movement and check its network fee. Raises: Rejected."""
     try:
-        drafted = draft()
+        drafted = draft(signer)
     except Unreachable as error:
         raise Rejected("chain_unreachable", details=error.details) from None
     network_fees.assert_acceptable(movement.chain, drafted.fee_units, movement.max_fee_nanos)
