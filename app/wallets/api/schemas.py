@@ -170,7 +170,7 @@ class FundingShape(Schema):
     wallet_id = fields.UUID(required=True)
     deposit_address = fields.String(required=True)
     amount = fields.String(required=True)
-    currency = fields.String(required=True, attribute="amount.token.symbol")
+    currency = fields.String(required=True)
     chain = fields.String(required=True)
     status = fields.String(required=True)
     message = fields.String(required=True)
