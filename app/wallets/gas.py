@@ -25,7 +25,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import GasPending, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import AuthorizedTransfer, GasSponsor, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 from app.spending import holds as spending_holds
@@ -85,14 +85,12 @@ class SubmissionPlan:
 
 
 def plan_submission(chain: ChainName, sender: str, recipient: str | None, units: int) -> SubmissionPlan:
-    """Read the chain and the price; without a recipient, it is the service. Raises: Rejected, InvalidInput."""
+    """Read the chain and the price; without a recipient, it is the service. Raises: PortError, InvalidInput."""
     state = app_state()
     sponsor = state.gas_sponsor(chain, 0)
     transfer = SponsoredTransfer(sender, recipient or sponsor.fee_recipient, units, sponsor)
     try:
         draft = state.ports.sponsors[chain].draft(transfer)
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
     except Rejected as error:
         raise parsing.invalid_input_from(error.reason, error.details) or error from None
     network_fees.assert_acceptable(chain, draft.submission.fee_units)
@@ -215,7 +213,7 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
     except PortError as error:
         if error.reason == UNAVAILABLE:
             raise without from None
-        raise failures.failure(movement.type, error.reason, error.details, kind=movement.kind) from None
+        raise failures.failure(movement.type, error, kind=movement.kind) from None
     return replace(movement, gas_fee_units=plan.payment.amount.units)
 
 
@@ -237,7 +235,7 @@ def buy(
         (submission, payment_bytes), *delivered = _record(movement, plan, since)
     except PortError as error:
         reported = shortages[0] if error.reason == UNAVAILABLE else error
-        raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
+        raise pipeline.record_failed(movement, reported, claim=claim) from None
     settlement.broadcast(chains[movement.chain], submission.id, payment_bytes)
     for delivery, (recorded, signed) in zip(plan.deliveries, delivered, strict=True):
         settlement.broadcast(chains[delivery.chain], recorded.id, signed)
@@ -251,7 +249,7 @@ def buy(
 
 
 def _plan(movement: Movement, shortages: Sequence[Mapping[str, str]]) -> _PurchasePlan:
-    """Read the chains and prices. Raises: Rejected."""
+    """Read the chains and prices. Raises: PortError."""
     deliveries = [_plan_delivery(movement, each) for each in shortages]
     submission = plan_submission(movement.chain, movement.sender, None, _SAMPLE_UNITS)
     sold = [(each.draft.intent.amount, each.draft.fee_units) for each in deliveries]
@@ -281,8 +279,6 @@ def _plan_delivery(movement: Movement, shortage: Mapping[str, str]) -> SponsorTr
     intent = TransferIntent(sponsor.submitter, movement.wallet.address_on(chain), bought)
     try:
         draft = state.ports.chains[chain].draft(intent)
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
     except Rejected:
         raise Rejected(UNAVAILABLE) from None
     return SponsorTransaction(chain, draft, sponsor, wallets.get_with_controls(sponsor.wallet_id))

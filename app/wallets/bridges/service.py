@@ -94,7 +94,7 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
             unpriced, lambda: _plan_first_available(wallet, order), assert_possible
         )
     except PortError as error:
-        refusal = failures.failure(TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE)
+        refusal = failures.failure(TransactionType.TRANSFER, error, kind=MovementKind.BRIDGE)
         if not isinstance(error, _GasShortage) or not gas.are_available(order.gas, order.source, order.amount):
             raise refusal from None
         movement = gas.quote(error.movement, [each.details for each in error.shortages], without=refusal)
@@ -124,7 +124,7 @@ def send(
             shortages = error.shortages if isinstance(error, _GasShortage) else [error]
             gas.buy(unpriced, shortages, since=started_at, wait_seconds=wait_seconds, claim=claim)
             return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
-        raise pipeline.record_failed(unpriced, error.reason, error.details, claim=claim) from None
+        raise pipeline.record_failed(unpriced, error, claim=claim) from None
     view = _broadcast_and_wait(recorded, sent, wait_seconds=wait_seconds, account_id=wallet.agent_id)
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
@@ -139,19 +139,17 @@ def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_un
 
 
 def _plan_first_available(wallet: WalletView, order: BridgeOrder) -> _Plan:
-    """Plan the first available route. Raises: Rejected, the 403 errors."""
+    """Plan the first available route. Raises: PortError, the 403 errors."""
     state = app_state()
     # The limits of the services that give quotes are shared by all agents.
     state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
     route = (order.source, order.destination, order.amount.token)
-    refusal = Rejected("quote_unavailable")
+    refusal: PortError = Rejected("quote_unavailable")
     for adapter in state.ports.bridges[route]:
         try:
             return _plan_with(wallet, order, adapter)
-        except Unreachable as error:
-            refusal = Rejected("chain_unreachable", details=error.details)
-        except Rejected as error:
-            if error.reason not in _TRY_NEXT_ADAPTER_REASONS:
+        except (Unreachable, Rejected) as error:
+            if isinstance(error, Rejected) and error.reason not in _TRY_NEXT_ADAPTER_REASONS:
                 raise
             refusal = error
         _log.warning("bridge_route_unavailable", adapter=adapter.name, reason=refusal.reason)

@@ -4,7 +4,7 @@ Prepare reads the chain and simulates. Record holds the value, allocates the non
 A process that dies between phases leaves a `pending` row that `confirmation` settles.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeVar
@@ -21,7 +21,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import Chain, Shortage, SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -159,7 +159,7 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
     except PortError as error:
         if is_too_much(movement, error):
             raise
-        raise failures.failure(movement.type, error.reason, error.details) from None
+        raise failures.failure(movement.type, error) from None
 
 
 def execute(
@@ -192,7 +192,7 @@ def execute(
             return without_gas(error)
         if is_too_much(movement, error):
             raise
-        raise record_failed(movement, error.reason, error.details, claim=claim) from None
+        raise record_failed(movement, error, claim=claim) from None
     view = broadcast_and_wait(
         app_state().ports.chains[movement.chain], recorded, signed, wait_seconds=wait_seconds,
         account_id=movement.wallet.agent_id, output_token=movement.output.token if movement.output else None,
@@ -202,17 +202,17 @@ def execute(
     return view
 
 
-def record_failed(movement: Movement, reason: str, details: Mapping[str, str], *, claim: Claim) -> ServiceError:
+def record_failed(movement: Movement, error: PortError, *, claim: Claim) -> ServiceError:
     """Record a movement that failed before signing, and return its error. Limits are checked first."""
     transaction = new_transaction(new_id(), movement)
     transaction.cost_nanos = 0
-    transaction.error = reason
+    transaction.error = failures.reason_of(error)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, movement.wallet.id)
         spending_holds.check(session, movement.wallet.id, movement.spending_request)
         lifecycle.record(session, transaction, status=MovementStatus.FAILED)
         claim.bind(session, transaction.id)
-    return failures.failure(movement.type, reason, details, transaction_id=transaction.id, kind=movement.kind)
+    return failures.failure(movement.type, error, transaction_id=transaction.id, kind=movement.kind)
 
 
 def retry_after_settling_pending(
@@ -223,26 +223,20 @@ def retry_after_settling_pending(
     The retry plans again, because only new balances include what has landed. Where there are nonces, they define what
     the balances include, and nothing is retried.
 
-    Raises: Rejected, NotAffordable.
+    Raises: PortError, of which NotAffordable is one.
     """
     try:
         return action(plan())
     except NotAffordable:
         if movement.chain.family is Family.EVM:
             raise
-        try:
-            confirmation.settle_landed(movement.chain, movement.sender)
-        except Unreachable as error:
-            raise Rejected("chain_unreachable", details=error.details) from None
+        confirmation.settle_landed(movement.chain, movement.sender)
     return action(plan())
 
 
 def _prepare(movement: Movement, draft: DraftFunction, signer: Signer | None) -> TransactionDraft:
-    """Draft a movement and check its network fee. Raises: Rejected."""
-    try:
-        drafted = draft(signer)
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
+    """Draft a movement and check its network fee. Raises: PortError."""
+    drafted = draft(signer)
     network_fees.assert_acceptable(movement.chain, drafted.fee_units, movement.max_fee_nanos)
     return drafted
 
