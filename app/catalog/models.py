@@ -14,7 +14,7 @@ from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated, AuthenticatedStateMachine
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
 
@@ -81,13 +81,11 @@ partial_index("ix_services_ranking", Service.total_calls.desc(), Service.name, S
 
 SERVICES = AuthenticatedStateMachine(
     Service.status,
-    Transitions(
-        initial={ServiceStatus.ACTIVE},
-        permitted={
-            ServiceStatus.ACTIVE: {ServiceStatus.PAUSED, ServiceStatus.RETIRED},
-            ServiceStatus.PAUSED: {ServiceStatus.ACTIVE, ServiceStatus.RETIRED},
-        },
-    ),
+    initial={ServiceStatus.ACTIVE},
+    permitted={
+        ServiceStatus.ACTIVE: {ServiceStatus.PAUSED, ServiceStatus.RETIRED},
+        ServiceStatus.PAUSED: {ServiceStatus.ACTIVE, ServiceStatus.RETIRED},
+    },
     logger=structlog.get_logger(__name__),
 )
 
@@ -152,13 +150,11 @@ class Subscription(Model):
 # Without log lines: a service that is retired may have any number of subscriptions.
 SUBSCRIPTIONS = StateMachine(
     Subscription.status,
-    Transitions(
-        initial={SubscriptionStatus.ACTIVE},
-        permitted={
-            SubscriptionStatus.ACTIVE: {SubscriptionStatus.CANCELLED},
-            SubscriptionStatus.CANCELLED: {SubscriptionStatus.ACTIVE},
-        },
-    ),
+    initial={SubscriptionStatus.ACTIVE},
+    permitted={
+        SubscriptionStatus.ACTIVE: {SubscriptionStatus.CANCELLED},
+        SubscriptionStatus.CANCELLED: {SubscriptionStatus.ACTIVE},
+    },
 )
 
 

@@ -17,7 +17,7 @@ from app.credits import accounts
 from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import day_of, table_of, utc_day
 from app.errors import InsufficientCredits
 
@@ -35,17 +35,15 @@ _COLUMNS = (
 )  # fmt: skip
 HOLDS = StateMachine(
     CreditHold.state,
-    Transitions(
-        # `settled` if the price was charged without a hold.
-        initial={CreditHoldState.HELD, CreditHoldState.SETTLED},
-        permitted={
-            CreditHoldState.HELD: {CreditHoldState.SETTLED, CreditHoldState.RELEASED, CreditHoldState.LAPSED},
-            # Charged an estimate when its lease expired; the difference is entered when the cost is known.
-            CreditHoldState.LAPSED: {CreditHoldState.SETTLED, CreditHoldState.RELEASED},
-            # Refunded.
-            CreditHoldState.SETTLED: {CreditHoldState.RELEASED},
-        },
-    ),
+    # `settled` if the price was charged without a hold.
+    initial={CreditHoldState.HELD, CreditHoldState.SETTLED},
+    permitted={
+        CreditHoldState.HELD: {CreditHoldState.SETTLED, CreditHoldState.RELEASED, CreditHoldState.LAPSED},
+        # Charged an estimate when its lease expired; the difference is entered when the cost is known.
+        CreditHoldState.LAPSED: {CreditHoldState.SETTLED, CreditHoldState.RELEASED},
+        # Refunded.
+        CreditHoldState.SETTLED: {CreditHoldState.RELEASED},
+    },
     announced=_COLUMNS,
 )
 

@@ -19,7 +19,7 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import SealedColumn
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import count, page_of, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
@@ -82,10 +82,8 @@ class TargetStatus(StrEnum):
 
 TARGETS = StateMachine(
     EventTarget.status,
-    Transitions(
-        initial={TargetStatus.ENABLED},
-        permitted={TargetStatus.ENABLED: {TargetStatus.DISABLED}, TargetStatus.DISABLED: {TargetStatus.ENABLED}},
-    ),
+    initial={TargetStatus.ENABLED},
+    permitted={TargetStatus.ENABLED: {TargetStatus.DISABLED}, TargetStatus.DISABLED: {TargetStatus.ENABLED}},
     logger=structlog.get_logger(__name__),
     values=lambda status, reason: {
         "status_reason": reason,

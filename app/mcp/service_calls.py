@@ -172,9 +172,8 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
 def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
     if request_id is None or guards.find_principal() is None:
         return Claim.none()
-    content = json.dumps(call, sort_keys=True).encode()
     scope = KeyScope(guards.idempotency_owner(), "POST", f"/mcp/{CALL_SERVICE}", request_id)
-    claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)), sent=content)
+    claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)))
     if isinstance(claim, Claim):
         # Bound before the call: a claim that outlives its lease is never executed again.
         with unit_of_work() as session:

@@ -20,7 +20,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import insert_into, table_of
 from app.events import outbox
 from app.events.outbox import EventType
@@ -65,20 +65,18 @@ def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | 
 
 PAYMENTS = StateMachine(
     Payment.status,
-    Transitions(
-        initial={PaymentStatus.SETTLING, PaymentStatus.PAID},
-        permitted={
-            # `void` when it can no longer land; `closed` when a database restore preceded its landing.
-            PaymentStatus.SETTLING: {PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID},
-            # `reversed` when a reorg reversed it permanently.
-            PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
-            # `paid` again when the call is known not to have been served.
-            PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
-            # `paid` again when the purchase was refunded.
-            PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
-            PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
-        },
-    ),
+    initial={PaymentStatus.SETTLING, PaymentStatus.PAID},
+    permitted={
+        # `void` when it can no longer land; `closed` when a database restore preceded its landing.
+        PaymentStatus.SETTLING: {PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID},
+        # `reversed` when a reorg reversed it permanently.
+        PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
+        # `paid` again when the call is known not to have been served.
+        PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
+        # `paid` again when the purchase was refunded.
+        PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
+        PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
+    },
     logger=structlog.get_logger(__name__),
     announce=_announce,
     announced=(

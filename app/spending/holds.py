@@ -17,7 +17,7 @@ from app import errors
 from app.authenticated import change, seal_of
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import in_list
 from app.db.unit_of_work import delete_in_batches
 from app.identity import budget_counters, budgets
@@ -55,15 +55,13 @@ class SpendingHoldState(StrEnum):
 
 HOLDS = StateMachine(
     SpendingHold.state,
-    Transitions(
-        initial={SpendingHoldState.HELD},
-        permitted={
-            SpendingHoldState.HELD: {SpendingHoldState.SPENT, SpendingHoldState.RELEASED},
-            # A reorg reversed the outcome.
-            SpendingHoldState.SPENT: {SpendingHoldState.HELD},
-            SpendingHoldState.RELEASED: {SpendingHoldState.HELD},
-        },
-    ),
+    initial={SpendingHoldState.HELD},
+    permitted={
+        SpendingHoldState.HELD: {SpendingHoldState.SPENT, SpendingHoldState.RELEASED},
+        # A reorg reversed the outcome.
+        SpendingHoldState.SPENT: {SpendingHoldState.HELD},
+        SpendingHoldState.RELEASED: {SpendingHoldState.HELD},
+    },
 )
 
 

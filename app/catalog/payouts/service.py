@@ -31,7 +31,7 @@ from app.core.pagination import Page, PageRequest
 from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.leases import once_per_period
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import page_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, NotFound, PayoutFailed, PayoutRefused, ServiceError
@@ -73,17 +73,15 @@ def _announce(session: Session, row: Any, status: PayoutStatus, _reason: str | N
 
 PAYOUTS = StateMachine(
     Payout.status,
-    Transitions(
-        # `paid` without a transaction of this service.
-        initial={PayoutStatus.PENDING, PayoutStatus.PAID},
-        permitted={
-            PayoutStatus.PENDING: {PayoutStatus.PAID, PayoutStatus.FAILED},
-            # A reorg removed the block of its transaction, which is sent again.
-            PayoutStatus.PAID: {PayoutStatus.PENDING, PayoutStatus.FAILED},
-            # A restored database lacked the bytes that executed it.
-            PayoutStatus.FAILED: {PayoutStatus.PENDING},
-        },
-    ),
+    # `paid` without a transaction of this service.
+    initial={PayoutStatus.PENDING, PayoutStatus.PAID},
+    permitted={
+        PayoutStatus.PENDING: {PayoutStatus.PAID, PayoutStatus.FAILED},
+        # A reorg removed the block of its transaction, which is sent again.
+        PayoutStatus.PAID: {PayoutStatus.PENDING, PayoutStatus.FAILED},
+        # A restored database lacked the bytes that executed it.
+        PayoutStatus.FAILED: {PayoutStatus.PENDING},
+    },
     logger=_log,
     announce=_announce,
     announced=(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from app.errors import MOVEMENT_FAILURES, ServiceError, TransferFailed
+from app.ports.errors import PortError, Unreachable
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.views.history import TransactionView
 
@@ -47,15 +48,16 @@ def recorded_failure(view: TransactionView) -> ServiceError:
     return error_class(_MESSAGES.get(view.error or "", "It was not executed."), details=details)
 
 
+def reason_of(error: PortError) -> str:
+    """Return the reason that agents see: for them, what cannot be reached is the chain."""
+    return "chain_unreachable" if isinstance(error, Unreachable) else error.reason
+
+
 def failure(
-    type_: TransactionType,
-    reason: str,
-    details: Mapping[str, str],
-    *,
-    transaction_id: str | None = None,
-    kind: str | None = None,
+    type_: TransactionType, error: PortError, *, transaction_id: str | None = None, kind: str | None = None
 ) -> ServiceError:
     """Return the error of a movement that is known not to have been executed."""
+    reason, details = reason_of(error), error.details
     error_details: dict[str, str | int | None] = {"reason": reason, **details}
     # Details of a port are texts.
     retry_after_seconds = int(details["retry_after_seconds"]) if "retry_after_seconds" in details else None

@@ -1,12 +1,12 @@
-"""Live balances of a wallet, for which all chains are read concurrently; pending transactions, counted by age."""
+"""Live balances of a wallet, for which all chains are read concurrently; the number and age of pending transactions."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -16,7 +16,7 @@ from app.errors import BalanceFetchError, ServiceError, WalletNotEmpty
 from app.ports.chain import Balances
 from app.ports.errors import PortError
 from app.state import app_state
-from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
 
@@ -90,41 +90,21 @@ def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExe
     return {name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}") for name in chains}
 
 
-_AGES_SECONDS = (0, 60, 600, 3600)
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The pending transactions of one type on one chain; `by_age` counts those of at least so many seconds."""
+class Backlog(NamedTuple):
+    """The pending transactions of one type on one chain."""
 
     type: str
     chain: str
-    by_age: Mapping[int, int]
+    number: int
     oldest_seconds: int
 
 
 def pending(session: Session) -> list[Backlog]:
     """Return the pending transactions. Both queries use a partial index."""
-    is_movement = Transaction.next_check_at.is_not(None) & (Transaction.type != "funding")
-    return [*_count_by_age(session, is_movement), *_count_by_age(session, Transaction.type == "funding")]
-
-
-def _count_by_age(session: Session, condition: ColumnElement[bool]) -> list[Backlog]:
-    now = clock.now()
-    counts = [
-        func.sum(case((Transaction.created_at <= now - timedelta(seconds=age), 1), else_=0)) for age in _AGES_SECONDS
-    ]
-    rows = session.execute(
-        select(Transaction.type, Transaction.chain, func.min(Transaction.created_at), *counts)
-        .where(condition, Transaction.status == MovementStatus.PENDING.value)
-        .group_by(Transaction.type, Transaction.chain)
-    )
-    return [
-        Backlog(
-            type=type_,
-            chain=chain or "",
-            by_age=dict(zip(_AGES_SECONDS, map(int, numbers), strict=True)),
-            oldest_seconds=max(0, int((now - oldest).total_seconds())),
-        )
-        for type_, chain, oldest, *numbers in rows
-    ]
+    found, now, is_funding = [], clock.now(), Transaction.type == TransactionType.FUNDING.value
+    columns = Transaction.type, Transaction.chain, func.count(), func.min(Transaction.created_at)
+    for condition in (~is_funding & Transaction.next_check_at.is_not(None), is_funding):
+        is_pending = condition, Transaction.status == MovementStatus.PENDING.value
+        rows = session.execute(select(*columns).where(*is_pending).group_by(Transaction.type, Transaction.chain))
+        found += [Backlog(*row[:3], max(0, int((now - row[3]).total_seconds()))) for row in rows]
+    return found
