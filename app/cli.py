@@ -25,12 +25,11 @@ purchases = AppGroup("purchases", help="Purchases in web shops.")
 
 
 def register(app: Flask) -> None:
-    for group in (keys, documents, purchases):
+    for group in (keys, documents, purchases, gateway.group):
         app.cli.add_command(group)
     app.cli.add_command(bootstrap)
     app.cli.add_command(doctor)
     app.cli.add_command(MigrationCommands(app))
-    gateway.register(app)
     payments.register(app)
     platform.register(app)
     for commands in (kind.commands for kind in KINDS.values() if kind.commands):
