@@ -157,21 +157,13 @@ def bridges_between(
     if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
         bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
         ids = base.deployment.chain_id, ethereum.deployment.chain_id
+        upstreams = settings.upstreams
+        relay_url, access = upstreams.relay_base_url or RELAY_URLS[network], partial(_access, settings)
         order_services: list[OrderService] = [
-            RelayOrderService(
-                settings.upstreams.relay_base_url or RELAY_URLS[network],
-                *ids,
-                _access(settings, "relay", settings.upstreams.relay_api_key),
-            )
+            RelayOrderService(relay_url, *ids, access("relay", upstreams.relay_api_key))
         ]
-        if settings.upstreams.lifi_base_url or network in LIFI_URLS:
-            order_services.append(
-                LifiOrderService(
-                    settings.upstreams.lifi_base_url or LIFI_URLS[network],
-                    *ids,
-                    _access(settings, "lifi", settings.upstreams.lifi_api_key),
-                )
-            )
+        if lifi_url := upstreams.lifi_base_url or LIFI_URLS.get(network):
+            order_services.append(LifiOrderService(lifi_url, *ids, access("lifi", upstreams.lifi_api_key)))
         bridges_by_route[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
             OrderBridge(base, ethereum, service) for service in order_services
         )
@@ -239,14 +231,11 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: Serv
         prices.ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value])
         for name, chain in evm.items()
     ]
-    fallback: list[prices.PriceSource] = []
-    exchanges: list[prices.PriceSource] = []
-    if not settings.is_sandbox:
-        coingecko = _coingecko(settings)
-        if coingecko is not None:
-            fallback.append(coingecko)
-        exchanges.append(prices.JupiterPrices(settings.jupiter_url, jupiter))
-    return prices.MarketPriceFeed(onchain, fallback, exchanges=exchanges, overrides=overrides)
+    if settings.is_sandbox:
+        return prices.MarketPriceFeed(onchain, [], overrides=overrides)
+    coingecko, exchange = _coingecko(settings), prices.JupiterPrices(settings.jupiter_url, jupiter)
+    fallback = [] if coingecko is None else [coingecko]
+    return prices.MarketPriceFeed(onchain, fallback, exchanges=[exchange], overrides=overrides)
 
 
 def _coingecko(settings: Settings) -> prices.CoinGeckoPrices | None:
