@@ -13,6 +13,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 PARAMETER_TYPES = (114, 1184)
@@ -98,43 +99,27 @@ _MEMO = """CASE WHEN budgets = '{}' THEN memo
 """The memo of a step that is done, with the budgets that count it."""
 
 
-def _hold(*, has_budgets: bool) -> str:
+def _taking(fields: str, amount: str, *, into: str, hold: str, posting: str, has_budgets: bool, more: str = "") -> str:
+    """Return the statement that takes an amount: the further fields of a step, and what its hold and posting have."""
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.*{_BUDGETS_OF_CALL if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, nanos bigint, memo json, lease_until timestamptz)
+    AS t(id uuid, account_id uuid, api_key_id uuid, memo json, {fields})
   WHERE {_KEY_IS_VALID}
-), {_taken("nanos", into="held_nanos", has_budgets=has_budgets)}, placed AS (
-  INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
-    created_at)
-  SELECT id, account_id, nanos, 'held', 0, 0, {_MEMO if has_budgets else "memo"}, lease_until, $2 FROM done
+), {_taken(amount, into=into, has_budgets=has_budgets)}, placed AS (
+  INSERT INTO credit_holds (id, account_id, amount_nanos, unpaid_nanos, memo, created_at, state, settled_nanos,
+    lease_until)
+  SELECT id, account_id, {amount}, 0, {_MEMO if has_budgets else "memo"}, $2, {hold} FROM done
 ), posted AS (
-  INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT 'hold:' || id, 'hold', account_id, 'available', 'held', nanos, $2 FROM done WHERE nanos > 0
-)
-{_RESULTS}
-"""  # noqa: S608 - constants
-
-
-def _charge(*, has_budgets: bool) -> str:
-    return f"""
-WITH asked AS MATERIALIZED (
-  SELECT t.*{_BUDGETS_OF_CALL if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, cost bigint, tokens_in bigint, tokens_out bigint,
-      cached_tokens bigint, reasoning_tokens bigint, price_version text, memo json)
-  WHERE {_KEY_IS_VALID}
-), {_taken("cost", into="spent_nanos", has_budgets=has_budgets)}, placed AS (
-  INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
-    created_at)
-  SELECT id, account_id, cost, 'settled', cost, 0, {_MEMO if has_budgets else "memo"}, $2, $2 FROM done
-), posted AS (
-  INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT 'charge:' || id, 'settle', account_id, 'available', 'revenue', cost, $2 FROM done WHERE cost > 0
-), {_LOG_AND_SUMS}
+  INSERT INTO credit_postings (account_id, amount_nanos, created_at, reference, kind, debit, credit)
+  SELECT account_id, {amount}, $2, {posting} FROM done WHERE {amount} > 0
+){more}
 {_RESULTS_WITH_LEFT if has_budgets else _RESULTS}
 """  # noqa: S608 - constants
 
 
+_METERED = """cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint, reasoning_tokens bigint,
+      price_version text"""
 # The array of ids in the memo. Read without a lock: they never change. ONLY is for `lock_order`, as above.
 _BUDGETS_OF_HOLD = """, (
     SELECT translate(memo->>'budgets', '[]" ', '{}')::uuid[] FROM ONLY credit_holds h WHERE h.id = t.id
@@ -151,8 +136,7 @@ def _settlement(*, has_budgets: bool) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT DISTINCT ON (t.id) t.*{_BUDGETS_OF_HOLD if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint,
-      reasoning_tokens bigint, price_version text)
+    AS t(id uuid, account_id uuid, {_METERED})
   ORDER BY t.id
 ), {_COUNTERS.format(amount="cost") if has_budgets else ""}found AS MATERIALIZED (
   SELECT h.*, t.cost, t.tokens_in, t.tokens_out, t.cached_tokens, t.reasoning_tokens, t.price_version{budgets}
@@ -182,6 +166,14 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
+_hold = partial(
+    _taking, "nanos bigint, lease_until timestamptz", "nanos", into="held_nanos", hold="'held', 0, lease_until",
+    posting="'hold:' || id, 'hold', 'available', 'held'",
+)  # fmt: skip
+_charge = partial(
+    _taking, _METERED, "cost", into="spent_nanos", hold="'settled', cost, $2",
+    posting="'charge:' || id, 'settle', 'available', 'revenue'", more=f", {_LOG_AND_SUMS}",
+)  # fmt: skip
 HOLD = _hold(has_budgets=False), _hold(has_budgets=True)
 CHARGE = _charge(has_budgets=False), _charge(has_budgets=True)
 SETTLEMENT = _settlement(has_budgets=False), _settlement(has_budgets=True)
