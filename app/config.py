@@ -346,9 +346,12 @@ class Settings(BaseSettings):
             ChainName.SOLANA: self.solana_rpc_url,
         }[chain]
 
-    def confirmations(self, chain: ChainName) -> int:
-        """Return the confirmations that an own transaction needs before it is settled."""
+    def confirmations(self, chain: ChainName, *, of_deposits: bool = False) -> int:
+        """Return the confirmations that an own transaction, or a deposit or payment, needs before it is settled."""
         needed = {ChainName.ETHEREUM: self.ethereum_confirmations, ChainName.BASE: self.base_confirmations}
+        if of_deposits:
+            of_ethereum, of_base = self.ethereum_deposit_confirmations, self.base_deposit_confirmations
+            needed = {ChainName.ETHEREUM: of_ethereum, ChainName.BASE: of_base}
         return needed.get(chain, 1)
 
     def payment_recipient(self, family: Family) -> str | None:

@@ -44,7 +44,6 @@ from app.gateway.providers import configured
 from app.gateway.providers.operations import add_operations
 from app.gateway.providers.table import ProviderTable
 from app.identity.service import KeyMemory
-from app.mcp import methods
 from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
 from app.movements import KINDS
@@ -174,7 +173,6 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         SettlementCapacityCache(),
         ServiceWallets(),
         ToolDescriptions(document),
-        methods.OFFER,
         MovementDetails((kind.name, kind.details) for kind in KINDS.values() if kind.details),
     )
     return AppState(

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -128,9 +129,8 @@ _LEASES_PER_LIMIT = 100
 _LEASES_PER_SECOND = 8
 _LEASE_SECONDS = 1.0
 _MAX_LEASES = 10_000
-_MAX_QUEUES = 1_000
 _MAX_WAITING = 32
-"""The share of a process's threads for one client."""
+"""The share of a process's threads for requests that wait."""
 _MIN_DELAY_SECONDS = 0.01
 # Agents choose the limits of their keys.
 _remembered = lru_cache(maxsize=4096)
@@ -143,27 +143,6 @@ class _Lease:
     remaining: int = 0
     recent: float = 0.0
     counted_at: float = 0.0
-
-
-class _Queue:
-    """The requests of one client that wait in this process: one of them counts, the others wait for it."""
-
-    def __init__(self) -> None:
-        self._places = threading.BoundedSemaphore(_MAX_WAITING)
-        self._first = threading.Lock()
-
-    def enter(self, seconds: float) -> bool:
-        """Return whether this thread is the first in line within this time; if so, it has to leave."""
-        if not self._places.acquire(blocking=False):
-            return False
-        if self._first.acquire(timeout=max(0.0, seconds)):
-            return True
-        self._places.release()
-        return False
-
-    def leave(self) -> None:
-        self._first.release()
-        self._places.release()
 
 
 class RateLimiter:
@@ -179,7 +158,8 @@ class RateLimiter:
         self._local = MovingWindowRateLimiter(MemoryStorage())
         self._local_until = 0.0
         self._lock = threading.Lock()
-        self._queues: dict[tuple[str, str], _Queue] = {}
+        # One of the requests that wait counts, the others wait for it.
+        self._places, self._first = threading.BoundedSemaphore(_MAX_WAITING), threading.Lock()
         # The least recently used is dropped first.
         self._leases: OrderedDict[tuple[limits.RateLimitItem, str, str], _Lease] = OrderedDict()
 
@@ -187,25 +167,20 @@ class RateLimiter:
         """Count a request. Raises: RateLimited, without counting it, if it exceeds one of the limits."""
         self._count(limit, scope, client, within_seconds=0)
 
-    def count_when_permitted(self, limit: str | None, scope: str, client: str, within_seconds: float) -> None:
-        """Count a request as soon as it exceeds none of the limits, in the order of this process's requests.
+    def count_when_permitted(self, limit: str, scope: str, client: str, within_seconds: float) -> None:
+        """Count a request as soon as it exceeds none of the limits, in the order of those that wait here.
 
         Raises: RateLimited, without counting it, if that is not known to be within this time.
         """
-        if not limit:
-            return
-        with self._lock:
-            if len(self._queues) >= _MAX_QUEUES:
-                # Those that wait keep their queue, and everybody is counted.
-                self._queues.clear()
-            queue = self._queues.setdefault((scope, client), _Queue())
-        started = time.monotonic()
-        if not queue.enter(within_seconds):
-            raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
-        try:
-            self._count(limit, scope, client, within_seconds=max(0.0, within_seconds - (time.monotonic() - started)))
-        finally:
-            queue.leave()
+        deadline = time.monotonic() + within_seconds
+        with ExitStack() as leaving:
+            if self._places.acquire(blocking=False):
+                leaving.callback(self._places.release)
+                if self._first.acquire(timeout=max(0.0, within_seconds)):
+                    leaving.callback(self._first.release)
+                    self._count(limit, scope, client, within_seconds=max(0.0, deadline - time.monotonic()))
+                    return
+        raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
 
     def spend(self, limit: str, scope: str, client: str, cost: int) -> None:
         """Count `cost` as one, such as a size. Raises: RateLimited, without counting it, if it exceeds a limit."""

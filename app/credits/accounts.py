@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, cast, exists, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, String, bindparam, cast, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -30,7 +30,6 @@ _APPEND = PreparedInsert(CreditLedgerEntry)
 _APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
 MAX_GRANTED_NANOS = 10**18
 """A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
-_AccountRow: TypeAlias = Row[*tuple[Any, ...]]
 _TABLE = table_of(CreditAccount)
 _AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
 _COLUMNS = (_TABLE.c.id, _AVAILABLE, _HELD, _TABLE.c.granted_nanos, _SPENT)
@@ -112,7 +111,7 @@ _DEBIT = {
 
 
 class Balance(NamedTuple):
-    """The balance of an account in nano-dollars; agents see `credits_nanos`."""
+    """The balance of an account in nano-dollars, in the order of its columns; agents see `credits_nanos`."""
 
     available_nanos: int
     held_nanos: int
@@ -176,7 +175,7 @@ def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, i
 
 def balance(session: Session, owner_id: str) -> Balance:
     """Return the balance of an account. Raises: NoResultFound for one that was never opened: a bug."""
-    return _balance(_READ.one(session, {"owner_id": owner_id}))
+    return Balance(*_READ.one(session, {"owner_id": owner_id})[1:])
 
 
 def totals(session: Session) -> Balance:
@@ -194,13 +193,13 @@ def sums_of(session: Session, *amounts: ColumnElement[int]) -> list[int]:
 def balances(session: Session, owner_ids: Sequence[str]) -> dict[str, Balance]:
     """Return the balances of several accounts, in one query."""
     rows = session.execute(select(*_COLUMNS).where(_TABLE.c.id.in_(owner_ids)))
-    return {row.id: _balance(row) for row in rows}
+    return {row.id: Balance(*row[1:]) for row in rows}
 
 
 def debit_available(session: Session, owner_id: str, nanos: int, *, into: Bucket) -> Balance | None:
     """Move available credits to `held` or `revenue` and return the new balance; None if they are insufficient."""
     row = _DEBIT[into].one_or_none(session, {"owner_id": owner_id, "nanos": nanos})
-    return None if row is None else _balance(row)
+    return None if row is None else Balance(*row[1:])
 
 
 def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> Balance:
@@ -209,7 +208,7 @@ def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0
     Check constraints refuse sums that are negative or do not add up.
     """
     differences = {"owner_id": owner_id, "available": available, "held": held, "spent": spent}
-    return _balance(_ADJUST.one(session, differences))
+    return Balance(*_ADJUST.one(session, differences)[1:])
 
 
 def mark_with_budgets(session: Session, owner_ids: Collection[str]) -> None:
@@ -222,10 +221,6 @@ def mark_with_budgets(session: Session, owner_ids: Collection[str]) -> None:
 def lock_available(session: Session, owner_id: str) -> int:
     available_nanos: int = _LOCK.one(session, {"owner_id": owner_id}).available_nanos
     return available_nanos
-
-
-def _balance(row: _AccountRow) -> Balance:
-    return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
 
 
 def announce_low(below_nanos: int = LOW_NANOS) -> None:

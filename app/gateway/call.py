@@ -109,7 +109,7 @@ class GatewayCall:
                 model=location.match.parameters.get("model") or "",
                 is_form=body.is_form,
                 files=body.files,
-                is_streaming_path=location.path.endswith(":streamGenerateContent"),
+                is_streaming_path=location.match.path.endswith(":streamGenerateContent"),
                 requests_usage=provider.usage_request,
             )._replace(output_limit_field=provider.output_limit_field)
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()

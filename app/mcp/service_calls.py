@@ -25,6 +25,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict, InvalidInput, RateLimited, ServiceError
 from app.gateway import routes as gateway
+from app.gateway.own_calls import read_and_close
 from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, KeyScope, StoredResponse
@@ -231,10 +232,7 @@ def _catalog_headers(call: Mapping[str, Any]) -> dict[str, str]:
 
 def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:
     relayed = serve(inner, name)
-    try:
-        body, is_truncated = _read(relayed)
-    finally:
-        relayed.close()
+    body, is_truncated = read_and_close(relayed, _MAX_RESPONSE_BYTES)
     found = {
         "status": relayed.status_code, "content_type": relayed.headers.get("Content-Type", ""), **body_members(body),
         "truncated": is_truncated, "cost_usd": relayed.headers.get("X-Cost-Usd"),
@@ -243,12 +241,3 @@ def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:
     if settled := relayed.headers.get(terms.RESPONSE_HEADER):
         result.headers[terms.RESPONSE_HEADER] = settled
     return result
-
-
-def _read(relayed: Response) -> tuple[bytes, bool]:
-    found = bytearray()
-    for piece in relayed.iter_encoded():
-        found += piece
-        if len(found) > _MAX_RESPONSE_BYTES:
-            break
-    return bytes(found[:_MAX_RESPONSE_BYTES]), len(found) > _MAX_RESPONSE_BYTES

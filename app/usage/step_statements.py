@@ -1,4 +1,4 @@
-"""The steps of metered calls as statements: for PostgreSQL one for all steps of a kind in a batch, for SQLite one each.
+"""The steps of metered calls as statements: on PostgreSQL one for all steps of a kind in a batch, on SQLite some each.
 
 They do what the functions of `app.usage.service` do in the usual case, and return the account's credits; a step of any
 other case changes nothing. The counters of budgets are locked first, then holds, then accounts, all in the order of
@@ -6,14 +6,14 @@ their ids, then sums.
 
 PostgreSQL's take a JSON array of `Step.parameters`, and the time. They find keys, holds and budgets by subqueries for
 each row, which use the index of their ids: as joins, the planner, which expects 100 steps, scans all open holds, and
-the entries of those that ended since the last VACUUM. SQLite's take an open transaction, the parameters of one step
-and the time as `stored`.
+the entries of those that ended since the last VACUUM.
 """
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 PARAMETER_TYPES = (114, 1184)
@@ -99,43 +99,27 @@ _MEMO = """CASE WHEN budgets = '{}' THEN memo
 """The memo of a step that is done, with the budgets that count it."""
 
 
-def _hold(*, has_budgets: bool) -> str:
+def _taking(fields: str, amount: str, *, into: str, hold: str, posting: str, has_budgets: bool, more: str = "") -> str:
+    """Return the statement that takes an amount: the further fields of a step, and what its hold and posting have."""
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.*{_BUDGETS_OF_CALL if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, nanos bigint, memo json, lease_until timestamptz)
+    AS t(id uuid, account_id uuid, api_key_id uuid, memo json, {fields})
   WHERE {_KEY_IS_VALID}
-), {_taken("nanos", into="held_nanos", has_budgets=has_budgets)}, placed AS (
-  INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
-    created_at)
-  SELECT id, account_id, nanos, 'held', 0, 0, {_MEMO if has_budgets else "memo"}, lease_until, $2 FROM done
+), {_taken(amount, into=into, has_budgets=has_budgets)}, placed AS (
+  INSERT INTO credit_holds (id, account_id, amount_nanos, unpaid_nanos, memo, created_at, state, settled_nanos,
+    lease_until)
+  SELECT id, account_id, {amount}, 0, {_MEMO if has_budgets else "memo"}, $2, {hold} FROM done
 ), posted AS (
-  INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT 'hold:' || id, 'hold', account_id, 'available', 'held', nanos, $2 FROM done WHERE nanos > 0
-)
-{_RESULTS}
-"""  # noqa: S608 - constants
-
-
-def _charge(*, has_budgets: bool) -> str:
-    return f"""
-WITH asked AS MATERIALIZED (
-  SELECT t.*{_BUDGETS_OF_CALL if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, cost bigint, tokens_in bigint, tokens_out bigint,
-      cached_tokens bigint, reasoning_tokens bigint, price_version text, memo json)
-  WHERE {_KEY_IS_VALID}
-), {_taken("cost", into="spent_nanos", has_budgets=has_budgets)}, placed AS (
-  INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo, lease_until,
-    created_at)
-  SELECT id, account_id, cost, 'settled', cost, 0, {_MEMO if has_budgets else "memo"}, $2, $2 FROM done
-), posted AS (
-  INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT 'charge:' || id, 'settle', account_id, 'available', 'revenue', cost, $2 FROM done WHERE cost > 0
-), {_LOG_AND_SUMS}
+  INSERT INTO credit_postings (account_id, amount_nanos, created_at, reference, kind, debit, credit)
+  SELECT account_id, {amount}, $2, {posting} FROM done WHERE {amount} > 0
+){more}
 {_RESULTS_WITH_LEFT if has_budgets else _RESULTS}
 """  # noqa: S608 - constants
 
 
+_METERED = """cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint, reasoning_tokens bigint,
+      price_version text"""
 # The array of ids in the memo. Read without a lock: they never change. ONLY is for `lock_order`, as above.
 _BUDGETS_OF_HOLD = """, (
     SELECT translate(memo->>'budgets', '[]" ', '{}')::uuid[] FROM ONLY credit_holds h WHERE h.id = t.id
@@ -152,8 +136,7 @@ def _settlement(*, has_budgets: bool) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT DISTINCT ON (t.id) t.*{_BUDGETS_OF_HOLD if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint,
-      reasoning_tokens bigint, price_version text)
+    AS t(id uuid, account_id uuid, {_METERED})
   ORDER BY t.id
 ), {_COUNTERS.format(amount="cost") if has_budgets else ""}found AS MATERIALIZED (
   SELECT h.*, t.cost, t.tokens_in, t.tokens_out, t.cached_tokens, t.reasoning_tokens, t.price_version{budgets}
@@ -183,111 +166,85 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
+_hold = partial(
+    _taking, "nanos bigint, lease_until timestamptz", "nanos", into="held_nanos", hold="'held', 0, lease_until",
+    posting="'hold:' || id, 'hold', 'available', 'held'",
+)  # fmt: skip
+_charge = partial(
+    _taking, _METERED, "cost", into="spent_nanos", hold="'settled', cost, $2",
+    posting="'charge:' || id, 'settle', 'available', 'revenue'", more=f", {_LOG_AND_SUMS}",
+)  # fmt: skip
 HOLD = _hold(has_budgets=False), _hold(has_budgets=True)
 CHARGE = _charge(has_budgets=False), _charge(has_budgets=True)
 SETTLEMENT = _settlement(has_budgets=False), _settlement(has_budgets=True)
 
 
-_VALID_KEY = """SELECT 1 FROM api_keys WHERE id = ? AND account_id = ? AND revoked_at IS NULL
-  AND (expires_at IS NULL OR expires_at > ?)"""
-_TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - ?2, {} = {} + ?2
-  WHERE id = ?1 AND available_nanos > 0 AND available_nanos >= ?2 AND NOT has_budgets
-  RETURNING available_nanos + held_nanos"""
-_TAKE_INTO = {column: _TAKE.format(column, column) for column in ("held_nanos", "spent_nanos")}
+# For SQLite: the parameters have their names, and the rows of a call are made from that of its hold.
+_TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - {amount}, {into} = {into} + {amount}
+  WHERE id = :account_id AND available_nanos > 0 AND available_nanos >= {amount} AND NOT has_budgets AND EXISTS (
+    SELECT 1 FROM api_keys WHERE id = :api_key_id AND account_id = :account_id AND revoked_at IS NULL
+      AND (expires_at IS NULL OR expires_at > :now)
+  ) RETURNING available_nanos + held_nanos"""
+_SPEND = """UPDATE credit_accounts SET available_nanos = available_nanos + h.amount_nanos - :cost,
+  held_nanos = held_nanos - h.amount_nanos, spent_nanos = spent_nanos + :cost
+  FROM (SELECT account_id, amount_nanos FROM credit_holds WHERE id = :id AND state = 'held' AND amount_nanos >= :cost
+    AND json_extract(memo, '$.budgets') IS NULL) h
+  WHERE id = h.account_id RETURNING available_nanos + held_nanos"""
 _PLACE = """INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo,
-  lease_until, created_at) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)"""
-_CLOSE = """UPDATE credit_holds SET state = 'settled', settled_nanos = ?2
-  WHERE id = ?1 AND state = 'held' AND amount_nanos >= ?2 AND json_extract(memo, '$.budgets') IS NULL
-  RETURNING account_id, amount_nanos, memo"""
-_SPEND = """UPDATE credit_accounts SET available_nanos = available_nanos + ?2 - ?3, held_nanos = held_nanos - ?2,
-  spent_nanos = spent_nanos + ?3 WHERE id = ?1 RETURNING available_nanos + held_nanos"""
+  lease_until, created_at) VALUES (:id, :account_id, {}, 0, :memo, {}, :now)"""
+_CLOSE = "UPDATE credit_holds SET state = 'settled', settled_nanos = :cost WHERE id = :id"
 _POST = """INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  VALUES (?, ?, ?, ?, ?, ?, ?)"""
-_LOG = """INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cost_nanos,
-  cached_tokens, reasoning_tokens, price_version, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+  SELECT '{}:' || :reference, '{}', account_id, '{}', '{}', {amount}, :now FROM credit_holds
+  WHERE id = :id AND {amount} > 0"""
+_LOG = """INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cached_tokens,
+  reasoning_tokens, cost_nanos, price_version, created_at)
+  SELECT id, account_id, replace(json_extract(memo, '$.api_key_id'), '-', ''), json_extract(memo, '$.provider'),
+    json_extract(memo, '$.model'), :tokens_in, :tokens_out, :cached_tokens, :reasoning_tokens, :cost, :price_version,
+    :now FROM credit_holds WHERE id = :id"""
 _SUM = """INSERT INTO usage_by_provider (account_id, provider, calls, cost_nanos, tokens_in, tokens_out)
-  VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT (account_id, provider) DO UPDATE SET calls = calls + 1,
-  cost_nanos = cost_nanos + excluded.cost_nanos, tokens_in = tokens_in + excluded.tokens_in,
-  tokens_out = tokens_out + excluded.tokens_out"""
+  SELECT account_id, json_extract(memo, '$.provider'), 1, :cost, :tokens_in, :tokens_out
+  FROM credit_holds WHERE id = :id
+  ON CONFLICT (account_id, provider) DO UPDATE SET calls = calls + 1, cost_nanos = cost_nanos + excluded.cost_nanos,
+    tokens_in = tokens_in + excluded.tokens_in, tokens_out = tokens_out + excluded.tokens_out"""
+_IDS = frozenset({"id", "account_id", "api_key_id"})
+SQLITE_HOLD = (
+    _TAKE.format(amount=":nanos", into="held_nanos"),
+    _PLACE.format(":nanos, 'held', 0", ":lease_until"),
+    _POST.format("hold", "hold", "available", "held", amount="amount_nanos"),
+)
+SQLITE_CHARGE = (
+    _TAKE.format(amount=":cost", into="spent_nanos"),
+    _PLACE.format(":cost, 'settled', :cost", ":now"),
+    _POST.format("charge", "settle", "available", "revenue", amount="settled_nanos"),
+    _LOG,
+    _SUM,
+)
+SQLITE_SETTLEMENT = (
+    _SPEND,
+    _CLOSE,
+    _POST.format("release", "release", "held", "available", amount="amount_nanos - settled_nanos"),
+    _POST.format("settle", "settle", "held", "revenue", amount="settled_nanos"),
+    _LOG,
+    _SUM,
+)
 
 
-def hold(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    nanos, lease_until = step["nanos"], stored(step["lease_until"])
-    credits_nanos = _take(connection, step, nanos, now, into="held_nanos")
-    if credits_nanos is None:
-        return None
-    _place(connection, step, ("held", nanos, 0), lease_until, now)
-    _post(connection, step, ("hold", "hold", "available", "held", nanos), now)
-    return credits_nanos
+def run_on_sqlite(
+    connection: sqlite3.Connection, statements: Sequence[str], step: Mapping[str, Any], now: datetime
+) -> int | None:
+    """Run a step; return the account's credits. None: the first statement finds another than the usual case."""
+    values = {name: _stored(value) for name, value in {**step, "reference": step["id"], "now": now}.items()}
+    # As `app.db.tables.ID` stores them.
+    values |= {name: step[name].replace("-", "") for name in _IDS & step.keys()}
+    first, *others = statements
+    found = connection.execute(first, values).fetchall()
+    for statement in others if found else ():
+        connection.execute(statement, values)
+    return found[0][0] if found else None
 
 
-def charge(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    cost = step["cost"]
-    credits_nanos = _take(connection, step, cost, now, into="spent_nanos")
-    if credits_nanos is None:
-        return None
-    _place(connection, step, ("settled", cost, cost), now, now)
-    _post(connection, step, ("charge", "settle", "available", "revenue", cost), now)
-    _log(connection, step, step["memo"], now)
-    return credits_nanos
-
-
-def settle(connection: sqlite3.Connection, step: Mapping[str, Any], now: str) -> int | None:
-    cost = step["cost"]
-    closed = connection.execute(_CLOSE, (_hex(step["id"]), cost)).fetchall()
-    if not closed:
-        return None
-    [(account, nanos, stored_memo)] = closed
-    memo = json.loads(stored_memo)
-    credits_nanos: int
-    [(credits_nanos,)] = connection.execute(_SPEND, (account, nanos, cost)).fetchall()
-    _post(connection, step, ("release", "release", "held", "available", nanos - cost), now)
-    _post(connection, step, ("settle", "settle", "held", "revenue", cost), now)
-    _log(connection, step, memo, now)
-    return credits_nanos
-
-
-def _take(connection: sqlite3.Connection, step: Mapping[str, Any], nanos: int, now: str, *, into: str) -> int | None:
-    """Take credits if the key is valid and they suffice; return the account's credits."""
-    account = _hex(step["account_id"])
-    # The caller's look-up may be some seconds old.
-    if not connection.execute(_VALID_KEY, (_hex(step["api_key_id"]), account, now)).fetchall():
-        return None
-    taken = connection.execute(_TAKE_INTO[into], (account, nanos)).fetchall()
-    return taken[0][0] if taken else None
-
-
-def _place(
-    connection: sqlite3.Connection, step: Mapping[str, Any], values: tuple[str, int, int], lease_until: str, now: str
-) -> None:
-    state, nanos, settled_nanos = values
-    ids = _hex(step["id"]), _hex(step["account_id"])
-    connection.execute(_PLACE, (*ids, nanos, state, settled_nanos, json.dumps(step["memo"]), lease_until, now))
-
-
-def _post(
-    connection: sqlite3.Connection, step: Mapping[str, Any], entry: tuple[str, str, str, str, int], now: str
-) -> None:
-    reason, kind, debit, credit, nanos = entry
-    if nanos:
-        account = _hex(step["account_id"])
-        connection.execute(_POST, (f"{reason}:{step['id']}", kind, account, debit, credit, nanos, now))
-
-
-def _log(connection: sqlite3.Connection, step: Mapping[str, Any], memo: Mapping[str, Any], now: str) -> None:
-    account, provider = _hex(step["account_id"]), memo["provider"]
-    key, amounts = _hex(memo["api_key_id"]), (step["tokens_in"], step["tokens_out"])
-    line = (_hex(step["id"]), account, key, provider, memo["model"], *amounts, step["cost"])
-    parts = step["cached_tokens"], step["reasoning_tokens"]
-    connection.execute(_LOG, (*line, *parts, step["price_version"], now))
-    connection.execute(_SUM, (account, provider, step["cost"], *amounts))
-
-
-def _hex(identifier: str) -> str:
-    """Return an id as `app.db.tables.ID` stores it on SQLite."""
-    return identifier.replace("-", "")
-
-
-def stored(moment: datetime) -> str:
-    """Return an instant as `UtcDateTime` stores it on SQLite."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+def _stored(value: Any) -> Any:
+    """Return a value as `UtcDateTime` and `JSON` store it on SQLite."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    return json.dumps(value) if isinstance(value, Mapping) else value
