@@ -334,7 +334,7 @@ def _check_upstreams(providers: ProviderTable) -> Iterator[Finding]:
     unconfigured = [row.slug for row in providers.rows if not row.is_configured]
     yield _ok(f"configured: {', '.join(configured) or 'none'}; not configured: {', '.join(unconfigured) or 'none'}")
     if app_state().settings.gateway_prices_url and (problem := price_updates.problem_since_accepted()):
-        fix = "correct the list: it is read again within the hour"
+        fix = "correct the list, then: flask providers prices --refresh"
         yield _warn(f"the last list of GATEWAY_PRICES_URL was refused, the one before is used: {problem}", fix)
 
 

@@ -92,6 +92,7 @@ def test_a_refused_list_leaves_the_last_good_one_in_use_and_says_why(
     path = tmp_path / "prices.json"
     with gateway_stage(build_app, sqlite_url, gateway_prices_url=str(path)) as stage:
         stage.behave(lambda exchange: exchange.json(chat_answer(tokens_in=1_000, tokens_out=100)))
+        runner = stage.app.test_cli_runner()
 
         def charged() -> int:
             before = stage.spent_nanos()
@@ -99,10 +100,11 @@ def test_a_refused_list_leaves_the_last_good_one_in_use_and_says_why(
             return stage.spent_nanos() - before
 
         assert charged() == 1_000 * 1_250 + 100 * 10_000
-        with stage.app.app_context():
-            assert "cannot be read (FileNotFoundError)" in str(price_updates.refresh())
-            path.write_text(json.dumps(LIST))
-            assert price_updates.refresh() is None
+        shown = runner.invoke(args=["providers", "prices", "--refresh"])
+        assert (shown.exit_code, "cannot be read (FileNotFoundError)" in shown.output) == (1, True)
+        path.write_text(json.dumps(LIST))
+        shown = runner.invoke(args=["providers", "prices", "--refresh"])
+        assert (shown.exit_code, "In use: prices/" in shown.output) == (0, True)
         assert charged() == 1_000 * 2_000 + 100 * 8_500
         path.write_text(json.dumps({"openai": {"gpt-5": {**NEW, "output_usd_per_million": 0.008}}}))
         with stage.app.app_context():

@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from flask.cli import AppGroup
 
 from app.errors import NotFound
+from app.gateway.pricing import price_table, price_updates
 from app.gateway.providers.table import METHODS, Provider, ProviderTable, match_route
 from app.state import app_state
 
@@ -46,6 +47,21 @@ def check(slug: str, file: Path) -> None:
         click.echo(f"? {text}")
     click.echo(f"{len(refused)} routes of the document are refused; {len(absent)} allowed routes are not in it.")
     if absent:
+        raise click.exceptions.Exit(1)
+
+
+@group.command("prices")
+@click.option("--refresh", is_flag=True, help="Read GATEWAY_PRICES_URL now, instead of within an hour.")
+def prices(*, refresh: bool) -> None:
+    """Show the list of prices in use. Exits with 1 if the last one was refused, with 2 without GATEWAY_PRICES_URL."""
+    if not app_state().settings.gateway_prices_url:
+        raise click.UsageError("GATEWAY_PRICES_URL is not set: the bundled prices are used.")
+    if refresh:
+        price_updates.refresh()
+    price_updates.follow()
+    click.echo(f"In use: {price_updates.version() or price_table.VERSION}")
+    if problem := price_updates.problem_since_accepted():
+        click.echo(f"The last list was refused: {problem}")
         raise click.exceptions.Exit(1)
 
 
