@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, and_
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, and_, select
 from sqlalchemy import UniqueConstraint as Unique
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from app.authenticated import Authenticated, AuthenticatedStateMachine
 from app.db.state_machine import StateMachine, Transitions
@@ -147,6 +147,7 @@ class Subscription(Model):
     reactivated: Mapped[bool]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    service_name: Mapped[str] = column_property(select(Service.name).where(Service.id == service_id).scalar_subquery())
 
 
 # Without log lines: a service that is retired may have any number of subscriptions.

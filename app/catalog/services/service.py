@@ -115,16 +115,12 @@ def registration_of(service_id: str) -> Service:
 
 def owned_service(service_id: str, *, agent_id: str | None) -> Service:
     """Return an agent's service. Raises: NotFound for malformed, unknown, retired or another agent's ids."""
-    if agent_id is None:
-        raise _not_found()
     with read_only_unit() as session:
         return find(session, service_id, *_owned_by(agent_id))
 
 
 def list_of(agent_id: str | None, page: PageRequest) -> Page[Service]:
     """Return an agent's services, oldest first; a gateway-only key has none."""
-    if agent_id is None:
-        return Page((), 0, page)
     with read_only_unit() as session:
         return page_of(session, Service, page, *_owned_by(agent_id))
 
@@ -235,7 +231,7 @@ def owner_statistics(service: Service) -> dict[str, Any]:
         }
 
 
-def _owned_by(agent_id: str) -> tuple[Any, Any]:
+def _owned_by(agent_id: str | None) -> tuple[Any, Any]:
     return Service.agent_id == agent_id, IS_LISTED
 
 
