@@ -17,6 +17,7 @@ from app.authenticated import Authenticated, AuthenticatedStateMachine
 from app.db.state_machine import StateMachine, Transitions
 from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
+from app.wallets.views.history import TransactionView
 
 PROVIDER_PREFIX = "service:"
 """Begins the name of a service among the providers of calls."""
@@ -182,6 +183,7 @@ class Payout(Model):
     """
 
     __tablename__ = "service_payouts"
+    __allow_unmapped__ = True
     __table_args__ = (
         CheckConstraint("amount_nanos > 0 AND commission_nanos >= 0", name="ck_service_payouts_amounts"),
         CheckConstraint("kind IN ('payout', 'refund')", name="ck_service_payouts_kind"),
@@ -205,6 +207,9 @@ class Payout(Model):
     call_id: Mapped[str | None] = mapped_column(ID)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    transaction: TransactionView | None = None
+    """What pays it, as it was when this row was read."""
 
 
 class ServiceTotal(Model):
