@@ -21,10 +21,11 @@ from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceL
 from app.core import clock
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.tables import table_of
+from app.db.tables import sums, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
+from app.extensions import Model
 from app.payments import claimed_payments
 from app.state import app_state
 from app.usage import service as usage
@@ -37,26 +38,6 @@ _DAY = timedelta(hours=24)
 _RETENTION = _DAY + timedelta(hours=2)
 _ROUNDING = timedelta(minutes=2)
 _RECENT = timedelta(minutes=5)
-_ADD_TO_CALLER = PreparedInsert(
-    ServiceCaller,
-    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
-    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
-)
-_ADD_TO_TOTAL = PreparedInsert(
-    ServiceTotal,
-    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
-    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
-)
-_ADD_TO_MINUTE = PreparedInsert(
-    ServiceMinute,
-    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
-    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
-)
-_ADD_TO_LATENCY = PreparedInsert(
-    ServiceLatency,
-    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
-    adds=[ServiceLatency.calls],
-)
 _UNLOCKED = (
     select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
 )
@@ -72,6 +53,16 @@ def _bounds() -> tuple[int, ...]:
     return tuple(bounds)
 
 
+def _adding_to(model: type[Model]) -> PreparedInsert:
+    """Return the insert that adds to the counters of the row with the same key, if there is one."""
+    table = table_of(model)
+    key, counters = (
+        [getattr(model, each.name) for each in table.columns if each.primary_key is in_key] for in_key in (True, False)
+    )
+    return PreparedInsert(model, unique=key, adds=counters)
+
+
+_COUNTERS = {each: _adding_to(each) for each in (ServiceCaller, ServiceTotal, ServiceMinute, ServiceLatency)}
 LATENCY_BOUNDS = _bounds()
 _MIDPOINTS = (
     LATENCY_BOUNDS[0] // 2,
@@ -138,48 +129,38 @@ def record_answered_call(
     # Always in this order, to prevent deadlocks.
     if wallet_id is not None:
         caller = {"service_id": service_id, "wallet_id": wallet_id}
-        _ADD_TO_CALLER.execute(session, {**caller, "calls": 1, "spent_nanos": charged_nanos})
+        _COUNTERS[ServiceCaller].execute(session, {**caller, "calls": 1, "spent_nanos": charged_nanos})
     striped = {"service_id": service_id, "stripe": stripe}
-    _ADD_TO_TOTAL.execute(session, {**striped, **paid})
-    _ADD_TO_MINUTE.execute(session, {**striped, **paid, "minute": _minute(at), "failures": 0})
-    _ADD_TO_LATENCY.execute(session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1})
+    _COUNTERS[ServiceTotal].execute(session, {**striped, **paid})
+    _COUNTERS[ServiceMinute].execute(session, {**striped, **paid, "minute": _minute(at), "failures": 0})
+    _COUNTERS[ServiceLatency].execute(
+        session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1}
+    )
     # Unless the row is locked: then the next call or the sweep does it.
     _REFRESH_RANK.execute(session, {"of_service": service_id})
 
 
 def record_failed_call(session: Session, service_id: str, *, at: datetime | None = None) -> None:
     key = {"service_id": service_id, "minute": _minute(at or clock.now()), "stripe": _stripe(session)}
-    _ADD_TO_MINUTE.execute(session, {**key, "calls": 0, "revenue_nanos": 0, "failures": 1})
+    _COUNTERS[ServiceMinute].execute(session, {**key, "calls": 0, "revenue_nanos": 0, "failures": 1})
 
 
 def totals(session: Session, service_id: str) -> ServiceTotals:
-    row = session.execute(
-        select(func.sum(ServiceTotal.calls), func.sum(ServiceTotal.revenue_nanos)).where(
-            ServiceTotal.service_id == service_id
-        )
-    ).one()
-    return ServiceTotals(int(row[0] or 0), int(row[1] or 0))
+    of_service = ServiceTotal.service_id == service_id
+    return ServiceTotals(*sums(session, ServiceTotal.calls, ServiceTotal.revenue_nanos, where=[of_service]))
 
 
 def last_24_hours(session: Session, service_id: str, now: datetime | None = None) -> DailyUsage:
     """Return the last 24 hours. Reads at most one row per minute and stripe."""
     now = now or clock.now()
-    calls, revenue_nanos, failures = (
-        int(value or 0)
-        for value in session.execute(
-            select(
-                func.sum(ServiceMinute.calls), func.sum(ServiceMinute.revenue_nanos), func.sum(ServiceMinute.failures)
-            ).where(ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(now) - _DAY)
-        ).one()
+    minute, latency = ServiceMinute, ServiceLatency
+    of_minutes = minute.service_id == service_id, minute.minute >= _minute(now) - _DAY
+    calls, revenue_nanos, failures = sums(
+        session, minute.calls, minute.revenue_nanos, minute.failures, where=of_minutes
     )
-    buckets: Mapping[int, int] = {
-        bar: int(count)
-        for bar, count in session.execute(
-            select(ServiceLatency.bar, func.sum(ServiceLatency.calls))
-            .where(ServiceLatency.service_id == service_id, ServiceLatency.hour >= _hour(now) - _DAY)
-            .group_by(ServiceLatency.bar)
-        )
-    }
+    of_hours = latency.service_id == service_id, latency.hour >= _hour(now) - _DAY
+    histogram = select(latency.bar, func.sum(latency.calls)).where(*of_hours).group_by(latency.bar)
+    buckets = {bar: int(count) for bar, count in session.execute(histogram)}
     attempted = calls + failures
     rate = (Decimal(calls) / Decimal(attempted)).quantize(Decimal("0.0001")) if attempted else None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)
@@ -188,7 +169,7 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
 def revenue_since(session: Session, service_id: str, since: datetime) -> int:
     """Return the revenue since an instant, in whole minutes: at least what was earned since."""
     of_minutes = ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(since)
-    return int(session.scalar(select(func.sum(ServiceMinute.revenue_nanos)).where(*of_minutes)) or 0)
+    return sums(session, ServiceMinute.revenue_nanos, where=of_minutes)[0]
 
 
 def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int]]:

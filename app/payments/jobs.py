@@ -102,15 +102,9 @@ def check(session: Session) -> list[str]:
         for row in topup_rows
         if row.granted_nanos or row.owed_nanos
     }
-    granted = credit_accounts.grants_by_reference(session, topups.REFERENCE_PREFIX)
-    wrong = [
-        f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
-        for reference in sorted(recorded.keys() | granted.keys())
-        if recorded.get(reference) != granted.get(reference)
-    ]
     excessive = [row for row in topup_rows if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
     return [
-        *wrong,
+        *credit_accounts.find_wrong_grants(session, topups.REFERENCE_PREFIX, recorded),
         *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),
         *(
             f"top-up {each} is final and confirmed, and granted nothing"
