@@ -244,19 +244,13 @@ def announce_unhealthy(now: datetime) -> None:
     )
     with read_only_unit() as session:
         rows = session.execute(query).all()
+    since, once = clock.isoformat(now - WINDOW), f"unhealthy:{now:%Y-%m-%dT%H}"
     for row in rows:
+        counted = {"calls": int(row.calls), "failures": int(row.failures), "since": since}
+        data = {"service_id": row.id, "name": row.name, **counted}
+        owner = {"agent_id": row.agent_id, "object_id": row.id}
         with unit_of_work() as session:
-            outbox.record(
-                session,
-                EventType.SERVICE_UNHEALTHY,
-                agent_id=row.agent_id,
-                object_id=row.id,
-                data={
-                    "service_id": row.id, "name": row.name, "calls": int(row.calls), "failures": int(row.failures),
-                    "since": clock.isoformat(now - WINDOW),
-                },
-                once=f"unhealthy:{now:%Y-%m-%dT%H}",
-            )  # fmt: skip
+            outbox.record(session, EventType.SERVICE_UNHEALTHY, **owner, data=data, once=once)
 
 
 def find_wrong_sums(session: Session) -> list[str]:

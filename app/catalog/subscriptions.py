@@ -3,8 +3,6 @@
 A subscription only expresses interest: calling a service does not require one.
 """
 
-from datetime import datetime
-
 from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
@@ -51,7 +49,7 @@ def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -
 def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> Subscription:
     """Cancel a subscription; idempotent. Raises: NotFound if there never was one."""
     with unit_of_work() as session:
-        _cancel(session, _of(service_id, wallet_id), at=clock.now())
+        _cancel(session, _of(service_id, wallet_id))
         missing = NotFound("This wallet has no subscription to this service.")
         return _find(session, missing, Subscription.agent_id == agent_id, _of(service_id, wallet_id))
 
@@ -81,17 +79,18 @@ def count_active(session: Session, service_id: str) -> int:
     return count(session, Subscription, Subscription.service_id == service_id, is_active)
 
 
-def cancel_for_service(session: Session, service_id: str, *, at: datetime) -> None:
-    _cancel(session, Subscription.service_id == service_id, at=at)
+def cancel_for_service(session: Session, service_id: str) -> None:
+    _cancel(session, Subscription.service_id == service_id)
 
 
 def cancel_for_wallet(session: Session, wallet_id: str) -> None:
-    _cancel(session, Subscription.wallet_id == wallet_id, at=clock.now())
+    _cancel(session, Subscription.wallet_id == wallet_id)
 
 
 def _of(service_id: str, wallet_id: str) -> ColumnElement[bool]:
     return and_(Subscription.service_id == service_id, Subscription.wallet_id == wallet_id)
 
 
-def _cancel(session: Session, rows: ColumnElement[bool], *, at: datetime) -> None:
-    SUBSCRIPTIONS.move(session, rows, SubscriptionStatus.ACTIVE, SubscriptionStatus.CANCELLED, updated_at=at)
+def _cancel(session: Session, rows: ColumnElement[bool]) -> None:
+    now = clock.now()
+    SUBSCRIPTIONS.move(session, rows, SubscriptionStatus.ACTIVE, SubscriptionStatus.CANCELLED, updated_at=now)

@@ -167,28 +167,23 @@ def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Serv
 
 def retire(service_id: str, *, agent_id: str) -> None:
     """Retire a service permanently and cancel its subscriptions; its earnings stay counted. Raises: NotFound."""
-    now = clock.now()
     with unit_of_work() as session:
-        owned = _owned(service_id, agent_id)
-        if not SERVICES.move(session, owned, _UNRETIRED, ServiceStatus.RETIRED, updated_at=now):
+        if not _retire(session, _owned(service_id, agent_id)):
             raise _not_found()
-        _remove_from_catalog(session, service_id, at=now)
 
 
 def retire_all(session: Session, agent_id: str) -> list[str]:
-    now = clock.now()
-    ids: list[str] = lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))
-    SERVICES.move(session, Service.id.in_(ids), _UNRETIRED, ServiceStatus.RETIRED, updated_at=now)
+    return _retire(session, Service.id.in_(lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))))
+
+
+def _retire(session: Session, rows: ColumnElement[bool]) -> list[str]:
+    ids = SERVICES.move(session, rows, _UNRETIRED, ServiceStatus.RETIRED, updated_at=clock.now())
     for service_id in ids:
-        _remove_from_catalog(session, service_id, at=now)
+        search_index.remove_service(session, service_id)
+        # Up to a mebibyte that is no longer used.
+        _replace_specification(session, service_id, None)
+        subscriptions.cancel_for_service(session, service_id)
     return ids
-
-
-def _remove_from_catalog(session: Session, service_id: str, *, at: datetime) -> None:
-    search_index.remove_service(session, service_id)
-    # Up to a mebibyte that is no longer used.
-    _replace_specification(session, service_id, None)
-    subscriptions.cancel_for_service(session, service_id, at=at)
 
 
 def callable_service(service_id: str) -> CallableService:
