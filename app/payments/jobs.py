@@ -102,13 +102,12 @@ def check(session: Session) -> list[str]:
         for row in topup_rows
         if row.granted_nanos or row.owed_nanos
     }
-    excessive = [row for row in topup_rows if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
-    return [
-        *credit_accounts.find_wrong_grants(session, topups.REFERENCE_PREFIX, recorded),
-        *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),
-        *(
-            f"top-up {each} is final and confirmed, and granted nothing"
-            for each in topups.find_confirmed_without_grant(session)
-        ),
-        *(f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)),
+    problems = credit_accounts.find_wrong_grants(session, topups.REFERENCE_PREFIX, recorded)
+    problems += [
+        f"top-up {row.transaction_id} granted more than was transferred"
+        for row in topup_rows
+        if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT
     ]
+    unmatched = topups.find_confirmed_without_grant(session)
+    problems += [f"top-up {each} is final and confirmed, and granted nothing" for each in unmatched]
+    return problems + [f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)]

@@ -15,7 +15,8 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
-from app.db.tables import delete_rows, insert_into, sums, update_rows
+from app.db.prepared import PreparedInsert
+from app.db.tables import delete_rows, sums, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
@@ -35,6 +36,7 @@ _log = structlog.get_logger(__name__)
 PERIOD = timedelta(hours=24)
 # A key's funds can be gone by mistake; code that accepts what then fails was written for that.
 _FAILURES_OF_KEYS = 3
+_INSERT = PreparedInsert(SettlementRisk, unique=[SettlementRisk.payment_id])
 PAUSED = "risky_payments_paused"
 PAYER_REFUSED = "payer_refused"
 _FAILED = "settlement_failed"
@@ -127,14 +129,11 @@ def _budget_nanos() -> int:
 
 
 def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool, nanos: int) -> None:
-    session.execute(
-        insert_into(session, SettlementRisk)
-        .values(
-            payment_id=payment.id, chain=payment.chain, payer=payment.payer, claim=payment.terms["claim"],
-            risky=risky, failed=failed, cost_nanos=nanos, created_at=clock.now(),
-        )
-        .on_conflict_do_nothing(index_elements=["payment_id"])
-    )  # fmt: skip
+    row = {
+        "payment_id": payment.id, "chain": payment.chain, "payer": payment.payer, "claim": payment.terms["claim"],
+        "risky": risky, "failed": failed, "cost_nanos": nanos, "created_at": clock.now(),
+    }  # fmt: skip
+    _INSERT.execute(session, row)
 
 
 def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
