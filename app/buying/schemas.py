@@ -20,6 +20,8 @@ from app.web.schemas import AcceptsCamelCase, Schema, page_schema
 _STATES = {MovementStatus.PENDING: "pending", MovementStatus.CONFIRMED: "paid", MovementStatus.FAILED: "expired"}
 _MAX_BODY = 256 * 1024
 _IS_CHAIN = ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")
+_IS_METHOD = ma.validate.OneOf(METHODS, error="must be one of {choices}")
+_METHOD = Text(load_default="GET", validate=_IS_METHOD, metadata={"default": "GET"})
 
 
 def one_spelling(url: str) -> str:
@@ -41,11 +43,7 @@ class FetchBody(AcceptsCamelCase):
     """A request to a web service, and the most that it may cost."""
 
     url = _Url(required=True, metadata={"example": "https://api.example.com/v1/report"})
-    method = Text(
-        load_default="GET",
-        validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
-        metadata={"default": "GET"},
-    )
+    method = _METHOD
     headers = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
     body = fields.String(
         load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
@@ -61,11 +59,7 @@ class ValidatedResource(Schema):
     """A resource of a web service that may be bought."""
 
     resource = Text(required=True, metadata={"example": "https://api.example.com/v1/report"})
-    method = Text(
-        load_default="GET",
-        validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
-        metadata={"default": "GET"},
-    )
+    method = _METHOD
 
 
 class SellerPaymentShape(Schema):

@@ -282,12 +282,6 @@ class UnsubscribeBody(Schema):
     wallet_id = Text(load_default=None, metadata={"example": EXAMPLE_ID})
 
 
-class UnsubscribeQuery(Schema):
-    """The wallet to unsubscribe; alternatively in the body."""
-
-    wallet_id = Text(load_default=None)
-
-
 class SubscriptionShape(Schema):
     """A wallet's subscription to a service."""
 

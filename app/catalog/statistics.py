@@ -260,23 +260,14 @@ def find_wrong_sums(session: Session) -> list[str]:
 
 def _find_wrong_revenue(session: Session) -> list[str]:
     charged: Counter[str] = Counter()
-    for revenue in (
-        usage.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
-        claimed_payments.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
-    ):
-        charged.update({provider.removeprefix(PROVIDER_PREFIX): nanos for provider, nanos in revenue.items()})
-    counted = {
-        service_id: int(nanos)
-        for service_id, nanos in session.execute(
-            select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(ServiceTotal.service_id)
-        )
-        if nanos
-    }
+    for revenue_by_provider in (usage.revenue_by_provider, claimed_payments.revenue_by_provider):
+        charged.update(revenue_by_provider(session, prefix=PROVIDER_PREFIX))
+    stripes = select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(ServiceTotal.service_id)
+    counted = Counter({f"{PROVIDER_PREFIX}{each}": int(nanos) for each, nanos in session.execute(stripes)})
     return [
-        f"service {service_id}: callers paid {charged[service_id]} nano-dollars, "
-        f"but {counted.get(service_id, 0)} are counted"
-        for service_id in sorted(charged.keys() | counted.keys())
-        if charged[service_id] != counted.get(service_id, 0)
+        f"{name}: callers paid {charged[name]} nano-dollars, but {counted[name]} are counted"
+        for name in sorted(charged.keys() | counted.keys())
+        if charged[name] != counted[name]
     ]
 
 

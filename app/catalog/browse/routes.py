@@ -83,7 +83,7 @@ def subscribe(body: dict[str, Any], service: Service, claim: Claim) -> Response:
 
 
 @catalog.delete("/<string:service_id>/subscribe")
-@catalog.arguments(schemas.UnsubscribeQuery, location="query")
+@catalog.arguments(schemas.UnsubscribeBody, location="query")
 @catalog.arguments(schemas.UnsubscribeBody)
 @catalog.response(200, schemas.SubscriptionShape)
 def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: Service) -> Subscription:
