@@ -4,14 +4,13 @@ A call adds to one of several stripes, and refreshes the service's row, which ra
 unlocked: calls of one service never wait for each other. The only writer of the counters.
 """
 
+import math
 import secrets
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Subquery, bindparam, delete, func, select, update
@@ -30,8 +29,9 @@ from app.payments import claimed_payments
 from app.state import app_state
 from app.usage import service as usage
 
-_FIRST_MICROSECONDS = 1_000
-_LAST_MICROSECONDS = 4_000_000_000
+_GROWTH = Decimal("1.2")
+# Of more than an hour.
+LAST_BUCKET = 84
 STRIPES = 8
 _DAY = timedelta(hours=24)
 # The current minute and hour are kept in addition to the full day before.
@@ -46,13 +46,6 @@ MIN_CALLS = 10
 MIN_FAILURES_PERCENT = 50
 
 
-def _bounds() -> tuple[int, ...]:
-    bounds = [_FIRST_MICROSECONDS]
-    while bounds[-1] < _LAST_MICROSECONDS:
-        bounds.append(bounds[-1] * 6 // 5)
-    return tuple(bounds)
-
-
 def _adding_to(model: type[Model]) -> PreparedInsert:
     """Return the insert that adds to the counters of the row with the same key, if there is one."""
     table = table_of(model)
@@ -63,21 +56,16 @@ def _adding_to(model: type[Model]) -> PreparedInsert:
 
 
 _COUNTERS = {each: _adding_to(each) for each in (ServiceCaller, ServiceTotal, ServiceMinute, ServiceLatency)}
-LATENCY_BOUNDS = _bounds()
-_MIDPOINTS = (
-    LATENCY_BOUNDS[0] // 2,
-    *((low + high) // 2 for low, high in pairwise(LATENCY_BOUNDS)),
-    LATENCY_BOUNDS[-1],
-)
 
 
 def bucket_of(microseconds: int) -> int:
-    """Return the number of the bucket of a latency.
+    """Return the number of the bucket of a latency: 0 below a millisecond.
 
     Each bucket is a fifth wider than the one before, and a median is the middle of its bucket: its cost does not depend
     on the number of calls, and its error is at most 10 % (and it is rounded to a millisecond).
     """
-    return bisect_right(LATENCY_BOUNDS, microseconds)
+    milliseconds = microseconds / 1_000
+    return 0 if milliseconds < 1 else min(LAST_BUCKET, 1 + math.floor(math.log(milliseconds, _GROWTH)))
 
 
 def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
@@ -88,7 +76,7 @@ def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
     for bucket in sorted(calls_by_bucket):
         left -= calls_by_bucket[bucket]
         if left <= 0:
-            return max(1, (_MIDPOINTS[bucket] + 500) // 1000)
+            return max(1, round((1 + _GROWTH) / 2 * _GROWTH ** (bucket - 1)))
     return None
 
 
