@@ -18,7 +18,7 @@ from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.tables import ID, UtcDateTime, delete_rows, in_list, page_of, partial_index, update_rows
+from app.db.tables import ID, UtcDateTime, count, delete_rows, in_list, page_of, partial_index, update_rows
 from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.extensions import Model
@@ -144,7 +144,7 @@ def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchase, SellerAns
         row = session.get(ServicePurchase, canonical) if canonical else None
         if row is None or row.wallet_id != wallet_id:
             raise NotFound("This wallet has no such purchase.")
-        _load_payments(session, [row])
+        row.payment = history.views_of(session, [row.id])[row.id]
     sealed = row.answer_sealed
     return row, None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, row.id))
 
@@ -154,8 +154,10 @@ def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchase]:
     of_wallet = ServicePurchase.wallet_id == wallet_id
     with read_only_unit() as session:
         found = page_of(session, ServicePurchase, page, of_wallet, newest_first=True)
-        _load_payments(session, found.items)
-        return found
+        payments = history.views_of(session, [row.id for row in found.items])
+    for row in found.items:
+        row.payment = payments[row.id]
+    return found
 
 
 def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:
@@ -180,9 +182,8 @@ def bought_answer(purchase: ServicePurchase, answer: SellerAnswer | None) -> Sel
 
 
 def has_payee(wallet_id: str, host: str) -> bool:
-    pinned = select(PinnedPayee.chain).where(PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host)
     with read_only_unit() as session:
-        return session.execute(pinned.limit(1)).first() is not None
+        return count(session, PinnedPayee, PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host) > 0
 
 
 def store_answer(transaction_id: str, answer: SellerAnswer) -> None:
@@ -215,9 +216,3 @@ def prune_answers(now: datetime) -> int:
 def remove_rows_of(session: Session, wallet_id: str) -> None:
     for table in (ServicePurchase, PinnedPayee):
         delete_rows(session, table, table.wallet_id == wallet_id)
-
-
-def _load_payments(session: Session, rows: Sequence[ServicePurchase]) -> None:
-    payments = history.views_of(session, [row.id for row in rows])
-    for row in rows:
-        row.payment = payments[row.id]

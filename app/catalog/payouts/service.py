@@ -285,7 +285,7 @@ def get(payout_id: str) -> Payout:
         row = session.get(Payout, payout_id)
         if row is None:
             raise NotFound("There is no such payout.")
-        _load_transactions(session, [row])
+        row.transaction = history.views_of(session, [row.id]).get(row.id)
         return row
 
 
@@ -294,14 +294,10 @@ def list_of(service_id: str | None, page: PageRequest) -> Page[Payout]:
     conditions = [] if service_id is None else [Payout.service_id == service_id]
     with read_only_unit() as session:
         found = page_of(session, Payout, page, *conditions, newest_first=True)
-        _load_transactions(session, found.items)
-        return found
-
-
-def _load_transactions(session: Session, rows: Sequence[Payout]) -> None:
-    transactions = history.views_of(session, [row.id for row in rows if row.chain])
-    for row in rows:
+        transactions = history.views_of(session, [row.id for row in found.items])
+    for row in found.items:
         row.transaction = transactions.get(row.id)
+    return found
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
