@@ -188,11 +188,9 @@ def quote(wallet: WalletView, order: FetchOrder) -> tuple[int, PaymentOffer | No
 
     Raises: what `fetch` raises.
     """
-    with _permit(wallet, order.request), metered(wallet, order.request.host, key_id=order.key_id) as meter:
-        unpaid = _ask_unpaid(wallet, order, meter)
-        if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
-            return unpaid.status, None
-        return unpaid.status, _choose(wallet, order, unpaid).offer
+    unpaid = ask(wallet, order)
+    is_asked = unpaid.status == HTTPStatus.PAYMENT_REQUIRED
+    return unpaid.status, _choose(wallet, order, unpaid).offer if is_asked else None
 
 
 @dataclass(frozen=True, slots=True)

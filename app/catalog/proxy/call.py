@@ -218,12 +218,11 @@ def _signed_request(proxied: _ProxiedCall, client_id: str, call_id: str) -> Upst
 
 
 def signed_headers(secret: bytes, method: str, target: str, body: bytes) -> dict[str, str]:
-    """Return the headers by which a service recognizes the calls of this one."""
+    """Return the headers by which a service recognizes the calls of this one.
+
+    The signature is `v1=` and the hexadecimal HMAC-SHA256 of the lines timestamp, method, target, SHA-256 of the body.
+    """
     timestamp = str(int(clock.now().timestamp()))
-    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: signature(secret, timestamp, method, target, body)}
-
-
-def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:
-    """Return `v1=` and the hexadecimal HMAC-SHA256 of the lines timestamp, method, target and SHA-256 of the body."""
     message = "\n".join((timestamp, method, target, hashlib.sha256(body).hexdigest()))
-    return "v1=" + hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()
+    signed = hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()
+    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: f"v1={signed}"}

@@ -44,7 +44,6 @@ class CallableService:
     """The data of an active service that the proxy needs."""
 
     id: str
-    name: str
     base_url: str
     price_nanos: int
     secret: bytes = field(repr=False)
@@ -62,7 +61,7 @@ def single_payment_nanos(price_nanos: int) -> int:
 _SEAL = seal_of(Service)
 IS_LISTED = Service.status != ServiceStatus.RETIRED.value
 _CALLABLE = PreparedRead(
-    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
+    select(*_SEAL.columns, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
 )
 
 
@@ -195,7 +194,7 @@ def callable_service(service_id: str) -> CallableService:
             raise _not_found()
         _SEAL.verify(session, row)
     secret = _unseal(row.secret_sealed, row.id).encode()
-    return CallableService(row.id, row.name, row.base_url, row.price_nanos, secret)
+    return CallableService(row.id, row.base_url, row.price_nanos, secret)
 
 
 def specification_of(session: Session, service_id: str) -> ServiceSpecification:
