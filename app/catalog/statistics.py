@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Subquery, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
@@ -242,37 +242,31 @@ def announce_unhealthy(now: datetime) -> None:
 
 
 def find_wrong_sums(session: Session) -> list[str]:
-    """Return one sentence for each sum that differs from what callers were charged or paid, or from its stripes."""
-    return [*_find_wrong_revenue(session), *_find_wrong_callers(session)]
+    """Return one sentence for each sum that differs from what callers were charged or paid, or from its stripes.
 
-
-def _find_wrong_revenue(session: Session) -> list[str]:
+    The sums of wallets may be below the totals, because gateway-only keys have no wallet.
+    """
     charged: Counter[str] = Counter()
     for revenue_by_provider in (usage.revenue_by_provider, claimed_payments.revenue_by_provider):
         charged.update(revenue_by_provider(session, prefix=PROVIDER_PREFIX))
-    stripes = select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(ServiceTotal.service_id)
-    counted = Counter({f"{PROVIDER_PREFIX}{each}": int(nanos) for each, nanos in session.execute(stripes)})
-    return [
+    calls = _by_service(session, ServiceTotal.calls)
+    counted = _by_service(session, ServiceTotal.revenue_nanos)
+    calls_of_wallets = _by_service(session, ServiceCaller.calls)
+    spent_by_wallets = _by_service(session, ServiceCaller.spent_nanos)
+    wrong = [
         f"{name}: callers paid {charged[name]} nano-dollars, but {counted[name]} are counted"
         for name in sorted(charged.keys() | counted.keys())
         if charged[name] != counted[name]
     ]
+    return wrong + [
+        f"{name}: the sums of its callers exceed its totals"
+        for name in calls_of_wallets
+        if calls_of_wallets[name] > calls[name] or spent_by_wallets[name] > counted[name]
+    ]
 
 
-def _find_wrong_callers(session: Session) -> list[str]:
-    """Find sums of wallets above the totals; they may be below, because gateway-only keys have no wallet."""
-    wallets = _sums(ServiceCaller.service_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
-    totals = _sums(ServiceTotal.service_id, ServiceTotal.calls, ServiceTotal.revenue_nanos)
-    rows = session.execute(
-        select(wallets.c.service_id)
-        .outerjoin(totals, totals.c.service_id == wallets.c.service_id)
-        .where(
-            (wallets.c.calls > func.coalesce(totals.c.calls, 0)) | (wallets.c.nanos > func.coalesce(totals.c.nanos, 0))
-        )
-    )
-    return [f"service {row.service_id}: the sums of its callers exceed its totals" for row in rows]
-
-
-def _sums(service_id: Any, calls: Any, nanos: Any) -> Subquery:
-    summed = select(service_id, func.sum(calls).label("calls"), func.sum(nanos).label("nanos"))
-    return summed.group_by(service_id).subquery()
+def _by_service(session: Session, column: InstrumentedAttribute[int]) -> Counter[str]:
+    """Return the sums of a counter by the provider's name of the service."""
+    of_service = column.class_.service_id
+    rows = session.execute(select(of_service, func.sum(column)).group_by(of_service))
+    return Counter({f"{PROVIDER_PREFIX}{service_id}": int(total) for service_id, total in rows})
