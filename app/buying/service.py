@@ -57,10 +57,9 @@ _PAID_SECONDS = 60
 
 @dataclass(slots=True)
 class FetchMeter:
-    """What became of one request: whether it may have reached the service, and whether it was paid for."""
+    """The charge of one request: due if it may have reached the service, and nothing was paid for it."""
 
-    was_sent: bool = False
-    is_paid: bool = False
+    is_due: bool = False
 
 
 @contextmanager
@@ -88,14 +87,13 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
     try:
         yield meter
     finally:
-        is_due = meter.was_sent and not meter.is_paid
         if hold_id is not None:
             with unit_of_work() as session:
-                if is_due:
+                if meter.is_due:
                     usage.settle(session, hold_id, price)
                 else:
                     usage.cancel(session, hold_id)
-        elif is_due:
+        elif meter.is_due:
             with suppress(errors.RateLimited):
                 limiter.count(_UNCHARGED, *uncharged)
 
@@ -156,7 +154,7 @@ def fetch(wallet: WalletView, order: FetchOrder, *, wait_seconds: Decimal | None
             if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
                 return FetchResult(unpaid)
             purchase = _record(wallet, order.request, _choose(wallet, order, unpaid), claim=claim)
-            meter.is_paid = True
+            meter.is_due = False
         return _present(wallet, order.request, purchase, wait_seconds=wait_seconds)
 
 
@@ -222,11 +220,11 @@ def _ask_unpaid(wallet: WalletView, order: FetchOrder, meter: FetchMeter) -> Sel
     asked = SpendingRequest(0, domain=order.request.host, session_id=order.session_id)
     with read_only_unit() as session:
         spending_holds.check(session, wallet.id, asked)
-    meter.was_sent = True
+    meter.is_due = True
     try:
         return sellers.ask(order.request, seconds=_UNPAID_SECONDS)
     except PortError as error:
-        meter.was_sent = isinstance(error, OutcomeUnknown)
+        meter.is_due = isinstance(error, OutcomeUnknown)
         raise sellers.no_answer(error) from None
 
 
