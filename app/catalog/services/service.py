@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select
+from sqlalchemy import ColumnElement, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from app import base_urls
@@ -21,7 +21,7 @@ from app.core import clock, identifiers, money
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
-from app.db.tables import count, page_of
+from app.db.tables import count, delete_rows, page_of
 from app.db.unit_of_work import read_only_unit, striped_lock, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
 from app.idempotency.service import Claim
@@ -252,17 +252,14 @@ def _index(session: Session, view: Service) -> None:
 
 
 def _replace_specification(session: Session, service_id: str, specification: Specification | None) -> None:
-    session.execute(delete(ServiceSpecification).where(ServiceSpecification.service_id == service_id))
+    delete_rows(session, ServiceSpecification, ServiceSpecification.service_id == service_id)
     if specification is not None:
-        session.execute(
-            insert(ServiceSpecification).values(
-                service_id=service_id,
-                document=specification.document,
-                endpoints=list(specification.endpoints),
-                endpoints_count=len(specification.endpoints),
-                example=specification.example,
-            )
-        )
+        endpoints = list(specification.endpoints)
+        row = ServiceSpecification(
+            service_id=service_id, document=specification.document, endpoints=endpoints,
+            endpoints_count=len(endpoints), example=specification.example,
+        )  # fmt: skip
+        session.add(row)
 
 
 def _validated_url(base_url: str) -> str:
