@@ -21,7 +21,7 @@ from app.buying import offers, records, sellers
 from app.buying.offers import PaymentOffer
 from app.buying.records import ServicePurchase
 from app.buying.sellers import SellerAnswer, SellerRequest
-from app.capacity.limiter import Quota
+from app.capacity.limiter import quotas_of
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
@@ -203,11 +203,7 @@ class _PreparedPayment:
 @contextmanager
 def _permit(wallet: WalletView, request: SellerRequest) -> Iterator[None]:
     """Hold a permit to wait for a seller: some that hang must not use up the threads. Raises: Overloaded."""
-    quotas = (
-        Quota("sellers", 2, "to web services"),
-        Quota(f"seller:{request.host}", 4, "to this web service"),
-        Quota(f"account:{wallet.agent_id}", 4, "from your account"),
-    )
+    quotas = quotas_of("web service", request.host, wallet.agent_id)
     permit = app_state().forwarding_limiter.acquire(wallet.agent_id, quotas)
     try:
         yield

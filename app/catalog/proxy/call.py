@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response
 
 from app import base_urls
 from app.base_urls import BaseUrl
-from app.capacity.limiter import Quota
+from app.capacity.limiter import quotas_of
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
@@ -132,7 +132,7 @@ def _exchange(proxied: _ProxiedCall, payer: Principal | PaymentGrant) -> Respons
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
         account_id=client_id,
-        quotas=quotas(service.id, client_id),
+        quotas=quotas_of("service", service.id, client_id),
     )
     return call.forward(request, outgoing, paid, options)
 
@@ -141,15 +141,6 @@ def _is_streamed_text(incoming: UpstreamResponse) -> bool:
     """Return whether a response is plain text without a length, as many models stream their output."""
     named = {name.lower(): value.lower() for name, value in incoming.headers}
     return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
-
-
-def quotas(service_id: str, client_id: str) -> tuple[Quota, ...]:
-    """Return quotas that keep permits for providers, other services and other callers if this service hangs."""
-    return (
-        Quota("services", 2, "to services"),
-        Quota(f"service:{service_id}", 4, "to this service"),
-        Quota(f"account:{client_id}", 4, "from your account"),
-    )
 
 
 def _wallet(request: ClientRequest, caller: Principal | None) -> WalletView | None:
