@@ -33,8 +33,9 @@ _MAX_TERMS_BYTES = 16_384
 _MIN_VALIDITY_SECONDS = 10
 _MAX_OFFERS = 20
 _MPP, _V1, _V2 = range(3)
-_HEADERS = ("Authorization", "X-PAYMENT", SIGNED_HEADER)
-_PROTOCOLS = ("mpp", "x402/1", "x402/2")
+# By version: where a payment is presented, and what a protocol is called.
+HEADERS = ("Authorization", "X-PAYMENT", SIGNED_HEADER)
+PROTOCOLS = ("mpp", "x402/1", "x402/2")
 _IDENTIFIER = "payment-identifier"
 _UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
 _INTERNAL_SUFFIXES = (".localhost", ".local", ".internal", ".intranet", ".home.arpa", ".lan", ".corp", ".localdomain")
@@ -73,6 +74,11 @@ class PaymentOffer:
     validity_seconds: int
 
     @property
+    def price_nanos(self) -> int:
+        """The price in nano-dollars: USDC counts as one dollar."""
+        return money.value_nanos(self.amount, NANOS_PER_USD)
+
+    @property
     def extra(self) -> Mapping[str, Any]:
         return self.requirements.get("extra") or {}
 
@@ -108,15 +114,6 @@ class _StatedTerms(ForeignModel):
     accepts: Items[Any]
     resource: Any = None
     extensions: Any = None
-
-
-def header_name(version: int) -> str:
-    """Return the name of the header in which a payment is presented."""
-    return _HEADERS[version]
-
-
-def protocol(version: int) -> str:
-    return _PROTOCOLS[version]
 
 
 def read_terms(answer: SellerAnswer) -> list[PaymentTerms]:
@@ -185,11 +182,11 @@ def payable_offers(
             refusals.append({**_shown(stated), "reason": refusal.reason})
         else:
             found.append(offer)
-    affordable = [each for each in found if price_nanos(each) <= max_nanos]
+    affordable = [each for each in found if each.price_nanos <= max_nanos]
     if affordable:
         return sorted(affordable, key=_preference)
     if found:
-        price, most = (money.usd_from_nanos(each) for each in (min(map(price_nanos, found)), max_nanos))
+        price, most = (money.usd_from_nanos(each) for each in (min(each.price_nanos for each in found), max_nanos))
         raise PerTxLimitExceeded(
             f"The web service asks for {price:f} USD, which exceeds max_amount_usd ({most:f} USD). Nothing was paid.",
             details={"rule": "max_amount_usd", "limit_usd": most, "requested_usd": price},
@@ -207,11 +204,6 @@ def _preference(offer: PaymentOffer) -> tuple[int, int, bool]:
     # Permit2 also needs an allowance.
     by_permit2 = offer.extra.get("assetTransferMethod") == "permit2"
     return offer.amount.units, _CHAIN_ORDER.index(offer.chain), by_permit2
-
-
-def price_nanos(offer: PaymentOffer) -> int:
-    """Return what an offer costs: USDC counts as one dollar."""
-    return money.value_nanos(offer.amount, NANOS_PER_USD)
 
 
 def _read_offer(

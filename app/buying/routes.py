@@ -9,8 +9,8 @@ from app import errors
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor
-from app.buying import diagnosis, records, schemas, sellers, service
-from app.buying.service import FetchOrder
+from app.buying import diagnosis, offers, records, schemas, sellers, service
+from app.buying.service import FetchOrder, FetchResult
 from app.core.chains import ChainName
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page
@@ -137,7 +137,10 @@ def fetch_paid_resource(body: dict[str, Any], wallet: WalletView, claim: Claim) 
     """
     order = _order(body)
     if body["dry_run"]:
-        return jsonify(schemas.FetchQuoteShape().dump(schemas.quoted(service.quote(wallet, order))))
+        status, offer = service.quote(wallet, order)
+        protocol = None if offer is None else offers.PROTOCOLS[offer.terms.version]
+        quoted = {"dry_run": True, "status": status, "payment_required": bool(offer), "offer": offer}
+        return jsonify(schemas.FetchQuoteShape().dump({**quoted, "protocol": protocol}))
     result = X402.request(wallet, order, body=body, claim=claim)
     return result if isinstance(result, Response) else schemas.fetched(result)
 
@@ -166,7 +169,7 @@ def validate_paid_resource(body: dict[str, Any]) -> dict[str, Any]:
 @blp.get("/<string:wallet_id>/x402/purchases")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, schemas.ServicePurchasePage)
-def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[records.ServicePurchaseView]:
+def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[records.ServicePurchase]:
     """List what the wallet bought from web services, newest first."""
     return records.list_of(wallet.id, query["page"])
 
@@ -176,7 +179,7 @@ def list_service_purchases(query: dict[str, Any], wallet: WalletView) -> Page[re
 def get_service_purchase(transaction_id: str, wallet: WalletView) -> dict[str, Any]:
     """Get a payment to a web service, by the chain, and the answer that it bought while it is stored."""
     purchase, answer = records.get(wallet.id, transaction_id)
-    return schemas.purchased(purchase, records.bought_answer(purchase, answer))
+    return schemas.fetched(FetchResult(records.bought_answer(purchase, answer), purchase))
 
 
 @blp.get("/<string:wallet_id>/x402/payees")

@@ -51,6 +51,15 @@ class Quota:
     """What the calls have in common, to complete the message "Too many calls … are being forwarded."."""
 
 
+def quotas_of(kind: str, of: str, account_id: str) -> tuple[Quota, ...]:
+    """Return quotas that keep permits for other kinds of calls, others of this kind and other callers if one hangs."""
+    return (
+        Quota(f"{kind}s", 2, f"to {kind}s"),
+        Quota(f"{kind}:{of}", 4, f"to this {kind}"),
+        Quota(f"account:{account_id}", 4, "from your account"),
+    )
+
+
 class ConcurrencyLimiter:
     """Limits how many calls a process forwards at a time, within its thread pool."""
 

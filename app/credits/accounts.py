@@ -4,7 +4,7 @@ The only writer of `credit_accounts` and `credit_postings`, and of `grant_budget
 day. Each entry has a unique reference.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
@@ -158,8 +158,8 @@ def has_available(owner_id: Any) -> ColumnElement[bool]:
     return exists().where(CreditAccount.id == owner_id, CreditAccount.available_nanos > 0)
 
 
-def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, int]]:
-    """Return account and nano-dollars of the grants with a prefix less what was revoked, by reference. For audits.
+def find_wrong_grants(session: Session, prefix: str, recorded: Mapping[str, tuple[str | None, int]]) -> list[str]:
+    """Return one sentence for each reference with a prefix whose grants, less what was revoked, are not as recorded.
 
     A second grant for a reference, or what was revoked, has a suffix after a colon.
     """
@@ -170,7 +170,12 @@ def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, i
         for entry, account, nanos in session.execute(select(*columns).where(named)):
             reference = prefix + entry.removeprefix(f"{kind}{prefix}").split(":")[0]
             found[reference] = account, found.get(reference, (account, 0))[1] + sign * nanos
-    return {reference: net for reference, net in found.items() if net[1]}
+    granted = {reference: net for reference, net in found.items() if net[1]}
+    return [
+        f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
+        for reference in sorted(recorded.keys() | granted.keys())
+        if recorded.get(reference) != granted.get(reference)
+    ]
 
 
 def balance(session: Session, owner_id: str) -> Balance:

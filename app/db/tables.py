@@ -99,6 +99,12 @@ def count(session: Session, model: type[Base], *conditions: sa.ColumnElement[boo
     return session.scalar(sa.select(sa.func.count()).select_from(model).where(*conditions)) or 0
 
 
+def sums(session: Session, *columns: Any, where: Sequence[sa.ColumnElement[bool]]) -> list[int]:
+    """Return the sums of columns over the rows that meet all conditions; 0 without rows."""
+    found = session.execute(sa.select(*map(sa.func.sum, columns)).where(*where)).one()
+    return [int(each or 0) for each in found]
+
+
 def page_of(
     session: Session, model: Any, page: PageRequest, *conditions: sa.ColumnElement[bool], newest_first: bool = False
 ) -> Page[Any]:

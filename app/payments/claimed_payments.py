@@ -5,7 +5,6 @@ expired. Clients that cannot present a signed payment again sign another one: th
 open, and the first serves its request.
 """
 
-import hashlib
 import hmac
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.identifiers import keyed_digests
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
@@ -113,8 +113,8 @@ def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
 
 def fingerprint_macs(fingerprint: str) -> list[str]:
     """Return a fingerprint's HMAC by each secret; the first is stored. A digest would let passwords be guessed."""
-    keys = [hashlib.sha256(b"payments" + secret.encode()).digest() for secret in app_state().settings.secret_key_list()]
-    return [hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest() for key in keys]
+    digests = keyed_digests("payments", fingerprint.encode(), app_state().settings.secret_key_list())
+    return [each.hex() for each in digests]
 
 
 def matches_fingerprint(payment: PaymentRow, fingerprint: str) -> bool:

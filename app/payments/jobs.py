@@ -102,19 +102,12 @@ def check(session: Session) -> list[str]:
         for row in topup_rows
         if row.granted_nanos or row.owed_nanos
     }
-    granted = credit_accounts.grants_by_reference(session, topups.REFERENCE_PREFIX)
-    wrong = [
-        f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
-        for reference in sorted(recorded.keys() | granted.keys())
-        if recorded.get(reference) != granted.get(reference)
+    problems = credit_accounts.find_wrong_grants(session, topups.REFERENCE_PREFIX, recorded)
+    problems += [
+        f"top-up {row.transaction_id} granted more than was transferred"
+        for row in topup_rows
+        if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT
     ]
-    excessive = [row for row in topup_rows if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
-    return [
-        *wrong,
-        *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),
-        *(
-            f"top-up {each} is final and confirmed, and granted nothing"
-            for each in topups.find_confirmed_without_grant(session)
-        ),
-        *(f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)),
-    ]
+    unmatched = topups.find_confirmed_without_grant(session)
+    problems += [f"top-up {each} is final and confirmed, and granted nothing" for each in unmatched]
+    return problems + [f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)]

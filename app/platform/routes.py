@@ -11,11 +11,10 @@ from app.approvals.models import Approval
 from app.audit_log import trail, verification
 from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
-from app.catalog.models import Service
+from app.catalog.models import Payout, Service
 from app.catalog.payouts import routes as payout_routes
 from app.catalog.payouts import schemas as payout_schemas
 from app.catalog.payouts import service as payouts
-from app.catalog.payouts.service import PayoutView
 from app.catalog.schemas import OwnedEntry, OwnedPage
 from app.catalog.services import service as services
 from app.core import clock, identifiers
@@ -147,7 +146,7 @@ def resume_service(service_id: str) -> Service:
 @blp.arguments(payout_schemas.PayoutQuery, location="query")
 @blp.response(200, payout_schemas.AllPayouts)
 @offers_csv(blp, "items", payout_schemas.PayoutShape)
-def list_all_payouts(query: dict[str, Any]) -> Page[PayoutView]:
+def list_all_payouts(query: dict[str, Any]) -> Page[Payout]:
     """List the payouts and refunds of a service, or of all, newest first."""
     service_id = query["service_id"]
     return payouts.list_of(None if service_id is None else str(service_id), query["page"])
@@ -158,7 +157,7 @@ def list_all_payouts(query: dict[str, Any]) -> Page[PayoutView]:
 @blp.arguments(payout_schemas.RefundBody)
 @blp.response(201, payout_schemas.PayoutShape)
 @blp.raises(*payout_routes.REFUND_ERRORS)
-def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> PayoutView:
+def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> Payout:
     """Refund a call of any service once, from its earnings, to whom its seller could refund it."""
     return payout_routes.refund(payouts.find_service(service_id), body, claim)
 

@@ -324,14 +324,15 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
         return
     budget = sessions.budget_of(session, wallet_id, request.session_id)
     budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
-    _assert_allowed(policy.decide_session(budget, request, clock.now()))
+    assert_allowed(policy.decide_session(budget, request, clock.now()))
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
-    _assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
+    assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
 
 
-def _assert_allowed(refusal: policy.LimitRefusal | None) -> None:
+def assert_allowed(refusal: policy.LimitRefusal | None) -> None:
+    """Raise the 403 error of a refusal, if there is one."""
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
 

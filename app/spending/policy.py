@@ -198,7 +198,7 @@ def decide(
         return None
     return (
         _decide_address(controls, request.recipient, request.family)
-        or _decide_domain(controls, request.domain)
+        or decide_domain(controls, request.domain)
         or _decide_amount(controls, spent, request.value_nanos, today)
     )
 
@@ -271,7 +271,8 @@ def _decide_address(controls: Controls, recipient: str | None, family: Family | 
     return LimitRefusal(SpendingRule.ADDRESS, message, {"rule": SpendingRule.ADDRESS.value, "address": recipient})
 
 
-def _decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
+def decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
+    """Return why a wallet's controls refuse a domain, or None if they allow it."""
     if domain is None or not controls.allowed_domains or domain_allowed(domain, controls.allowed_domains):
         return None
     message = f"The domain {domain} is not on this wallet's allowlist of domains."

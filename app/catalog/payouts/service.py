@@ -6,7 +6,7 @@ its transaction has finally failed. A refund in credits is a grant, once for eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -90,12 +90,6 @@ PAYOUTS = StateMachine(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PayoutView:
-    row: Payout
-    transaction: TransactionView | None
-
-
 def find_service(service_id: str, *conditions: ColumnElement[bool]) -> Service:
     """Return a service, also a retired one: its earnings remain its seller's. Raises: NotFound, RowChanged."""
     with read_only_unit() as session:
@@ -118,7 +112,7 @@ def pay_out(
     actor: Actor,
     wait_seconds: Decimal | None,
     claim: Claim,
-) -> PayoutView:
+) -> Payout:
     """Pay all that is payable of a service's earnings, to an address or a wallet; by default the seller's first.
 
     Raises: PayoutRefused, PayoutFailed, InvalidInput, NotFound, AddressNotAllowed; the errors of refused limits.
@@ -140,7 +134,7 @@ def pay_out(
 
 def refund(
     service: Service, call_id: str, nanos: int | None, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim
-) -> PayoutView:
+) -> Payout:
     """Refund a call of a service, all of it or an amount, once: in credits, or in USDC to the address that paid.
 
     It is taken from the earnings that were not paid out, held ones included. Raises: PayoutRefused, PayoutFailed,
@@ -186,7 +180,7 @@ def _new(service: Service, kind: PayoutKind, nanos: int, *, commission_nanos: in
     )  # fmt: skip
 
 
-def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> PayoutView:
+def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> Payout:
     made.id, made.closed_at, account_id = identifiers.new_id(), clock.now(), str(made.recipient)
     with unit_of_work() as session:
         # First, because it locks the account. Each call has one reference.
@@ -201,7 +195,7 @@ def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> PayoutVie
     return get(made.id)
 
 
-def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> PayoutView:
+def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> Payout:
     """Transfer USDC from the treasury, and take it from the earnings in the unit that signs the transfer."""
     chain = ChainName(payout.chain or "")
     amount = TokenAmount(payout.amount_nanos // NANOS_PER_UNIT, USDC)
@@ -283,26 +277,25 @@ def _destination(
     return name, address or wallet.address_on(name)
 
 
-def get(payout_id: str) -> PayoutView:
+def get(payout_id: str) -> Payout:
     """Return a payout or refund. Raises: NotFound."""
     with read_only_unit() as session:
         row = session.get(Payout, payout_id)
         if row is None:
             raise NotFound("There is no such payout.")
-        return _views(session, [row])[0]
+        row.transaction = history.views_of(session, [row.id]).get(row.id)
+        return row
 
 
-def list_of(service_id: str | None, page: PageRequest) -> Page[PayoutView]:
+def list_of(service_id: str | None, page: PageRequest) -> Page[Payout]:
     """Return the payouts and refunds of a service, or of all, newest first."""
     conditions = [] if service_id is None else [Payout.service_id == service_id]
     with read_only_unit() as session:
         found = page_of(session, Payout, page, *conditions, newest_first=True)
-        return Page(_views(session, found.items), found.total, found.request)
-
-
-def _views(session: Session, rows: Sequence[Payout]) -> list[PayoutView]:
-    transactions = history.views_of(session, [row.id for row in rows if row.chain])
-    return [PayoutView(row, transactions.get(row.id)) for row in rows]
+        transactions = history.views_of(session, [row.id for row in found.items])
+    for row in found.items:
+        row.transaction = transactions.get(row.id)
+    return found
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:

@@ -62,10 +62,7 @@ def settle(
     chain = app_state().ports.chains[facilitator.name]
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
-    if refusal := settlement_capacity.refusal_reason(facilitator.name, price.nanos, draft.fee_units):
-        raise Rejected(refusal)
-    if (most_nanos := settlement_capacity.fee_nanos(facilitator.name, draft.fee_units)) is None:
-        raise Rejected(settlement_capacity.FEE_TOO_HIGH)
+    most_nanos = settlement_capacity.submission_nanos(facilitator.name, price.nanos, draft.fee_units)
     signer = custody.signer_of(wallet.id)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
