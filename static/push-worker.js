@@ -8,6 +8,10 @@ const TITLES = {
   "credits.low": "Credits are low",
   "wallet.frozen": "A wallet was frozen",
   "controls.changed": "The agent loosened its limits",
+  "recovery.started": "A recovery of your agent has begun",
+  "recovery.completed": "Your owner key was replaced",
+  "handover.offered": "Your agent is offered to another person",
+  "handover.accepted": "Your agent has another owner",
   "notices": "Several notices",
 };
 
