@@ -23,7 +23,7 @@ _RETURN_PATH = re.compile(
     re.ASCII,
 )
 _INVALID_KEY_NEXT_STEP = (
-    "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
+    "Paste all of it. The owner key that you got when you claimed the agent begins with ok_ and has 46 characters. "
     "A code has 28 letters and digits, and is valid once, in its time. An API key (ak_…) does not sign you in."
 )
 _LOCKED_NEXT_STEP = "Wait before you try again. The operator of this service can also freeze the agent for you."
