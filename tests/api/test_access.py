@@ -170,6 +170,10 @@ TABLE: dict[str, Access] = {
     "GET /owner/sign-in": access(200, tuple(ClientKind), cookie=303),
     "POST /owner/sign-out": FORM,
     "POST /owner/sign-in/passkey": access(403, tuple(ClientKind)),
+    "GET /owner/recover": access(200, tuple(ClientKind)),
+    # Not a code, and a form without its token.
+    "POST /owner/recover": access(403, tuple(ClientKind)),
+    "POST /owner/recover/use": access(400, tuple(ClientKind)),
     # Without a key, agents can register.
     "POST /mcp": access(400, tuple(ClientKind), unknown=401, revoked=401, owner_key=401),
     # The owner has claimed its agent.
@@ -253,7 +257,7 @@ TABLE: dict[str, Access] = {
                 for method, page in (
                     ("GET", ""), ("POST", "/freeze"), ("POST", "/unfreeze"), ("POST", "/lock"), ("POST", "/unlock"),
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
-                    ("POST", "/keys/show"), ("POST", "/keys/revoke"),
+                    ("POST", "/keys/show"), ("POST", "/keys/revoke"), ("POST", "/keys/codes"), ("POST", "/keys/cancel"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
                     ("GET", "/addresses"), ("POST", "/addresses"), ("POST", "/addresses/remove"),
                     ("GET", "/activity"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
@@ -308,6 +312,7 @@ TABLE: dict[str, Access] = {
             ("PUT", "/agents/<string:agent_id>/controls", 400), ("POST", "/agents/<string:agent_id>/credits", 400),
             ("POST", "/agents/<string:agent_id>/freeze", 200), ("POST", "/agents/<string:agent_id>/unfreeze", 200),
             ("POST", "/agents/<string:agent_id>/rotate-key", 200),
+            ("POST", "/agents/<string:agent_id>/owner-recovery", 200),
             ("GET", "/approvals", 200), ("GET", "/audit", 200), ("GET", "/events", 200),
             ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
             ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/usage", 200), ("GET", "/services", 200),

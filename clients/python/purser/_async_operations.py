@@ -1883,6 +1883,17 @@ class AsyncOperations:
         )
         return result
 
+    async def recover_owner(self, agent_id: str) -> api.OwnerRecovery:
+        """Begin a recovery for an owner who has lost everything; after the waiting time, get its code.
+
+        Check by other means that the person is the owner. All targets of the owner are told, and the owner can
+        cancel it on the page. Repeat the call after `usable_from`.
+        """
+        result: api.OwnerRecovery = await self._request(
+            "POST", f"/v1/platform/agents/{quote(agent_id, safe='')}/owner-recovery"
+        )
+        return result
+
     async def list_master_keys(self) -> api.MasterKeyList:
         """List master keys: to an admin, active ones in full. The access is recorded in the audit log.
 

@@ -1337,6 +1337,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/agents/{agent_id}/owner-recovery": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begin a recovery for an owner who has lost everything; after the waiting time, get its code.
+         * @description Check by other means that the person is the owner. All targets of the owner are told, and the owner can cancel it on the page. Repeat the call after `usable_from`.
+         */
+        post: operations["recover_owner"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/master-keys": {
         parameters: {
             query?: never;
@@ -6724,6 +6747,26 @@ export interface components {
             /** @description Whether the agent had an open code. It is invalid now. */
             revoked: boolean;
         };
+        /** @description A recovery. `code` is null until the waiting time is over. */
+        OwnerRecovery: {
+            /**
+             * Format: uuid
+             * @description The unique identifier of the agent (UUID).
+             */
+            agentId: string;
+            /**
+             * Format: date-time
+             * @description When the waiting time ends, in which the owner can cancel the recovery (ISO 8601, UTC).
+             */
+            usable_from: string;
+            /**
+             * Format: date-time
+             * @description The time after which the code cannot be used (ISO 8601, UTC).
+             */
+            expires_at: string;
+            /** @description A one-time code for the owner, at `/owner/recover`; null before `usable_from`. Each call then returns another one. */
+            code: string | null;
+        };
         /** @description A master key; that of a revoked one is truncated, and so are all that another role than an admin reads. */
         MasterKey: {
             /**
@@ -8477,7 +8520,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -8497,12 +8540,12 @@ export interface components {
          * @description A type of events, or a group of types.
          * @enum {string}
          */
-        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "payout.*" | "payout.failed" | "payout.paid" | "payout.pending" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "refund.*" | "refund.failed" | "refund.paid" | "refund.pending" | "refund.received" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
+        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "owner.*" | "owner.changed" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "payout.*" | "payout.failed" | "payout.paid" | "payout.pending" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "refund.*" | "refund.failed" | "refund.paid" | "refund.pending" | "refund.received" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
         /**
          * @description A type of events.
          * @enum {string}
          */
-        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "connection.opened" | "connection.ended" | "payout.pending" | "payout.paid" | "payout.failed" | "refund.pending" | "refund.paid" | "refund.failed" | "refund.received" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
+        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "owner.changed" | "connection.opened" | "connection.ended" | "payout.pending" | "payout.paid" | "payout.failed" | "refund.pending" | "refund.paid" | "refund.failed" | "refund.received" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
         /**
          * @description The payer of the network fee.
          * @enum {string}
@@ -12227,6 +12270,37 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["RevokedClaimCode"];
+                };
+            };
+        };
+    };
+    recover_owner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "agentId": "b31e974c-a19f-421a-89f2-e59fab99151d",
+                     *       "code": null,
+                     *       "expires_at": "2026-12-08T07:31:00.000Z",
+                     *       "usable_from": "2026-12-01T07:31:00.000Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OwnerRecovery"];
                 };
             };
         };
