@@ -146,7 +146,8 @@ class PaidCall(ABC):
     def headers(self) -> Collection[tuple[str, str]]:
         """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
         if self._payment is not None:
-            return [*self._payment.headers.items()]
+            receipt = self._payment.receipt if self._status < HTTPStatus.BAD_REQUEST else {}
+            return [*(self._payment.headers | receipt).items()]
         if self._bill is None:
             return []
         cost_nanos, credits_nanos, budget_nanos = self._bill

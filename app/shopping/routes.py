@@ -125,11 +125,12 @@ def _price_breakdown(purchase: Purchase) -> dict[str, Any] | None:
 
 
 def _shape(purchase: Purchase) -> dict[str, Any]:
-    response: dict[str, Any] = schemas.PurchaseShape().dump(_shown(purchase))
+    response: dict[str, Any] = schemas.PurchaseShape().dump(shown(purchase))
     return response
 
 
-def _shown(purchase: Purchase) -> dict[str, Any]:
+def shown(purchase: Purchase) -> dict[str, Any]:
+    """Return what clients see of a purchase. Its `status_url` has a secret, which reads it without a key."""
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
     token = _status_url_query(purchase.id)
     order = None
@@ -218,7 +219,7 @@ def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
     caller = guards.current_principal()
     statuses = [query["status"]] if query["status"] else ()
     page = service.list_of(caller.account_id, query["page"], statuses=statuses, wallet_id=caller.only_wallet_id)
-    return {"items": [_shown(purchase) for purchase in page.items], "pagination": page}
+    return {"items": [shown(purchase) for purchase in page.items], "pagination": page}
 
 
 @shopping.get("/purchases/<string:purchase_id>")

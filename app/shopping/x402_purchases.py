@@ -108,7 +108,8 @@ def _buy_after_payment(
         # Once per payment: what a refunded purchase has left there pays for its repetition.
         credit_accounts.grant(session, caller.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
 
-    return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund), grant.headers
+    headers = grant.headers | grant.receipt
+    return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund), headers
 
 
 def _tokens(purchase_id: str) -> list[str]:

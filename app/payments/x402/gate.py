@@ -6,6 +6,7 @@ The order is the protection: nothing is consumed before it is verified, and noth
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +14,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import signing
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
@@ -24,7 +26,7 @@ from app.identity.principal import Principal
 from app.payments import claimed_payments, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
-from app.payments.x402 import settlement, terms
+from app.payments.x402 import receipts, settlement, terms
 from app.payments.x402.terms import HashPayment, PaymentPrice, SignedPayment, read_payment
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.facilitator import IncomingPayment, PaymentAuthorization
@@ -148,7 +150,9 @@ class PaymentGrant:
 
     payment_id: str
     price_nanos: int
-    headers: Mapping[str, str]
+    headers: dict[str, str]
+    receipt: dict[str, str]
+    """The headers that have the receipt, for a response that is no error."""
     unused: PaymentAuthorization | None = None
     """What the client has presented, if an earlier payment for the same request serves it instead."""
 
@@ -207,7 +211,7 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
             claimed = _find_claimed(presented, price.fingerprint)
             if claimed is not None:
                 settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
-                return _build_grant(settled, presented)
+                return _build_grant(settled, presented, price)
             return _accept_new(presented, price, payer, account_id)
         except PortError as error:
             raise _refusal(error, presented) from None
@@ -266,7 +270,7 @@ def _accept_new(
         with read_only_unit() as session:
             first = claimed_payments.find_open(session, authorization.payer, price.fingerprint)
         raise _pending_error(first, presented) from None
-    return _build_grant(settlement.resolve(payment_id), presented)
+    return _build_grant(settlement.resolve(payment_id), presented, price)
 
 
 def _grant_of_open_payment(
@@ -284,12 +288,13 @@ def _grant_of_open_payment(
     first = settlement.await_submitted(first, account_id=account_id, yields=True)
     if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
         raise _pending_error(first, presented)
-    return _build_grant(first, presented, unused=authorization) if claimed_payments.can_be_served(first) else None
+    return _build_grant(first, presented, price, authorization) if claimed_payments.can_be_served(first) else None
 
 
 def _build_grant(
-    payment: PaymentRow, presented: HashPayment | SignedPayment, *, unused: PaymentAuthorization | None = None
-) -> PaymentGrant:
+    payment: PaymentRow, presented: HashPayment | SignedPayment, price: PaymentPrice,
+    unused: PaymentAuthorization | None = None,
+) -> PaymentGrant:  # fmt: skip
     if payment.status == PaymentStatus.SETTLING:
         raise _pending_error(payment, presented)
     if payment.status == PaymentStatus.VOID:
@@ -299,13 +304,18 @@ def _build_grant(
     if not claimed_payments.can_be_served(payment):
         raise Rejected(_ALREADY_USED)
     price_nanos = payment.required_units * claimed_payments.NANOS_PER_UNIT
+    network = app_state().ports.facilitators[ChainName(payment.chain)].asset.network
+    signed = receipts.sign_payment(price.resource, network, payment.payer, payment.tx_hash)
     if isinstance(presented, HashPayment):
-        return PaymentGrant(payment.id, price_nanos, {})
-    noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if unused else {}
-    header = _settlement_header(
-        presented, payment.chain, success=True, transaction=payment.tx_hash, payer=payment.payer, **noted
+        return PaymentGrant(payment.id, price_nanos, {}, {signing.HEADER: signed} if signed else {})
+    report = partial(
+        _settlement_header, presented, payment.chain, success=True, transaction=payment.tx_hash, payer=payment.payer
     )
-    return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"}, unused)
+    noted = {"unused-authorization": {"info": {"message": _UNUSED}}} if unused else {}
+    headers = {**report(**({"extensions": noted} if noted else {})), "Cache-Control": "no-store"}
+    signed_member = {"format": "jws", "signature": signed}
+    receipt = report(extensions=noted | receipts.extension("receipt", signed_member)) if signed else {}
+    return PaymentGrant(payment.id, price_nanos, headers, receipt, unused)
 
 
 def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPayment) -> PaymentPending:

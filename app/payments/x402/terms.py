@@ -18,6 +18,7 @@ from app.core.strict_json import parse_response
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
 from app.payments.claimed_payments import NANOS_PER_UNIT, transaction_claim_key
+from app.payments.x402 import receipts
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
 from app.state import app_state
@@ -276,13 +277,14 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
+    accepts = [_payment_requirements(price.units, each) for each in options]
     required_v2: dict[str, Any] = {
         "x402Version": 2,
         "error": error,
         "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": [_payment_requirements(price.units, each) for each in options],
+        "accepts": accepts,
     }
-    if extensions := discovery_extension(price.method) if options else {}:
+    if extensions := discovery_extension(price.method) | receipts.offers(price.resource, accepts) if options else {}:
         required_v2["extensions"] = extensions
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,

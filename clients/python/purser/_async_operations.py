@@ -3434,6 +3434,13 @@ class AsyncOperations:
         )
         return result
 
+    async def get_receipt(self, record_id: str) -> api.Receipt:
+        """Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why."""
+        result: api.Receipt = await self._request(
+            "GET", f"/v1/receipts/{quote(record_id, safe='')}", is_repeatable=True
+        )
+        return result
+
     async def buy(
         self,
         *,

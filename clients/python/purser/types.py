@@ -2393,6 +2393,14 @@ class ReactivatedSubscription(TypedDict):
     """Always true."""
 
 
+class Receipt(TypedDict):
+    """A receipt, and what it is of."""
+
+    kind: Literal["transaction", "approval", "purchase", "payout"]
+    """What the payment is for."""
+    receipt: str
+
+
 class RefundBody(TypedDict):
     """The call to refund; without an amount, all that was paid for it."""
 
