@@ -2397,8 +2397,9 @@ class Receipt(TypedDict):
     """A receipt, and what it is of."""
 
     kind: Literal["transaction", "approval", "purchase", "payout"]
-    """What the payment is for."""
+    """What the record is."""
     receipt: str
+    """The signed copy of the record (a JWS in compact form)."""
 
 
 class RefundBody(TypedDict):
