@@ -16,6 +16,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 
 from app.core import clock
+from app.core.strict_json import parse_response
 from app.state import app_state
 
 HEADER = "X-Receipt"
@@ -67,7 +68,7 @@ def verify(receipt: str) -> tuple[Statement, Any] | None:
         return None
     try:
         found = jws.deserialize_compact(receipt, KeySet(list(keys())), algorithms=[_ALGORITHM])
-        return Statement(found.headers()["typ"]), json.loads(found.payload)
+        return Statement(found.headers()["typ"]), parse_response(found.payload)
     except (JoseError, ValueError, KeyError):
         return None
 

@@ -1,4 +1,4 @@
-"""What others find here: `/discovery/resources` and `/.well-known/x402`, for clients of x402, and the signing keys."""
+"""Documents for clients of x402: `/discovery/resources`, `/.well-known/x402`, and the keys of receipts."""
 
 from typing import Any
 
