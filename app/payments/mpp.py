@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from eth_utils.crypto import keccak
 
+from app import signing
 from app.core import clock
 from app.core.chains import USDC, Family
 from app.core.identifiers import keyed_digests
@@ -73,11 +74,14 @@ class MppPayment(SignedPayment):
         if str(self.payload["authorization"].get("nonce")).lower() not in nonces:
             raise Rejected(WRONG_NONCE)
 
-    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
+    def report(
+        self, payment: PaymentRow, receipt: str | None, *, note: str | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
         del note
         paid_at = payment.paid_at or clock.now()
         stated = {"method": METHOD, "reference": payment.tx_hash, "status": "success"}
-        return {RECEIPT_HEADER: encode({**stated, "timestamp": paid_at.strftime(_TIME)})}
+        reported = encode({**stated, "timestamp": paid_at.strftime(_TIME)})
+        return {}, {RECEIPT_HEADER: reported, **signing.header(receipt)}
 
     def failure(self, chain: str | None, **members: Any) -> dict[str, str]:
         """Return no headers: the body of the response and a new challenge say it."""

@@ -132,8 +132,10 @@ class SignedPayment(ABC):
         """Check what its protocol binds it to, beyond what it pays to whom. Raises: Rejected."""
 
     @abstractmethod
-    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
-        """Return the headers that report the payment that serves the request."""
+    def report(
+        self, payment: PaymentRow, receipt: str | None, *, note: str | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the headers that report the payment that serves the request, and those of a successful response."""
 
     @abstractmethod
     def failure(self, chain: str | None, **members: Any) -> dict[str, str]:

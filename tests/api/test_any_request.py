@@ -130,6 +130,7 @@ class Scene:
             "path": lambda: "web/search",
             "model_id": lambda: "openai/gpt-5",
             "transaction_id": lambda: str(self.agent.history()[0]["id"]),
+            "record_id": lambda: str(self.agent.history()[0]["id"]),
             "purchase_id": self._purchase if "cancel" in path else lambda: self.bought["id"],
             "domain": self._payee,
             "session_id": self._session,

@@ -23,6 +23,7 @@ from app.payments.presented import (
     decode_document,
     units_of,
 )  # fmt: skip
+from app.payments.x402 import receipts
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
 from app.state import app_state
@@ -38,10 +39,16 @@ class X402Payment(SignedPayment):
     def check(self, price: PaymentPrice) -> None:
         """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
-    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
-        noted = {"extensions": {"unused-authorization": {"info": {"message": note}}}} if note else {}
-        members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **noted}
-        return self._header(payment.chain, members)
+    def report(
+        self, payment: PaymentRow, receipt: str | None, *, note: str | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        def header(extensions: Mapping[str, Any]) -> dict[str, str]:
+            members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer}
+            return self._header(payment.chain, {**members, "extensions": extensions} if extensions else members)
+
+        noted = {"unused-authorization": {"info": {"message": note}}} if note else {}
+        signed = receipts.extension("receipt", receipt and {"format": "jws", "signature": receipt})
+        return header(noted), header(noted | signed)
 
     def failure(self, chain: str | None, **members: Any) -> dict[str, str]:
         return self._header(chain, {"success": False, **members})
@@ -196,13 +203,14 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
+    accepts = [_payment_requirements(price.units, each) for each in options]
     required_v2: dict[str, Any] = {
         "x402Version": 2,
         "error": error,
         "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": [_payment_requirements(price.units, each) for each in options],
+        "accepts": accepts,
     }
-    if extensions := discovery_extension(price.method) if options else {}:
+    if extensions := discovery_extension(price.method) | receipts.offers(price.resource, accepts) if options else {}:
         required_v2["extensions"] = extensions
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,

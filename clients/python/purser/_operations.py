@@ -3484,6 +3484,14 @@ class Operations:
         )
         return result
 
+    def get_receipt(self, record_id: str) -> api.Receipt:
+        """Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why.
+
+        A JWS, whose keys are at `/.well-known/jwks.json`. Applications get none.
+        """
+        result: api.Receipt = self._request("GET", f"/v1/receipts/{quote(record_id, safe='')}", is_repeatable=True)
+        return result
+
     def buy(
         self,
         *,

@@ -2421,6 +2421,15 @@ class ReactivatedSubscription(TypedDict):
     """Always true."""
 
 
+class Receipt(TypedDict):
+    """A receipt, and what it is of."""
+
+    kind: Literal["transaction", "approval", "purchase", "payout"]
+    """What the record is."""
+    receipt: str
+    """The signed copy of the record (a JWS in compact form)."""
+
+
 class RefundBody(TypedDict):
     """The call to refund; without an amount, all that was paid for it."""
 

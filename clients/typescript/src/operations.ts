@@ -1336,6 +1336,15 @@ export abstract class Operations {
   }
 
   /**
+   * Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why.
+   *
+   * A JWS, whose keys are at `/.well-known/jwks.json`. Applications get none.
+   */
+  getReceipt(args: Input<"get_receipt", "">, options?: CallOptions): Promise<Output<"get_receipt">> {
+    return this.call({ method: "GET", path: "/v1/receipts/{record_id}" }, args, options);
+  }
+
+  /**
    * Buy a product with a browser. The total is held against the first wallet's limits before the order.
    *
    * The purchase runs in the background: poll `status_url`, or wait for the events `purchase.*`. With `dry_run` it stops at the shop's review. A purchase is made at most once; after `unknown` do not order again before you have asked the shop.

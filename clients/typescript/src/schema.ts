@@ -2435,6 +2435,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/receipts/{record_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of a transaction, an approval, a purchase in a shop, a payout or a refund (UUID). */
+                record_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why.
+         * @description A JWS, whose keys are at `/.well-known/jwks.json`. Applications get none.
+         */
+        get: operations["get_receipt"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/gateway/shopping/buy": {
         parameters: {
             query?: never;
@@ -8266,6 +8289,16 @@ export interface components {
             items: components["schemas"]["PaidResource"][];
             /** @description The part of the list that this page is. */
             pagination: components["schemas"]["Pagination"];
+        };
+        /** @description A receipt, and what it is of. */
+        Receipt: {
+            /**
+             * @description What the record is.
+             * @enum {string}
+             */
+            kind: "transaction" | "approval" | "purchase" | "payout";
+            /** @description The signed copy of the record (a JWS in compact form). */
+            receipt: string;
         };
         /** @description An account of the shop, stored sealed until the purchase ends. */
         ShopCredentials: {
@@ -15788,6 +15821,35 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["PaidResourceList"];
+                };
+            };
+        };
+    };
+    get_receipt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of a transaction, an approval, a purchase in a shop, a payout or a refund (UUID). */
+                record_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "kind": "transaction",
+                     *       "receipt": "eyJhbGciOiJFUzI1NiIsImtpZCI6ImRpZDp3ZWI6YXBpLmV4YW1wbGUuY29tI3IxIiwidHlwIjoicHVyc2VyLXJlY29yZCtqd3MifQ.eyJpYXQiOjE3OTU4NTAxMjB9.signature"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Receipt"];
                 };
             };
         };
