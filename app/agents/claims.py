@@ -259,7 +259,7 @@ class OwnerCode(Authenticated, Model):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-_DAYS = {CodeKind.RECOVERY_CODE: 36_500, CodeKind.RECOVERY: 7, CodeKind.HANDOVER: 3}
+_NUMBERS_AND_DAYS = {CodeKind.RECOVERY_CODE: (8, 36_500), CodeKind.RECOVERY: (1, 7), CodeKind.HANDOVER: (1, 3)}
 # Crockford's base 32, which reads O as 0, and I and L as 1. 28 characters have 140 bits.
 _ALPHABET, _READ_AS, _CHARACTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ", str.maketrans("OIL", "011"), 28
 
@@ -267,10 +267,13 @@ _ALPHABET, _READ_AS, _CHARACTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ", str.maket
 def create_owner_codes(
     actor: Actor, agent_id: str, kind: CodeKind, *, only_first: bool = False
 ) -> tuple[list[str], datetime, datetime]:
-    """Replace the codes of a kind; return them and their times. Of a recovery, the first call only begins the wait."""
-    now, is_recovery, number = clock.now(), kind is CodeKind.RECOVERY, 8 if kind is CodeKind.RECOVERY_CODE else 1
+    """Replace the codes of a kind; return them and their times. Of a recovery, the first call only begins the wait.
+
+    Raises: NotFound; Unauthorized if the actor is an owner whose key was replaced.
+    """
+    now, is_recovery, (number, days) = clock.now(), kind is CodeKind.RECOVERY, _NUMBERS_AND_DAYS[kind]
     start = now + timedelta(seconds=app_state().settings.owner_recovery_wait_seconds if is_recovery else 0)
-    end = start + timedelta(days=_DAYS[kind])
+    end = start + timedelta(days=days)
     with unit_of_work() as session:
         owner = owner_keys.lock_owner(session, agent_id)
         if found := list_owner_codes(session, owner.id)[kind]:
@@ -284,8 +287,7 @@ def create_owner_codes(
             session.add(OwnerCode(id=identifiers.new_id(), digest=identifiers.digest(each), **values))
         session.flush()
         times = {"valid_from": clock.isoformat(start), "expires_at": clock.isoformat(end)}
-        if not only_first:
-            announce(session, actor, agent_id, f"{kind}_created", **times)
+        announce(session, actor, owner.agent_id, f"{kind}_created", is_told=not only_first, **times)
     return codes if start <= now else [], start, end
 
 
@@ -324,11 +326,12 @@ def cancel_owner_codes(actor: Actor, agent_id: str) -> None:
             announce(session, actor, agent_id, "cancelled")
 
 
-def announce(session: Session, actor: Actor, agent_id: str, what: str, **details: str) -> None:
+def announce(session: Session, actor: Actor, agent_id: str, what: str, *, is_told: bool = True, **details: str) -> None:
     """Record who may become the owner, for all targets of the present one and the audit log, last in a unit."""
     data = {"change": what, **details}
     told = {**data, "message": "If you did not expect this, sign in and cancel it, or ask the operator for a freeze."}
-    outbox.record(session, EventType.OWNER_CHANGED, agent_id=agent_id, object_id=agent_id, data=told)
+    if is_told:
+        outbox.record(session, EventType.OWNER_CHANGED, agent_id=agent_id, object_id=agent_id, data=told)
     trail.record(session, actor, AuditEvent(AuditAction.OWNER_CHANGED, agent_id, after=data))
 
 

@@ -56,8 +56,7 @@ def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]
 def lock_owner(session: Session, agent_id: str) -> OwnerKeyView:
     """Lock an agent and return its owner. Raises: NotFound, including for an agent that was not claimed."""
     agent = lock_agent(session, identifiers.require_id(agent_id, agent_not_found()))
-    rows = session.execute(_VALID.where(OwnerKey.agent_id == agent.id)).all()
-    for row in rows:
+    for row in session.execute(_VALID.where(OwnerKey.agent_id == agent.id)).all():
         if _SEAL.accepts(session, row):
             return _view(row)
     raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")

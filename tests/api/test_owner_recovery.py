@@ -13,14 +13,18 @@ from flask import Flask
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from app.agents.claims import OwnerCode
+from app.agents.claims import CodeKind, OwnerCode, create_owner_codes
+from app.audit_log import actors
 from app.core import clock
 from app.core.identifiers import digest
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import Unauthorized
 from app.events import targets
 from app.events.targets import Audience, Subscriber
+from app.identity import owner_keys
 from app.identity.principal import MasterKeyRole
 from app.owner.notices import NOTICE_TYPES
+from app.owner.session.sessions import open_claimed_agent
 from tests.support.agents import Agent, register
 from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.operators import entries, operator
@@ -85,7 +89,10 @@ def confirm(browser: Owner, shown: TestResponse) -> TestResponse:
 
 
 def changes() -> list[str]:
-    return [each.after["change"] for each in entries(action="agent.owner_changed")]
+    """Return what the audit log has of owners after the codes of the claim."""
+    first, *others = (each.after["change"] for each in entries(action="agent.owner_changed"))
+    assert first == "recovery_code_created"
+    return others
 
 
 def rows() -> list[OwnerCode]:
@@ -253,10 +260,10 @@ def test_an_operator_recovers_an_owner_after_a_waiting_time_of_which_all_targets
         assert len(CODE.findall(done.text)) == 8
         assert ada.opens(someone)
         assert [look_up(person(app), each).status_code for each in (code, lost[0])] == [403, 403]
-    acts = [(each.actor_kind, each.after["change"]) for each in entries(action="agent.owner_changed")]
+    acts = [(each.actor_kind, each.after["change"]) for each in entries(action="agent.owner_changed")][1:]
     assert acts == [
         ("master_key", "recovery_created"), ("master_key", "recovery_created"), ("master_key", "recovery_created"),
-        ("owner", "recovery_used"),
+        ("owner", "recovery_used"), ("owner", "recovery_code_created"),
     ]  # fmt: skip
 
 
@@ -344,7 +351,8 @@ def test_another_person_takes_an_agent_over_and_all_rights_of_the_former_owner_e
     shown = operator(ada.agent.client).get(f"/agents/{ada.agent.id}").get_json()
     assert shown["claimed_email"] is None
     assert ada.agent.get(f"/v1/wallets/{wallet_id}/controls").get_json() == before
-    assert changes() == ["handover_created", "handover_used"]
+    # The others are of another agent, and of the new owner.
+    assert [each for each in changes() if each.startswith("handover")] == ["handover_created", "handover_used"]
 
 
 def test_an_offer_is_cancelled_expires_and_is_replaced(app: Flask, ada: OwnerWithCodes) -> None:
@@ -389,6 +397,54 @@ def test_a_handover_ends_an_open_recovery_and_a_recovery_an_open_offer(app: Flas
 
 
 def test_the_operators_command_for_a_stolen_key_tells_the_owner(app: Flask, ada: OwnerWithCodes) -> None:
+    stolen = ada.browser.key
     assert app.test_cli_runner().invoke(args=["owner-keys", "replace", ada.agent.id]).exit_code == 0
     assert changes() == ["owner_key_replaced"]
     assert look_up(person(app), ada.codes[0]).status_code == 403
+    assert person(app).sign_in(stolen).status_code == 403
+
+
+def test_a_replaced_owner_gets_no_codes_of_the_next_one(app: Flask, ada: OwnerWithCodes) -> None:
+    with read_only_unit() as session:
+        former = owner_keys.find(session, ada.browser.key)
+    assert former is not None
+    app.test_cli_runner().invoke(args=["owner-keys", "replace", ada.agent.id])
+    actor, before = actors.owner_actor(former.id, client_address=""), [row.id for row in rows()]
+    # As when the key is replaced while a claim, or a form with the former key, is being answered.
+    for only_first in (True, False):
+        for kind in (CodeKind.RECOVERY_CODE, CodeKind.HANDOVER):
+            with pytest.raises(Unauthorized):
+                create_owner_codes(actor, ada.agent.id, kind, only_first=only_first)
+    with pytest.raises(Unauthorized):
+        open_claimed_agent(ada.browser.key, current=None)
+    assert [row.id for row in rows()] == before
+
+
+def test_all_targets_are_told_when_the_owner_key_is_replaced_on_the_page(
+    app: Flask, ada: OwnerWithCodes, mailbox: Mailbox
+) -> None:
+    notify(ada.agent)
+    keys = f"{ada.page}/keys"
+    ada.browser.send(ada.browser.get(keys), f"{keys}/replace-owner-key", owner_key=ada.browser.key)
+    deliver()
+    assert changes() == ["owner_key_replaced"]
+    assert "owner_key_replaced" in str([text for _, text in mailbox.received])
+
+
+def test_the_owner_of_a_deleted_agent_cannot_be_replaced(app: Flask, ada: OwnerWithCodes) -> None:
+    prepared, ops = person(app), operator(ada.agent.client)
+    shown = look_up(prepared, ada.codes[0])
+    assert ops.delete(f"/agents/{ada.agent.id}").status_code < 300
+    assert confirm(prepared, shown).status_code == 403
+    assert look_up(person(app), ada.codes[1]).status_code == 403
+    assert ops.post(f"/agents/{ada.agent.id}/owner-recovery").status_code == 404
+
+
+def test_a_new_owner_cannot_end_the_freeze_of_an_operator(app: Flask, ada: OwnerWithCodes) -> None:
+    operator(ada.agent.client).post(f"/agents/{ada.agent.id}/freeze", {})
+    thief = person(app)
+    assert use(thief, ada.codes[0]).status_code == 200
+    # The page has no form for it.
+    form = forms_of(thief.get(f"{ada.page}/keys"))[f"{ada.page}/keys/codes"]
+    thief.client.post(f"{ada.page}/unfreeze", data={**form, "owner_key": thief.key})
+    assert "Only the operator can unfreeze it." in thief.get(ada.page).text

@@ -253,7 +253,9 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
         after = {"key_id": new_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=old.agent_id)}
         act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, old.agent_id, before=before, after=after)
         # From here on the new key is the actor.
-        trail.record(session, replace(actor, id=new_id), act)
+        actor = replace(actor, id=new_id)
+        trail.record(session, actor, act)
+        claims.announce(session, actor, old.agent_id, "owner_key_replaced")
         return key, token
 
 
