@@ -340,7 +340,6 @@ class Settings(BaseSettings):
         return keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
 
     def receipt_signing_key_list(self) -> tuple[tuple[str, bytes], ...]:
-        """Return `(id, 32 bytes)` pairs, the one that signs first."""
         return keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:

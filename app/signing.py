@@ -19,8 +19,7 @@ from app.core import clock
 from app.core.strict_json import parse_response
 from app.state import app_state
 
-HEADER = "X-Receipt"
-MAX_LENGTH = 16_384
+_MAX_LENGTH, _MAX_HEADER_LENGTH = 16_384, 4096
 _ALGORITHM = "ES256"
 
 
@@ -34,7 +33,8 @@ class Statement(StrEnum):
 
 
 def header(receipt: str | None) -> dict[str, str]:
-    return {HEADER: receipt} if receipt else {}
+    """Return the header with a receipt, unless that is longer than what proxies and clients accept."""
+    return {"X-Receipt": receipt} if receipt and len(receipt) <= _MAX_HEADER_LENGTH else {}
 
 
 def did() -> str:
@@ -42,23 +42,17 @@ def did() -> str:
     return "did:web:" + urlsplit(app_state().settings.public_url).netloc.replace(":", "%3A")
 
 
-def keys() -> tuple[ECKey, ...]:
-    """Return the keys for receipts: the first signs, all verify."""
-    return _parse(app_state().settings.receipt_signing_key_list(), did())
-
-
 def public_keys() -> list[dict[str, Any]]:
-    return [dict(each.as_dict(private=False)) for each in keys()]
+    return [dict(each.as_dict(private=False)) for each in _keys()]
 
 
 def sign(statement: Statement, payload: Mapping[str, Any]) -> str | None:
     """Sign what others than its reader will see; None without a key."""
-    if not keys():
+    if not _keys():
         return None
-    header = {"alg": _ALGORITHM, "kid": keys()[0].kid, "typ": statement.value}
+    protected = {"alg": _ALGORITHM, "kid": _keys()[0].kid, "typ": statement.value}
     # For ASCII as RFC 8785 has it, which x402 asks for.
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"))
-    return jws.serialize_compact(header, text, keys()[0])
+    return jws.serialize_compact(protected, json.dumps(payload, sort_keys=True, separators=(",", ":")), _keys()[0])
 
 
 def sign_own(statement: Statement, **members: Any) -> str | None:
@@ -68,19 +62,23 @@ def sign_own(statement: Statement, **members: Any) -> str | None:
 
 def verify(receipt: str) -> tuple[Statement, Any] | None:
     """Return what a receipt of this service states; None if none of its keys has signed it."""
-    if len(receipt) > MAX_LENGTH:
+    if len(receipt) > _MAX_LENGTH:
         return None
     try:
-        found = jws.deserialize_compact(receipt, KeySet(list(keys())), algorithms=[_ALGORITHM])
+        found = jws.deserialize_compact(receipt, KeySet([*_keys()]), algorithms=[_ALGORITHM])
         return Statement(found.headers()["typ"]), parse_response(found.payload)
     except (JoseError, ValueError, KeyError):
         return None
 
 
+def _keys() -> tuple[ECKey, ...]:
+    """Return the keys for receipts: the first signs, all verify."""
+    return _parse(app_state().settings.receipt_signing_key_list(), did())
+
+
 @lru_cache(maxsize=4)
 def _parse(secrets: tuple[tuple[str, bytes], ...], identifier: str) -> tuple[ECKey, ...]:
-    found = []
-    for key_id, secret in secrets:
-        private = ec.derive_private_key(int.from_bytes(secret), ec.SECP256R1())
-        found.append(ECKey(private, private, {"kid": f"{identifier}#{key_id}", "alg": _ALGORITHM, "use": "sig"}))
-    return tuple(found)
+    found = [
+        (f"{identifier}#{name}", ec.derive_private_key(int.from_bytes(key), ec.SECP256R1())) for name, key in secrets
+    ]
+    return tuple(ECKey(key, key, {"kid": kid, "alg": _ALGORITHM, "use": "sig"}) for kid, key in found)

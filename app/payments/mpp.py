@@ -23,7 +23,7 @@ from app.core.chains import USDC, Family
 from app.core.identifiers import keyed_digests
 from app.payments import treasury
 from app.payments.claimed_payments import PaymentRow
-from app.payments.presented import MPP_SCHEME, PaymentPrice, SignedPayment, decode_document
+from app.payments.presented import MPP_SCHEME, PaymentPrice, Report, SignedPayment, decode_document
 from app.payments.x402 import terms
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
@@ -74,9 +74,7 @@ class MppPayment(SignedPayment):
         if str(self.payload["authorization"].get("nonce")).lower() not in nonces:
             raise Rejected(WRONG_NONCE)
 
-    def report(
-        self, payment: PaymentRow, receipt: str | None, *, note: str | None
-    ) -> tuple[dict[str, str], dict[str, str]]:
+    def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
         del note
         paid_at = payment.paid_at or clock.now()
         stated = {"method": METHOD, "reference": payment.tx_hash, "status": "success"}

@@ -26,7 +26,7 @@ from app.payments import claimed_payments, mpp, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
 from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment
-from app.payments.x402 import receipts, settlement, terms
+from app.payments.x402 import settlement, terms
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.facilitator import IncomingPayment, PaymentAuthorization
 from app.state import app_state
@@ -324,10 +324,10 @@ def _build_grant(
     if not claimed_payments.can_be_served(payment):
         raise Rejected(_ALREADY_USED)
     price_nanos = payment.required_units * claimed_payments.NANOS_PER_UNIT
-    receipt = receipts.sign_payment(price.resource, payment)
+    receipt = terms.sign_payment(price.resource, payment)
     if isinstance(presented, HashPayment):
         return PaymentGrant(payment.id, price_nanos, {}, signing.header(receipt))
-    headers, successful = presented.report(payment, receipt, note=_UNUSED if unused else None)
+    headers, successful = presented.report(payment, receipt, _UNUSED if unused else None)
     return PaymentGrant(payment.id, price_nanos, {**headers, "Cache-Control": "no-store"}, successful, unused)
 
 
