@@ -420,9 +420,7 @@ def test_a_replaced_owner_gets_no_codes_of_the_next_one(app: Flask, ada: OwnerWi
     assert [row.id for row in rows()] == before
 
 
-def test_all_targets_are_told_when_the_owner_key_is_replaced_on_the_page(
-    app: Flask, ada: OwnerWithCodes, mailbox: Mailbox
-) -> None:
+def test_all_targets_are_told_when_the_owner_key_is_replaced_on_the_page(ada: OwnerWithCodes, mailbox: Mailbox) -> None:
     notify(ada.agent)
     keys = f"{ada.page}/keys"
     ada.browser.send(ada.browser.get(keys), f"{keys}/replace-owner-key", owner_key=ada.browser.key)

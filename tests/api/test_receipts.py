@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -14,16 +15,23 @@ from werkzeug.test import TestResponse
 from app import signing
 from app.adapters.evm.chain import EvmChain
 from app.approvals import service as approvals
+from app.approvals.models import ApprovalStatus
 from app.approvals.service import OwnerMethod, OwnerProof
+from app.catalog.models import PayoutStatus
 from app.core.chains import USDC, ChainName
 from app.db.unit_of_work import unit_of_work
 from app.ports.errors import Unreachable
+from app.receipts import routes as receipts
+from app.shopping.models import PurchaseStatus
+from app.wallets.core.lifecycle import MovementStatus
 from purser import verify_receipt
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import ether, evm_chain, fund
 from tests.support.evm import sent as pay
 from tests.support.faults import FaultyChain
+from tests.support.gateway import SEARCH
+from tests.support.mpp import answered
 from tests.support.owners import person
 from tests.support.payment_scenes import held_shop
 from tests.support.payments import PRICE, EvmPayer, Shop, by_hash, decoded, person_with, shop
@@ -121,6 +129,45 @@ def test_a_call_that_failed_has_no_receipt_and_its_repetition_has(open_shop: Sho
     assert (broken.status_code, receipt_of(broken), broken.headers.get("X-Receipt")) == (502, None, None)
     open_shop.upstream.behave = lambda exchange: exchange.json({"results": []})
     assert receipt_of(open_shop.ask(headers)) is not None
+
+
+def test_a_receipt_that_an_upstream_sends_is_not_relayed(open_shop: Shop, base_node: EvmNode) -> None:
+    """It may be one of this service, of another payment: relayed, it would pass for one of this call."""
+    foreign = signing.sign_own(signing.Statement.RECORD, kind="transaction", record={}) or ""
+    headers = [("x-Receipt", foreign), ("Payment-Response", foreign), ("payment-receipt", foreign)]
+    open_shop.upstream.behave = lambda exchange: exchange.json({"results": []}, 200, *headers)
+    answer = open_shop.ask(EvmPayer(base_node).pays(open_shop.ask()))
+    assert (answer.status_code, foreign in str(answer.headers)) == (200, False)
+
+
+def test_a_payment_by_mpp_has_a_receipt_and_a_refused_one_is_named(open_shop: Shop, base_node: EvmNode) -> None:
+    unpaid, client = open_shop.ask(), open_shop.app.test_client()
+    headers = answered(EvmPayer(base_node), unpaid)
+    stated = verified(open_shop.ask(headers).headers["X-Receipt"], "x402-receipt+jws", client)
+    assert stated["transaction"] == open_shop.payments()[0].tx_hash
+    again = open_shop.ask(headers, path=f"{SEARCH}&again=1")
+    refused = verified(again.headers["X-Receipt"], "purser-refusal+jws", client)
+    assert refused["refusal"]["code"] == "PAYMENT_ALREADY_USED"
+    assert refused["request"]["payment_sha256"] == hashlib.sha256(headers["Authorization"].encode()).hexdigest()
+
+
+def test_a_key_is_not_named_as_the_payment_of_a_refused_request(open_shop: Shop) -> None:
+    agent = register(open_shop.app.test_client())
+    presented = {"X-Payment": "0x" + "1" * 64, "Authorization": f"Bearer {agent.key}"}
+    for headers in (presented, {"X-Payment": "0x" + "1" * 64}):
+        answer = open_shop.ask(headers)
+        if signed := answer.headers.get("X-Receipt"):
+            named = statement_of(signed)["request"]["payment_sha256"]
+            assert named == hashlib.sha256(presented["X-Payment"].encode()).hexdigest()
+
+
+@pytest.mark.parametrize("statuses", [MovementStatus, ApprovalStatus, PurchaseStatus, PayoutStatus])
+def test_no_status_that_may_change_or_that_nobody_knows_is_signed(statuses: type[StrEnum]) -> None:
+    unsigned = {
+        "pending", "awaiting", "approved", "queued", "running", "submitting", "unknown", "action_required", "preview",
+    }  # fmt: skip
+    for each in statuses:
+        assert (each.value in receipts._CERTAIN) is (each.value not in unsigned), each
 
 
 def test_a_payment_has_a_receipt_only_once_it_is_settled(

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
 from app import signing
+from app.payments.x402 import terms
 from app.signing import Statement
 from app.state import Application
 from purser import ReceiptVerificationError, verify_receipt
@@ -169,6 +170,18 @@ def test_without_a_key_nothing_is_signed_and_nothing_is_verified(
     with bare.app_context():
         assert (signing.sign_own(Statement.RECORD), signing.verify(receipt)) == (None, None)
         assert bare.test_client().get("/.well-known/jwks.json").get_json()["keys"] == []
+
+
+def test_what_would_make_headers_too_long_for_clients_is_left_out(app: Application) -> None:
+    with app.app_context():
+        assert signing.header(issue(text="a" * 2000)) != {}
+        assert signing.header(issue(text="a" * 3000)) == {}
+        terms_of_one = dict.fromkeys(("scheme", "network", "asset", "payTo", "amount"), "1")
+        accepts = [{**terms_of_one, "maxTimeoutSeconds": 300}] * 3
+        for length, is_signed in ((512, True), (513, False)):
+            extension = terms._offers("a" * length, accepts)
+            assert (len(extension) > 0) is is_signed
+            assert len(terms.encode_header(extension)) < 7000
 
 
 def test_published_keys_have_no_private_part(app: Application) -> None:
