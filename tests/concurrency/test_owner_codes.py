@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Barrier
 
 import pytest
 from flask import Flask
+from werkzeug.test import TestResponse
 
+from app.db.unit_of_work import read_only_unit
+from app.identity import grants
+from tests.support.oauth import Application, consent, consent_page
 from tests.support.operators import entries
 from tests.support.owners import OWNER_KEY, Owner, forms_of, person
 from tests.support.waiting import PATIENCE_SECONDS
@@ -118,3 +123,26 @@ def test_a_use_and_a_cancellation_at_once_are_one_or_the_other(app: Flask, made:
     assert _valid_keys(app, [bob]) == [was_used]
     assert (person(app).sign_in(ada.key).status_code == 303) is not was_used
     assert set(_changes(app)) == {"handover_created", "handover_used" if was_used else "cancelled"}
+
+
+def test_no_connection_that_the_former_owner_opens_during_a_handover_outlives_it(
+    app: Flask, made: dict[str, str]
+) -> None:
+    ada, application = person(app), Application(app)
+    ada.claim(made)
+    application.register()
+    acts: list[Callable[[], int]] = []
+    for _ in range(_CONCURRENT - 1):
+        browser = person(app)
+        browser.sign_in(ada.key)
+        form = consent_page(browser, application.authorization())
+        acts.append(partial(_consent, browser, made, form))
+    bob = _prepare(app, _offer(ada, made))
+    used, *_ = _at_once([bob.use, *acts])
+    assert used == 200
+    with app.app_context(), read_only_unit() as session:
+        assert grants.list_live(session, made["agentId"]) == []
+
+
+def _consent(browser: Owner, made: dict[str, str], form: TestResponse) -> int:
+    return consent(browser, "", made, form=form).status_code
