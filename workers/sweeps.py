@@ -8,7 +8,6 @@ from rq.timeouts import JobTimeoutException
 
 from app import authenticated
 from app.agents import claims
-from app.agents import keys as agent_keys
 from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
@@ -123,8 +122,7 @@ def sweep() -> None:
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
             "announce_low_credits": accounts.announce_low,
-            "announce_key_budgets": agent_keys.announce_budgets,
-            "announce_shared_budgets": shared_budgets.announce,
+            "announce_budgets": shared_budgets.announce,
             "announce_unhealthy_services": lambda: statistics.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,

@@ -49,11 +49,11 @@ def register(*, name: str | None, email: str | None) -> AgentRegistration:
     key = identity.mint_api_key(KeyKind.AGENT)
     wallet_key = custody.new_key()
     with unit_of_work() as session:
-        agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="default")
-        code = claims.issue(session, agent.id)
-        _open_account(session, agent.id)
-    return AgentRegistration(agent.id, key.key, code, wallet)
+        agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="default")
+        code = claims.issue(session, agent_id)
+        _open_account(session, agent_id)
+    return AgentRegistration(agent_id, key.key, code, wallet)
 
 
 def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:

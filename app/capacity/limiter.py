@@ -27,7 +27,7 @@ from typing import TypeVar
 import limits
 import structlog
 from limits.errors import StorageError
-from limits.storage import MemoryStorage, storage_from_string
+from limits.storage import MemoryStorage, RedisStorage, storage_from_string
 from limits.strategies import MovingWindowRateLimiter
 
 from app.core import clock
@@ -172,6 +172,8 @@ class RateLimiter:
     def __init__(self, redis_url: str) -> None:
         self.processes = 1
         """Those that share the limits, if the server has set it: without Redis, each grants its part of them."""
+        # The client of Valkey, which is not used, is imported as well if it is installed.
+        RedisStorage.DEPENDENCIES.pop("valkey", None)
         timeouts = {"socket_connect_timeout": _TIMEOUT_SECONDS, "socket_timeout": _TIMEOUT_SECONDS}
         self._shared = MovingWindowRateLimiter(storage_from_string(redis_url, wrap_exceptions=True, **timeouts))
         self._local = MovingWindowRateLimiter(MemoryStorage())

@@ -109,22 +109,18 @@ def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
     """Send events to a target once, in one message; to a webhook, a single one. Never raises."""
     at = clock.now()
     try:
-        return _send(target, events)
+        match TargetKind(target.kind):
+            case TargetKind.WEBHOOK:
+                [event] = events
+                return _send_to_webhook(target.url, event, targets.secrets_of(target))
+            case TargetKind.EMAIL:
+                return _send_mail(target.url, events)
+            case TargetKind.WEB_PUSH:
+                return _push(target.url, targets.browser_keys_of(target), events)
     except Exception:
         # Recorded like any other failure: it must neither end the thread nor hold up other events.
         _log.exception("delivery_failed", target_id=target.id, event_id=events[0].id)
         return Attempt(at, 0, error="internal_error", is_unexpected=True)
-
-
-def _send(target: EventTarget, events: Sequence[Any]) -> Attempt:
-    match TargetKind(target.kind):
-        case TargetKind.WEBHOOK:
-            [event] = events
-            return _send_to_webhook(target.url, event, targets.secrets_of(target))
-        case TargetKind.EMAIL:
-            return _send_mail(target.url, events)
-        case TargetKind.WEB_PUSH:
-            return _push(target.url, targets.browser_keys_of(target), events)
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:

@@ -25,7 +25,6 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import queues
 from app.events.models import EventDelivery, EventTarget
-from app.events.outbox import PATTERNS
 from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.state import app_state
@@ -164,7 +163,7 @@ def add(
     target_id, now = identifiers.new_id(), clock.now()
     row = EventTarget(
         id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
-        description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
+        description=description, types=list(types), **TARGETS.initial(TargetStatus.ENABLED),
         sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
         created_by=None if subscriber.actor is None else subscriber.actor.id,
     )  # fmt: skip
@@ -227,8 +226,6 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> E
     values = {name: value for name, value in changes.items() if name in ("url", "types", "description")}
     if "url" in values:
         values["url"] = parse_webhook_url(values["url"])
-    if "types" in values:
-        values["types"] = _checked_types(values["types"])
     now = clock.now()
     with unit_of_work() as session:
         row = find(session, subscriber, target_id)
@@ -313,12 +310,6 @@ def find(
     if row is None:
         raise _not_found()
     return row
-
-
-def _checked_types(types: Sequence[str]) -> list[str]:
-    if not types or any(each not in PATTERNS for each in types):
-        raise InvalidInput.field("types", f"must be some of {', '.join(sorted(PATTERNS))}")
-    return list(dict.fromkeys(types))
 
 
 def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:

@@ -58,7 +58,7 @@ class Velocity:
 class SharedBudget:
     """A budget. `used_nanos` is what its members have held and spent since it last began.
 
-    A key's own has no other members, and the name of the key.
+    A key's own has no other members, the name of the key, and its `account_id`.
     """
 
     id: str
@@ -70,6 +70,7 @@ class SharedBudget:
     resets_at: datetime | None
     members: Mapping[str, Sequence[Any]]
     velocity: Velocity | None
+    account_id: str | None
     created_at: datetime
 
     @property
@@ -194,15 +195,15 @@ def without_counter(session: Session) -> list[str]:
 
 
 def due_for_announcement(session: Session) -> Sequence[str]:
-    """Return budgets that may have reached another share of `budget_counters.PERCENTAGES`."""
-    due = Budget.id.in_(budget_counters.due_for_announcement())
-    return session.scalars(select(Budget.id).where(due).order_by(Budget.id)).all()
+    """Return budgets, but for those of revoked keys, that may have reached another of `budget_counters.PERCENTAGES`."""
+    is_revoked = exists().where(ApiKey.id == BudgetCounter.id, ApiKey.revoked_at.is_not(None))
+    return session.scalars(budget_counters.due_for_announcement().where(~is_revoked).limit(500)).all()
 
 
 def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int] | None:
     """Store the highest percentage that a budget has reached, and return both; None if it is known."""
     reached = budget_counters.mark_reached(session, budget_id)
-    return reached and (replace(get(session, budget_id), used_nanos=reached[1]), reached[0])
+    return reached and (replace(read(session, [budget_id])[0], used_nanos=reached[1]), reached[0])
 
 
 def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[SharedBudget]:
@@ -218,7 +219,8 @@ def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[Sha
     return [
         SharedBudget(
             row.id, row.name, getattr(row, "parent_id", None), row.limit_nanos, BudgetPeriod(row.period), used[row.id],
-            budget_counters.resets_at(row.period, now), getattr(row, "members", {}), _velocity(row), row.created_at,
+            budget_counters.resets_at(row.period, now), getattr(row, "members", {}), _velocity(row),
+            getattr(row, "account_id", None), row.created_at,
         )
         for row in rows
     ]  # fmt: skip

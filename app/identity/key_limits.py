@@ -1,7 +1,7 @@
 """Further keys of an agent, each with limits: they spend from the agent's account, and only on models and services."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,6 @@ from app.identity.principal import BudgetPeriod, KeyKind
 from app.identity.service import MintedKey
 
 MAX_KEYS = 200
-_IS_ACTIVE = exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))
 _SEAL = seal_of(KeyLimit)
 
 
@@ -77,7 +76,7 @@ def add(
 
 def list_keys(session: Session, agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
     """Return a page of an agent's keys with limits, oldest first."""
-    conditions = [] if with_revoked else [_IS_ACTIVE]
+    conditions = [] if with_revoked else [exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))]
     found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id, *conditions)
     ids = [row.id for row in found.items]
     keys = {row.id: row for row in session.scalars(select(ApiKey).where(ApiKey.id.in_(ids)))}
@@ -116,21 +115,6 @@ def tags_by_key(session: Session, agent_id: str | None) -> dict[str, Sequence[st
     """Return the tags of the keys that have any, of one agent or all, by their ids."""
     of_agent = [] if agent_id is None else [KeyLimit.account_id == agent_id]
     return {key: tags for key, tags in session.execute(select(KeyLimit.id, KeyLimit.tags).where(*of_agent)) if tags}
-
-
-def due_for_announcement(session: Session, *, limit: int = 500) -> Sequence[str]:
-    """Return keys whose budget may have reached another share of `budget_counters.PERCENTAGES`."""
-    due = KeyLimit.id.in_(budget_counters.due_for_announcement())
-    return session.scalars(select(KeyLimit.id).where(due, _IS_ACTIVE).order_by(KeyLimit.id).limit(limit)).all()
-
-
-def mark_announced(session: Session, key_id: str) -> tuple[str, LimitedKey, int] | None:
-    """Store the highest percentage that a budget has reached, and return its agent, its key and that; None if known."""
-    reached = budget_counters.mark_reached(session, key_id)
-    if reached is None:
-        return None
-    agent_id = session.get_one(KeyLimit, key_id).account_id
-    return agent_id, replace(get_key(session, agent_id, key_id), used_nanos=reached[1]), reached[0]
 
 
 def _view(session: Session, row: KeyLimit, key: ApiKey, used_nanos: int) -> LimitedKey:

@@ -178,15 +178,13 @@ def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
     return MasterKeyPrincipal(row.id, row.name, MasterKeyRole.of(key))
 
 
-def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
-    agent = AgentSnapshot(
-        id=identifiers.new_id(), name=name, email=email, claimed_at=None, claimed_email=None, frozen_at=None,
-        created_at=clock.now(),
-    )  # fmt: skip
-    _INSERT_AGENT.execute(session, {"id": agent.id, "name": name, "email": email, "created_at": agent.created_at})
-    values = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "created_at": agent.created_at}
-    _INSERT_KEY.execute(session, {**values, "kind": KeyKind.AGENT.value, "agent_id": agent.id, "account_id": agent.id})
-    return agent
+def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> str:
+    """Insert an agent with its key; return its id."""
+    agent_id, now = identifiers.new_id(), clock.now()
+    _INSERT_AGENT.execute(session, {"id": agent_id, "name": name, "email": email, "created_at": now})
+    values = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "created_at": now}
+    _INSERT_KEY.execute(session, {**values, "kind": KeyKind.AGENT.value, "agent_id": agent_id, "account_id": agent_id})
+    return agent_id
 
 
 def add_gateway_key(session: Session, key: MintedKey, *, email: str | None) -> datetime:

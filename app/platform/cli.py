@@ -6,11 +6,10 @@ They write the same trail as the API. Keys and recovery phrases are printed once
 from typing import Any
 
 import click
-from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
-from app.audit_log import actors, witness
+from app.audit_log import actors, verification, witness
 from app.audit_log.witness import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
@@ -23,7 +22,6 @@ from app.identity.principal import MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
-from app.platform.lookups import service as lookups
 from app.ports.errors import PortError
 from app.web.fields import Email, Name
 
@@ -50,12 +48,6 @@ owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 retired_keys = _OperatorGroup("retired-keys", _KEPT)
 audit = _OperatorGroup("audit", "The audit log of administrative acts.")
-
-
-def register(app: Flask) -> None:
-    for group in (master_keys, owner_keys, retired_keys, audit):
-        app.cli.add_command(group)
-    app.cli.add_command(restored)
 
 
 @master_keys.command("create")
@@ -138,19 +130,11 @@ def export_retired_key(wallet_id: str) -> None:
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
 
 
-@retired_keys.command("purge")
-@click.option("--limit", default=_MAX_PURGED, show_default=True, type=click.IntRange(1, _MAX_PURGED))
-def purge_retired_keys(limit: int) -> None:
-    """Delete due keys of wallets that are proven empty, as the sweep does."""
-    purged = keys.purge_retired_keys(actors.shell_actor(), limit=limit)
-    click.echo(f"{len(purged)} keys were deleted.")
-
-
 @audit.command("verify")
 @click.option("--expect", default=None, metavar="NUMBER:HASH", help="A head that was recorded earlier.")
 def verify(expect: str | None) -> None:
     """Verify that no entry of the trail was changed or removed; fails with a list of problems."""
-    found = lookups.verify_audit_log(newest=None, expected=_parse_head(expect))
+    found = verification.verify(newest=None, expected=_parse_head(expect))
     for problem in found["problems"]:
         click.echo(problem, err=True)
     if not found["intact"]:

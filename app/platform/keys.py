@@ -123,8 +123,11 @@ def list_gateway_keys(actor: Actor, page: PageRequest) -> Page[dict[str, Any]]:
     """Return a page of gateway-only keys, truncated, with their credits, and record that they were listed."""
     with read_only_unit() as session:
         found = api_keys.list_gateway_keys(session, page)
-        balances = credit_accounts.balances(session, [each.account_id for each in found.items])
-        rows = [{"view": each, "credits_nanos": balances[each.account_id].credits_nanos} for each in found.items]
+        balances = credit_accounts.balances(session, [row.account_id for row, _ in found.items])
+    rows = [
+        {"row": row, "key": key, "active": row.revoked_at is None, "balance": balances[row.account_id]}
+        for row, key in found.items
+    ]
     trail.record_alone(actor, AuditAction.GATEWAY_KEYS_SHOWN, limit=page.limit, offset=page.offset, count=len(rows))
     return Page(rows, found.total, page)
 

@@ -8,7 +8,7 @@ from flask import Response
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.models import Approval
-from app.audit_log import trail
+from app.audit_log import trail, verification
 from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
 from app.catalog.models import Service
@@ -32,7 +32,6 @@ from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
 from app.platform.lookups import schemas as lookup_schemas
-from app.platform.lookups import service as lookups
 from app.shopping import service as shopping
 from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
@@ -52,13 +51,9 @@ blp = Blueprint(
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
 
 
-def _acting_key_id() -> str:
-    return guards.current_master_key().key_id
-
-
 @blp.post("/agents")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=service.created_agent,
     note=_NOTE,
     on_replay=lambda agent_id: trail.record_alone(_actor(), AuditAction.AGENT_SHOWN, agent_id, repeated=True),
@@ -159,7 +154,7 @@ def list_all_payouts(query: dict[str, Any]) -> Page[PayoutView]:
 
 
 @blp.post("/services/<string:service_id>/refunds")
-@idempotent(owner=_acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
+@idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
 @blp.arguments(payout_schemas.RefundBody)
 @blp.response(201, payout_schemas.PayoutShape)
 @blp.raises(*payout_routes.REFUND_ERRORS)
@@ -189,7 +184,7 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 
 @blp.post("/agents/<string:agent_id>/rotate-key")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=service.rotation_of_entry,
     note=_NOTE,
     on_replay=lambda entry_id: service.record_rotation_replay(_actor(), entry_id),
@@ -230,7 +225,7 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
 
 
 @blp.post("/agents/<string:agent_id>/credits")
-@idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
+@idempotent(owner=guards.acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.CreditGrantShape)
 def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> dict[str, Any]:
@@ -280,7 +275,7 @@ def list_master_keys() -> dict[str, Any]:
 
 @blp.post("/master-keys")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=keys.get_master_key,
     note=_NOTE,
     on_replay=lambda key_id: trail.record_alone(
@@ -347,7 +342,7 @@ def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
 @blp.response(200, lookup_schemas.AuditVerification)
 def verify_audit_log() -> dict[str, Any]:
     """Verify that none of the newest 10 000 entries of the audit log was changed or removed."""
-    return lookups.verify_audit_log()
+    return verification.verify()
 
 
 @blp.get("/stuck-movements")
@@ -355,7 +350,7 @@ def verify_audit_log() -> dict[str, Any]:
 @blp.response(200, lookup_schemas.StuckMovements)
 def list_stuck_movements(query: dict[str, Any]) -> Page[dict[str, Any]]:
     """List movements that have been pending for more than an hour, oldest first, with the command to run."""
-    return lookups.list_stuck(query["page"])
+    return service.list_stuck(query["page"])
 
 
 @blp.get("/purchases")

@@ -12,12 +12,12 @@ import time_machine
 from flask import Flask
 from sqlalchemy import select, update
 
-from app.agents import keys as agent_keys
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity import budget_counters
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import KeyLimits
+from app.platform.shared_budgets import service as shared_budgets
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
@@ -279,12 +279,12 @@ def test_thresholds_are_announced_once_for_each_window(stage: Stage) -> None:
     issue(stage, limit_usd=5)
     stage.chat(headers=headers, max_tokens=500)
     for _ in range(2):
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
         with time_machine.travel(clock.now() + timedelta(minutes=5)):
-            agent_keys.announce_budgets()
+            shared_budgets.announce()
     stage.chat(headers=headers, max_tokens=500)
     with time_machine.travel(clock.now() + timedelta(minutes=10)):
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
     events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
     assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50), (key_id, 100)]
     assert events[0]["data"]["spent_usd"] == "0.00625"
@@ -380,7 +380,7 @@ def test_the_largest_budget_stops_no_event(stage: Stage) -> None:
     issue(stage, limit_usd=10**9)
     _, headers = issue(stage, limit_usd=0.0125)
     stage.chat(headers=headers, max_tokens=500)
-    agent_keys.announce_budgets()
+    shared_budgets.announce()
     assert len(stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]) == 1
 
 
@@ -466,10 +466,10 @@ def test_a_revoked_key_and_a_new_day_are_not_announced(stage: Stage) -> None:
         stage.agent.delete(f"/v1/keys/{gone}")
         key_id, headers = issue(stage, limit_usd=0.0125, window="day")
         stage.chat(headers=headers, max_tokens=500)
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
         travel.shift(timedelta(days=1))
         stage.agent.client.patch(f"/v1/keys/{key_id}", json={"limit_usd": 0.01}, headers=stage.agent.headers())
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
         events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
         assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50)]
 

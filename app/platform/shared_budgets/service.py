@@ -131,9 +131,12 @@ def _lock_tagged(session: Session, values: Mapping[str, Any]) -> None:
 
 
 def _announce(session: Session, budget: SharedBudget, percent: int) -> None:
+    kind = "budget" if budget.account_id is None else "key"
     data = {
-        "budget_id": budget.id, "budget_name": budget.name, "window": budget.period.value, "percent": percent,
+        f"{kind}_id": budget.id, f"{kind}_name": budget.name, "window": budget.period.value, "percent": percent,
         "limit_usd": usd_string(budget.limit_nanos or 0), "spent_usd": usd_string(budget.used_nanos),
         "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
     }  # fmt: skip
-    outbox.record(session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=None, object_id=budget.id, data=data)
+    outbox.record(
+        session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=budget.account_id, object_id=budget.id, data=data
+    )
