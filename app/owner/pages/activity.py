@@ -88,11 +88,10 @@ def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
     found = history.get(transaction_id)
     wallet = overview.owned_wallet(key, found.wallet_id)
-    bought = overview.bought([found])
-    receipt = receipts.sign("transaction", found)
     return render_page(
-        "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=bought, receipt=receipt
-    )
+        "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found]),
+        receipt=receipts.sign("transaction", found),
+    )  # fmt: skip
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")
